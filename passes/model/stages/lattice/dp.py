@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from passes.model.stages.lattice.ideals import Family, Tables, members, possible
-from passes.model.stages.lattice.kernel_arrays import Table, arrays_of, empty_table, ideals_of
+from passes.model.stages.lattice.kernel_arrays import Devices, Held, Ideals, Table, Tensors
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: kind, nodes."""
@@ -59,9 +59,9 @@ def solve_family(
     from passes.model.stages.lattice import kernels
 
     count = family.size
-    ideals = ideals_of(tables, family, sides, possible(tables, family, trial) if allowed is None else allowed)
-    tensors, devices, held = arrays_of(tables)
-    table = empty_table(count, len(tables.states.used), len(tables.problem.kinds))
+    ideals = _ideals(tables, family, sides, possible(tables, family, trial) if allowed is None else allowed)
+    tensors, devices, held = _arrays(tables)
+    table = _table(count, len(tables.states.used), len(tables.problem.kinds))
     shares, caps, least = np.array(sides[:2]), np.array(sides[2:]), -1.0 if additive else floor
     ideal, tested, priced = 1, 0, 0
     while ideal < count:
@@ -73,6 +73,70 @@ def solve_family(
             return Found(None, float("inf"), tested, priced, False)
     value, stages = _plan(tables, family, table)
     return Found(stages, value, tested, priced)
+
+
+def _ideals(tables: Tables, family: Family, sides: tuple[float, ...], allowed: np.ndarray[Any, np.dtype[np.bool_]]) -> Ideals:
+    """The family as the kernel takes it; ``sides``: as for ``solve_family``."""
+    kinds, classes, sums, marks = len(tables.problem.kinds), len(tables.transfer), family.sums, family.marks
+    compute = np.ascontiguousarray(sums[:, 1 : tables.at_lacking])
+    boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
+    if tables.lanes == 1:
+        busy, moving = compute[:, :kinds], boundary[:, tables.port]
+    else:
+        parts = compute.reshape(family.size, -1, kinds), boundary.reshape(family.size, tables.lanes, classes)[:, :, tables.port]
+        weights = np.array(sides[: parts[0].shape[1]])
+        busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
+    return Ideals(
+        bits=family.bits,
+        weight=family.weight,
+        compute=compute,
+        lacking=np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights]),
+        boundary=boundary,
+        busy=np.ascontiguousarray(busy),
+        moving=np.ascontiguousarray(moving),
+        bytes_before=np.ascontiguousarray(marks[:, tables.at_bytes]),
+        own_before=np.rint(sums[:, tables.at_weights]).astype(np.int64),
+        turns=np.ascontiguousarray(sums[:, tables.at_turns : tables.at_supports]),
+        cut_start=family.cut_start,
+        cut_end=family.cut_end,
+        cut=family.cut,
+        allowed=allowed,
+    )
+
+
+def _arrays(tables: Tables) -> tuple[Tensors, Devices, Held]:
+    """The problem as the kernel takes it."""
+    tensors = Tensors(
+        tables.pin_ptr,
+        tables.pin,
+        tables.lane_in,
+        tables.lane_out,
+        tables.transfer,
+        tables.tensor_bytes,
+        tables.forced,
+        tables.turn_cost,
+        tables.turn_side,
+    )
+    devices = Devices(tables.port, tables.price, tables.limit, *tables.states.before, tables.states.idle)
+    return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, tables.problem.live)
+
+
+def _table(count: int, states: int, kinds: int) -> Table:
+    """The table with the empty ideal reached."""
+    table = Table(
+        value=np.full((count, states), np.inf),
+        parent=np.full((count, states), -1, np.int32),
+        via=np.full((count, states), -1, np.int16),
+        link=np.full((count, states), -1, np.int32),
+        head=np.full(states, -1, np.int32),
+        stamp=np.full(count, -1, np.int32),
+        memo=np.empty((count, kinds)),
+        priced_at=np.full(count, -1, np.int32),
+        raw=np.empty((count, kinds)),
+    )
+    table.value[0, 0] = 0.0
+    table.head[0] = 0
+    return table
 
 
 def _plan(tables: Tables, family: Family, table: Table) -> tuple[float, Stages | None]:

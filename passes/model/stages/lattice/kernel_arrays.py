@@ -7,10 +7,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from passes.model.stages.lattice.ideals import Family, Tables
-
 
 class Ideals(NamedTuple):
     """A family sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full. Per ideal:
@@ -93,68 +89,4 @@ class Table(NamedTuple):
     raw: Any
 
 
-def ideals_of(tables: Tables, family: Family, sides: tuple[float, ...], allowed: np.ndarray[Any, np.dtype[np.bool_]]) -> Ideals:
-    """The family as the kernel takes it; ``sides``: as for ``solve_family``."""
-    kinds, classes, sums, marks = len(tables.problem.kinds), len(tables.transfer), family.sums, family.marks
-    compute = np.ascontiguousarray(sums[:, 1 : tables.at_lacking])
-    boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
-    if tables.lanes == 1:
-        busy, moving = compute[:, :kinds], boundary[:, tables.port]
-    else:
-        parts = compute.reshape(family.size, -1, kinds), boundary.reshape(family.size, tables.lanes, classes)[:, :, tables.port]
-        weights = np.array(sides[: parts[0].shape[1]])
-        busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
-    return Ideals(
-        bits=family.bits,
-        weight=family.weight,
-        compute=compute,
-        lacking=np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights]),
-        boundary=boundary,
-        busy=np.ascontiguousarray(busy),
-        moving=np.ascontiguousarray(moving),
-        bytes_before=np.ascontiguousarray(marks[:, tables.at_bytes]),
-        own_before=np.rint(sums[:, tables.at_weights]).astype(np.int64),
-        turns=np.ascontiguousarray(sums[:, tables.at_turns : tables.at_supports]),
-        cut_start=family.cut_start,
-        cut_end=family.cut_end,
-        cut=family.cut,
-        allowed=allowed,
-    )
-
-
-def arrays_of(tables: Tables) -> tuple[Tensors, Devices, Held]:
-    """The problem as the kernel takes it."""
-    tensors = Tensors(
-        tables.pin_ptr,
-        tables.pin,
-        tables.lane_in,
-        tables.lane_out,
-        tables.transfer,
-        tables.tensor_bytes,
-        tables.forced,
-        tables.turn_cost,
-        tables.turn_side,
-    )
-    devices = Devices(tables.port, tables.price, tables.limit, *tables.states.before, tables.states.idle)
-    return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, tables.problem.live)
-
-
-def empty_table(count: int, states: int, kinds: int) -> Table:
-    """The table with the empty ideal reached."""
-    table = Table(
-        value=np.full((count, states), np.inf),
-        parent=np.full((count, states), -1, np.int32),
-        via=np.full((count, states), -1, np.int16),
-        link=np.full((count, states), -1, np.int32),
-        head=np.full(states, -1, np.int32),
-        stamp=np.full(count, -1, np.int32),
-        memo=np.empty((count, kinds)),
-        priced_at=np.full(count, -1, np.int32),
-        raw=np.empty((count, kinds)),
-    )
-    table.value[0, 0] = 0.0
-    table.head[0] = 0
-    return table
-
-
-__all__ = ["Devices", "Held", "Ideals", "Table", "Tensors", "arrays_of", "empty_table", "ideals_of"]
+__all__ = ["Devices", "Held", "Ideals", "Table", "Tensors"]
