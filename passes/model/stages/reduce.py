@@ -32,6 +32,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from passes.model.graph import topological
 from passes.model.stages.arrays import csr, distinct, rows_of
 from passes.model.stages.problem import Floats, Ints, Joins, Problem, slots
 
@@ -222,20 +223,10 @@ def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
         return members
     edges = distinct((maker * count + reader)[maker != reader])
     makers, readers = edges // count, edges % count
-    following = rows_of(makers, readers, count)
-    missing = np.bincount(readers, minlength=count).tolist()
-    ready = [g for g in range(count) if not missing[g]]
-    result = []
-    while ready:
-        g = heapq.heappop(ready)
-        result.append(members[g])
-        for other in following[g]:
-            missing[other] -= 1
-            if not missing[other]:
-                heapq.heappush(ready, other)
-    if len(result) != count:
+    order = topological(rows_of(makers, readers, count))
+    if len(order) != count:
         raise ValueError("the groups form a cycle")
-    return tuple(result)
+    return tuple(members[g] for g in order)
 
 
 def _labels(size: int, groups: Sequence[Sequence[int]]) -> tuple[Ints, Ints, Ints]:

@@ -9,7 +9,7 @@ more borders to cross, and a schedule that overlaps several samples on devices t
 2. Lower bound: load balance and largest node (``bounds``).
 3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``reduce``), then the
    mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
-   upper bound. Trials come ``STEPS`` below the upper bound, so that a small gap is proven early; the last tells whether
+   upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last tells whether
    anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from above: at a 1 %
    gap minutes become seconds.
 4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of
@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from passes.model.highs import PROVEN, SAFETY
 from passes.model.interrupts import interruptible
@@ -45,20 +45,28 @@ from passes.partition.heuristics.local_search import (
 from passes.partition.objective import AnySolution, Anytime
 from passes.partition.search.throughput import Budget, Progress, Solution, solve
 
-STEPS = (0.0095, 0.002)
-"""Relative distances of the first trials below the best value."""
 DISTINCT = SAFETY
 """Relative difference of values that the mixed-integer solver can tell apart."""
-_PROPOSALS = 3_000
-"""Of the annealing, for each place of each node."""
-_SHARE = 0.1
-"""Part of the time left that the contiguous search may take; the first local search takes a quarter of it."""
-_ROUNDS = 12
-"""Of further annealing, at most,"""
-_FRUITLESS = 2
-"""and without a better plan."""
-_SHORT = 2.0
-"""Seconds of each of the first trials: easy problems are proven by them, and spared the annealing."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The numbers that steer this search (``tests.bench.any_split``, ``tests.bench.ablation``)."""
+
+    steps: tuple[float, ...] = (0.0095, 0.002)
+    """Relative distances of the first trials below the best value: so a gap of 1 % is proven early."""
+    contiguous_share: float = 0.1
+    """Part of the time left that the contiguous search may take; the first annealing takes a quarter of it."""
+    proposals: int = 3_000
+    """Of the annealing, for each place of each node."""
+    rounds: int = 12
+    fruitless: int = 2
+    """Of further annealing, at most, and without a better plan."""
+    short: float = 2.0
+    """Seconds of each of the first trials: easy problems are proven by them, and spared the annealing."""
+
+
+POLICY = Policy()
 
 
 def solve_any(
@@ -115,7 +123,7 @@ class _Search(Anytime):
                 if self.sides is None:
                     self.phase("contiguous", self._contiguous)
                 self.phase("local search", self._first)
-                self.phase("trials", lambda: self._prove(_SHORT))
+                self.phase("trials", lambda: self._prove(POLICY.short))
                 self.phase("annealing", self._longer)
                 self.phase("trials", lambda: self._prove(math.inf))
         except KeyboardInterrupt:
@@ -147,7 +155,7 @@ class _Search(Anytime):
         classes = _acyclic(self.problem)
         joined = quotient(self.problem, classes)
         merged = reduce(joined)
-        seconds = max(0.05, _SHARE * self.left())
+        seconds = max(0.05, POLICY.contiguous_share * self.left())
         found = solve(quotient(joined, merged), replace(self.budget, seconds=seconds), self.progress)
         self.statistics.ideals, self.statistics.transitions = found.statistics.ideals, found.statistics.transitions
         self.interrupted = found.interrupted
@@ -162,7 +170,10 @@ class _Search(Anytime):
 
     def _first(self) -> None:
         """A short annealing: what easy problems need, and a value that trials can begin at."""
-        self._anneal(Search(restarts=6, proposals=self._proposals(200_000), seconds=_SHARE / 4 * self.left()), "local search")
+        self._anneal(
+            Search(restarts=6, proposals=self._proposals(200_000), seconds=POLICY.contiguous_share / 4 * self.left()),
+            "local search",
+        )
 
     def _plain(self) -> None:
         """The baseline's search, on the problem as it stands; its plans count as soon as they are found."""
@@ -180,8 +191,8 @@ class _Search(Anytime):
         """The baseline's annealing, then more from the best plan until that does not help."""
         self._plain()
         fruitless = 0
-        for number in range(_ROUNDS):
-            if self._done() or fruitless == _FRUITLESS:
+        for number in range(POLICY.rounds):
+            if self._done() or fruitless == POLICY.fruitless:
                 break
             before = self.value
             search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self.left()), seed=2 + number)
@@ -190,7 +201,7 @@ class _Search(Anytime):
 
     def _proposals(self, most: int) -> int:
         """In proportion to the places of all nodes, at most ``most``."""
-        return min(most, _PROPOSALS * self.problem.size * self.problem.devices)
+        return min(most, POLICY.proposals * self.problem.size * self.problem.devices)
 
     def _anneal(self, search: Search, phase: str) -> None:
         """Annealing of what the reductions for plans at or below the value leave, from the best plan and from chance."""
@@ -224,7 +235,7 @@ class _Search(Anytime):
 
     def _prove(self, seconds: float) -> None:
         """Trials one after another until one cannot tell in so many seconds."""
-        steps = list(STEPS)
+        steps = list(POLICY.steps)
         while not self._done():
             value = self.value
             step = steps[0] if steps else DISTINCT
@@ -281,4 +292,4 @@ def _acyclic(problem: Problem) -> Groups:
     return ordered(problem, [sorted(nodes) for nodes in nx.strongly_connected_components(graph)])
 
 
-__all__ = ["DISTINCT", "solve_any"]
+__all__ = ["DISTINCT", "POLICY", "solve_any"]

@@ -36,10 +36,10 @@ from passes.partition.bounds.minimum_cuts import Cuts, Mask
 MOST_NODES = 2_500
 """Nodes beyond which the tables of ancestors and descendants are too large."""
 WINDOWS = 150
-"""Ranges of weight at first."""
+"""Equal ranges of weight that the search begins with."""
 MOST_INTERVALS = 1_200
 FEWEST_INTERVALS = 60
-"""Intervals with which nothing is worth a try."""
+"""Where the programme has time for fewer intervals than these, the bound is not tried."""
 WORK = 3 * 10**7
 """Stages that one run of the programme looks at: tens of milliseconds."""
 CUTS = 4
@@ -131,7 +131,8 @@ class IntervalBounds:
         return True
 
     def _refine(self) -> bool:
-        """Looks closer at the best path; False when nothing is left to do."""
+        """Tightens the stages of the cheapest path by cuts of their own, else splits one of its intervals; False when neither
+        can raise the bound."""
         value = self._ahead()
         least = float(np.where(self.tables.states.final, value[:, 1], np.inf).min())
         self.bound = max(self.bound, min(least, self.value))
@@ -204,7 +205,8 @@ class IntervalBounds:
         return max(found[0], 0.0)
 
     def _look(self, stage: _Stage) -> None:
-        """The least load of a stage by cuts of its own."""
+        """Raises the least load of a stage by minimum cuts of its own: a Lagrange multiplier on its weight, and one on its
+        bytes."""
         begin, end = self.intervals[stage.begin], self.intervals[stage.end]
         assert begin is not None, "a path goes through intervals"
         assert end is not None, "a path goes through intervals"

@@ -445,10 +445,8 @@ def tails(
     """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
     steps are done. What takes more than ``most``, or with tolls more than ``most`` and the ``stock`` of all tolls, is left out.
     Returns (the next ideal, -1 when done; steps)."""
-    kinds = len(graph.limit)
+    kinds, last, done = len(graph.limit), len(lattice.bits) - 1, 0
     states = stride[kinds]
-    last = len(lattice.bits) - 1
-    done = 0
     new = np.empty(len(graph.cpu) + 1, np.int64)
     read = np.empty(len(graph.cpu) + 1, np.bool_)
     stays = np.empty(len(graph.cpu) + 1, np.int64)

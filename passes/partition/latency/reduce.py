@@ -27,13 +27,13 @@ least latency is a lower bound.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from passes.model.graph import topological
 from passes.model.stages.problem import Floats, Ints, Kind
 from passes.partition.latency.problem import LatencyProblem, Piece
 
@@ -279,27 +279,17 @@ def restricted(reduced: Reduced, below: float) -> Reduced:
 
 
 def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int]]) -> list[int]:
+    """The groups in a topological order, the least ``rank`` that is ready first."""
+    listed = sorted(range(count), key=lambda g: (rank[g], g))
+    place = {g: i for i, g in enumerate(listed)}
     following: list[set[int]] = [set() for _ in range(count)]
     for a, b in edges:
         if a != b:
-            following[a].add(b)
-    missing = [0] * count
-    for targets in following:
-        for b in targets:
-            missing[b] += 1
-    ready = [(rank[g], g) for g in range(count) if not missing[g]]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        _, g = heapq.heappop(ready)
-        order.append(g)
-        for b in following[g]:
-            missing[b] -= 1
-            if not missing[b]:
-                heapq.heappush(ready, (rank[b], b))
+            following[place[a]].add(place[b])
+    order = topological(following)
     if len(order) < count:
         raise ValueError("the groups form a cycle")
-    return order
+    return [listed[i] for i in order]
 
 
 def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]]) -> list[Piece]:

@@ -35,17 +35,26 @@ TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 SLACK = 1e-11
 """Relative: by how much a bound is lowered for the rounding of the sums that it is made of."""
-WIDTHS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
-"""Labels per ideal, search by search."""
-LABEL_BYTES = 256 << 20
-NARROW = 20_000
-"""Ideals of a band, and of a relaxation, where the whole lattice is too large."""
-SINGLE = 0.25
-"""Part of the time for the plan of one piece per accelerator, where several are allowed."""
-PLACES = 400
-"""Nodes times places for them, up to which a problem is small enough for the programme."""
 SECONDS = 100.0
 """Longest search unless a limit is given."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """The numbers that steer this search (``tests.bench.latency``, ``tests.bench.ablation``)."""
+
+    widths: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
+    """Labels per ideal, search by search."""
+    label_bytes: int = 256 << 20
+    narrow: int = 20_000
+    """Ideals of a band, and of a relaxation, where the whole lattice is too large."""
+    single_share: float = 0.25
+    """Part of the time for the plan of one piece per accelerator, where several are allowed."""
+    places: int = 400
+    """Nodes times places for them, up to which a problem is small enough for the mixed-integer programme."""
+
+
+POLICY = Policy()
 
 _NO_TENSORS = (np.empty(0, np.int64), (), np.empty((1, 0)))
 
@@ -152,16 +161,16 @@ class _Search:
 
     def _lattice(self, small: Reduced) -> None:
         """Plans and bounds by ideals."""
-        self._along(small, 0, NARROW)
+        self._along(small, 0, POLICY.narrow)
         if self._tight() or self._late():
             return
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:
-            if engine.ideals > NARROW // 4:
+            if engine.ideals > POLICY.narrow // 4:
                 # The large lattice may take all the time and more: first bounds, and a plan that prunes it.
-                self._relaxed(small, NARROW // 40, ())
-                self._bands(small, NARROW // 10)
-                self._relaxed(small, NARROW // 10, ())
+                self._relaxed(small, POLICY.narrow // 40, ())
+                self._bands(small, POLICY.narrow // 10)
+                self._relaxed(small, POLICY.narrow // 10, ())
             if not self._late():
                 self._exact(engine, "search the lattice")
             return
@@ -191,7 +200,7 @@ class _Search:
         """The best plan of one piece per accelerator is one of several, and soon found."""
         single = replace(self.problem, pieces=1)
         left = self.until - now()
-        search = _Search(single, replace(self.budget, seconds=left * SINGLE), self.progress)
+        search = _Search(single, replace(self.budget, seconds=left * POLICY.single_share), self.progress)
         search.proves = False
         try:
             search._run()
@@ -216,7 +225,7 @@ class _Search:
         if engine is None:
             return None
         if engine.bound(self._most(), self._keep_on(label)) is not None:
-            self._plans(engine, label, WIDTHS[:3], proves=False)
+            self._plans(engine, label, POLICY.widths[:3], proves=False)
         self.statistics.tested += engine.steps
         return self.value < before
 
@@ -230,13 +239,13 @@ class _Search:
             if math.isinf(least) and self.best is None:
                 self._none("no sequence of pieces fits the memory of the accelerators")
             elif not self._tight():
-                self._plans(engine, label, WIDTHS, proves=True)
+                self._plans(engine, label, POLICY.widths, proves=True)
         self.statistics.tested += engine.steps
         self.statistics.seconds["labels"] = time.perf_counter() - start - self.statistics.seconds["bound"]
 
     def _plans(self, engine: Engine, label: str, widths: Sequence[int], *, proves: bool) -> None:
         """Searches of growing width; with ``proves`` what they give up is a bound of the problem."""
-        room = LABEL_BYTES // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+        room = self._room(engine)
         for width in widths:
             found = engine.search(self._most(), width, max(2, min(room, width * engine.ideals + 64)), self._keep_on(label))
             self._take(found, proves, engine)
@@ -256,10 +265,10 @@ class _Search:
 
     def _beyond(self, small: Reduced) -> None:
         """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
-        self._relaxed(small, NARROW // 10, ())
-        self._bands(small, NARROW)
+        self._relaxed(small, POLICY.narrow // 10, ())
+        self._bands(small, POLICY.narrow)
         if not self._late() and not self._tight():
-            self._relaxed(small, NARROW, WIDTHS[:5])
+            self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
 
     def _bands(self, small: Reduced, most: int) -> None:
         """Plans along ever wider bands, around the order of the best plan so far."""
@@ -299,7 +308,7 @@ class _Search:
         for width in widths:
             if self._late() or self._tight():
                 break
-            room = LABEL_BYTES // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+            room = self._room(engine)
             labels = max(2, min(room, width * engine.ideals + 64))
             found = engine.search(self._most(), width, labels, self._keep_on("bound with nodes left out"))
             if math.isfinite(found.bound):
@@ -307,6 +316,10 @@ class _Search:
             if found.whole or found.bound >= found.value:
                 break
         self.statistics.tested += engine.steps
+
+    def _room(self, engine: Engine) -> int:
+        """Labels that there is memory for."""
+        return POLICY.label_bytes // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
 
     def _most(self) -> float:
         """Plans that end at this or later are of no interest."""
@@ -352,7 +365,7 @@ class _Search:
 def _programmable(problem: LatencyProblem) -> bool:
     """Whether the programme is small, and knows what a piece takes."""
     known = problem.programs is None or problem.programs.liveness is None
-    return known and problem.nodes * (problem.accelerators * problem.pieces + 1) <= PLACES
+    return known and problem.nodes * (problem.accelerators * problem.pieces + 1) <= POLICY.places
 
 
 def _followed(small: Reduced, plan: Schedule) -> Reduced:

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from passes.model.stages.lattice.ideals import Family, Tables, members, possible
+from passes.model.stages.lattice.kernel_arrays import Devices, Held, Ideals, Table, Tensors
 from passes.model.work import did
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -58,109 +59,108 @@ def solve_family(
     known. Ties go to fewer devices, then to the first found, deterministically."""
     from passes.model.stages.lattice import kernels
 
-    states, problem = tables.states, tables.problem
-    count, kinds, classes = family.size, len(problem.kinds), len(tables.transfer)
-    value = np.full((count, len(states.used)), np.inf)
-    parent = np.full(value.shape, -1, np.int32)
-    via = np.full(value.shape, -1, np.int16)
-    link = np.full(value.shape, -1, np.int32)
-    head = np.full(len(states.used), -1, np.int32)
-    stamp, memo = np.full(count, -1, np.int32), np.empty((count, kinds))
-    priced_at, raw = np.full(count, -1, np.int32), np.empty((count, kinds))
-    value[0, 0] = 0.0
-    head[0] = 0
-    sums, marks = family.sums, family.marks
-    weight = family.weight
-    compute = np.ascontiguousarray(sums[:, 1 : tables.at_lacking])
-    lacking = np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights])
-    boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
-    received = np.ascontiguousarray(marks[:, tables.at_bytes])
-    if tables.lanes == 1:
-        busy, moving = compute[:, :kinds], boundary[:, tables.port]
-    else:
-        parts = compute.reshape(count, -1, kinds), boundary.reshape(count, tables.lanes, classes)[:, :, tables.port]
-        weights = np.array(sides[: parts[0].shape[1]])
-        busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
-    own = np.rint(sums[:, tables.at_weights]).astype(np.int64)
-    turns = np.ascontiguousarray(sums[:, tables.at_turns : tables.at_supports])
-    if allowed is None:
-        allowed = possible(tables, family, trial)
-    shares, caps = np.array(sides[:2]), np.array(sides[2:])
+    count = family.size
+    ideals = _ideals(tables, family, sides, possible(tables, family, trial) if allowed is None else allowed)
+    tensors, devices, held = _arrays(tables)
+    table = _table(count, len(tables.states.used), len(tables.problem.kinds))
+    shares, caps, least = np.array(sides[:2]), np.array(sides[2:]), -1.0 if additive else floor
     ideal, tested, priced = 1, 0, 0
     while ideal < count:
         ideal, tests, prices = kernels.solve_family(
-            trial,
-            -1.0 if additive else floor,
-            tables.mode,
-            additive,
-            shares,
-            caps,
-            family.bits,
-            weight,
-            compute,
-            lacking,
-            boundary,
-            np.ascontiguousarray(busy),
-            np.ascontiguousarray(moving),
-            received,
-            own,
-            turns,
-            tables.turn_cost,
-            tables.turn_side,
-            family.cut_start,
-            family.cut_end,
-            family.cut,
-            allowed,
-            tables.pin_ptr,
-            tables.pin,
-            tables.lane_in,
-            tables.lane_out,
-            tables.transfer,
-            tables.port,
-            tables.price,
-            *states.before,
-            states.idle,
-            tables.slack,
-            tables.limit,
-            tables.tensor_bytes,
-            tables.shared_ptr,
-            tables.shared,
-            tables.shared_bytes,
-            problem.live,
-            tables.forced,
-            ideal,
-            SLICE,
-            value,
-            parent,
-            via,
-            link,
-            head,
-            stamp,
-            memo,
-            priced_at,
-            raw,
+            trial, least, tables.mode, additive, shares, caps, tables.slack, ideals, tensors, devices, held, ideal, SLICE, table
         )
         tested, priced = tested + int(tests), priced + int(prices)
         did("tested", int(tests))
         did("transition", int(prices))
         if ideal < count and not keep_on(tested, ideal / count):
             return Found(None, float("inf"), tested, priced, False)
-    last = np.where(states.final, value[-1], np.inf)
+    value, stages = _plan(tables, family, table)
+    return Found(stages, value, tested, priced)
+
+
+def _ideals(tables: Tables, family: Family, sides: tuple[float, ...], allowed: np.ndarray[Any, np.dtype[np.bool_]]) -> Ideals:
+    """The family as the kernel takes it; ``sides``: as for ``solve_family``."""
+    kinds, classes, sums, marks = len(tables.problem.kinds), len(tables.transfer), family.sums, family.marks
+    compute = np.ascontiguousarray(sums[:, 1 : tables.at_lacking])
+    boundary = np.ascontiguousarray(marks[:, : tables.lanes * classes])
+    if tables.lanes == 1:
+        busy, moving = compute[:, :kinds], boundary[:, tables.port]
+    else:
+        parts = compute.reshape(family.size, -1, kinds), boundary.reshape(family.size, tables.lanes, classes)[:, :, tables.port]
+        weights = np.array(sides[: parts[0].shape[1]])
+        busy, moving = weights @ parts[0], np.array(sides[:2]) @ parts[1]
+    return Ideals(
+        bits=family.bits,
+        weight=family.weight,
+        compute=compute,
+        lacking=np.ascontiguousarray(sums[:, tables.at_lacking : tables.at_weights]),
+        boundary=boundary,
+        busy=np.ascontiguousarray(busy),
+        moving=np.ascontiguousarray(moving),
+        bytes_before=np.ascontiguousarray(marks[:, tables.at_bytes]),
+        own_before=np.rint(sums[:, tables.at_weights]).astype(np.int64),
+        turns=np.ascontiguousarray(sums[:, tables.at_turns : tables.at_supports]),
+        cut_start=family.cut_start,
+        cut_end=family.cut_end,
+        cut=family.cut,
+        allowed=allowed,
+    )
+
+
+def _arrays(tables: Tables) -> tuple[Tensors, Devices, Held]:
+    """The problem as the kernel takes it."""
+    tensors = Tensors(
+        tables.pin_ptr,
+        tables.pin,
+        tables.lane_in,
+        tables.lane_out,
+        tables.transfer,
+        tables.tensor_bytes,
+        tables.forced,
+        tables.turn_cost,
+        tables.turn_side,
+    )
+    devices = Devices(tables.port, tables.price, tables.limit, *tables.states.before, tables.states.idle)
+    return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, tables.problem.live)
+
+
+def _table(count: int, states: int, kinds: int) -> Table:
+    """The table with the empty ideal reached."""
+    table = Table(
+        value=np.full((count, states), np.inf),
+        parent=np.full((count, states), -1, np.int32),
+        via=np.full((count, states), -1, np.int16),
+        link=np.full((count, states), -1, np.int32),
+        head=np.full(states, -1, np.int32),
+        stamp=np.full(count, -1, np.int32),
+        memo=np.empty((count, kinds)),
+        priced_at=np.full(count, -1, np.int32),
+        raw=np.empty((count, kinds)),
+    )
+    table.value[0, 0] = 0.0
+    table.head[0] = 0
+    return table
+
+
+def _plan(tables: Tables, family: Family, table: Table) -> tuple[float, Stages | None]:
+    """The least value of the full ideal and its stages; inf and None where it was not reached."""
+    states = tables.states
+    last = np.where(states.final, table.value[-1], np.inf)
     least = last.min()
     if not np.isfinite(least):
-        return Found(None, float("inf"), tested, priced)
+        return float("inf"), None
     ties = np.flatnonzero(last <= least * (1 + 1e-12))
     state = int(ties[np.lexsort((ties, states.used[ties]))[0]])
     stages: list[tuple[int, tuple[int, ...]]] = []
-    here = count - 1
+    here = family.size - 1
     while here > 0:
-        before, kind = int(parent[here, state]), int(via[here, state])
+        before, kind = int(table.parent[here, state]), int(table.via[here, state])
         stages.append((kind, members(tables, family.bits[here] & ~family.bits[before])))
         # Of the states that lead here, the first of least value: it is one that the programme came from, or as good.
         sources = np.flatnonzero(states.next[:, kind] == state)
-        state = int(sources[value[before, sources].argmin()])
+        state = int(sources[table.value[before, sources].argmin()])
         here = before
-    return Found(tuple(reversed(stages)), float(least), tested, priced)
+    return float(least), tuple(reversed(stages))
 
 
 __all__ = ["SLICE", "Found", "KeepOn", "Stages", "solve_family"]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from passes.model.kernels import compiled
+from passes.model.stages.lattice.kernel_arrays import Devices, Held, Ideals, Table, Tensors
 
 
 @compiled
@@ -29,14 +30,12 @@ def possible_states(
     apart: bool,
     sums: Any,
     marks: Any,
-    first_sum: int,
-    first_mark: int,
+    columns: tuple[int, int, int],
     total: Any,
     ahead: Any,
     behind: Any,
     with_ahead: Any,
     with_behind: Any,
-    own_sum: int,
     own_total: float,
     room_ahead: Any,
     room_behind: Any,
@@ -44,12 +43,13 @@ def possible_states(
 ) -> Any:
     """``allowed[N, S]``: whether the ideal may be a boundary in the state when no load exceeds ``trial`` (``tables`` says why).
 
-    Column ``first_sum`` + x of ``sums`` is the weight at the prices of support x, with ``total[x]`` that of all nodes; columns
-    ``first_mark`` + 2x and + 2x + 1 of ``marks`` are what the devices before and after the boundary must add for its cut.
-    ``with_ahead[S]``, ``with_behind[S]``: the support of the devices used and left; ``ahead[S]``, ``behind[S]``: their price.
-    Column ``own_sum`` is bytes of weights with one reader, ``own_total`` in all, and must fit what the devices on either side
-    hold. ``apart``: compute and transfers are not added. Returns the number of ideals with a state, marked in the last
-    column."""
+    ``columns`` are ``first_sum``, ``first_mark`` and ``own_sum``. Column ``first_sum`` + x of ``sums`` is the weight at the
+    prices of support x, with ``total[x]`` that of all nodes; columns ``first_mark`` + 2x and + 2x + 1 of ``marks`` are what the
+    devices before and after the boundary must add for its cut. ``with_ahead[S]``, ``with_behind[S]``: the support of the
+    devices used and left; ``ahead[S]``, ``behind[S]``: their price. Column ``own_sum`` is bytes of weights with one reader,
+    ``own_total`` in all, and must fit what the devices on either side hold. ``apart``: compute and transfers are not added.
+    Returns the number of ideals with a state, marked in the last column."""
+    first_sum, first_mark, own_sum = columns
     count, states = sums.shape[0], ahead.shape[0]
     most = trial * (1.0 + slack)
     found = 0
@@ -75,6 +75,44 @@ def possible_states(
 
 
 @compiled
+def keeps_demands(begin: Any, end: Any, forced: Any, pin_ptr: Any, pin: Any) -> bool:
+    """Whether no tensor that must be cut has its maker and a reader between two ideals."""
+    one = np.uint64(1)
+    for f in range(forced.shape[0]):
+        h = forced[f]
+        u = pin[pin_ptr[h]]
+        if ((end[u >> 6] & ~begin[u >> 6]) >> np.uint64(u & 63)) & one:
+            for e in range(pin_ptr[h] + 1, pin_ptr[h + 1]):
+                v = pin[e]
+                if (end[v >> 6] >> np.uint64(v & 63)) & one:
+                    return False
+    return True
+
+
+@compiled
+def held_beside(begin: Any, end: Any, held: Held) -> Any:
+    """Bytes of ``Held`` of a stage between two ideals."""
+    one = np.uint64(1)
+    memory = np.int64(0)
+    for r in range(held.shared_bytes.shape[0]):
+        for e in range(held.shared_ptr[r], held.shared_ptr[r + 1]):
+            v = held.shared[e]
+            if ((end[v >> 6] & ~begin[v >> 6]) >> np.uint64(v & 63)) & one:
+                memory += held.shared_bytes[r]
+                break
+    peak = np.int64(0)
+    for w in range(begin.shape[0]):
+        word = end[w] & ~begin[w]
+        v = 64 * w
+        while word:
+            if word & one:
+                peak = max(peak, held.live[v])
+            word >>= one
+            v += 1
+    return memory + peak
+
+
+@compiled
 def solve_family(
     trial: float,
     floor: float,
@@ -82,78 +120,28 @@ def solve_family(
     additive: bool,
     shares: Any,
     caps: Any,
-    bits: Any,
-    weight: Any,
-    compute: Any,
-    lacking: Any,
-    boundary: Any,
-    busy: Any,
-    moving: Any,
-    bytes_before: Any,
-    own_before: Any,
-    turns: Any,
-    turn_cost: Any,
-    turn_side: Any,
-    cut_start: Any,
-    cut_end: Any,
-    cut: Any,
-    allowed: Any,
-    pin_ptr: Any,
-    pin: Any,
-    lane_in: Any,
-    lane_out: Any,
-    transfer: Any,
-    port: Any,
-    price: Any,
-    pred_ptr: Any,
-    pred: Any,
-    pred_kind: Any,
-    idle: Any,
     slack: float,
-    limit: Any,
-    tensor_bytes: Any,
-    shared_ptr: Any,
-    shared: Any,
-    shared_bytes: Any,
-    live: Any,
-    forced: Any,
+    ideals: Ideals,
+    tensors: Tensors,
+    devices: Devices,
+    held: Held,
     start: int,
     max_tests: int,
-    value: Any,
-    parent: Any,
-    via: Any,
-    link: Any,
-    head: Any,
-    stamp: Any,
-    memo: Any,
-    priced_at: Any,
-    raw: Any,
+    table: Table,
 ) -> Any:
     """Least possible largest load over chains of ideals of the family, for every vector of devices used; with ``additive``, the
     least possible sum of transfers instead.
 
-    The family is sorted so that J comes before I whenever J is inside I; its first member is empty, its last is full.
     ``trial``: no stage may cost more; what costs at most ``floor`` counts as ``floor``, and where that is reached nothing
-    better is looked for. Per ideal: ``bits[N, W]``, ``weight[N]``, ``compute[N, G * T]`` (sums over the kind's supported nodes,
-    side by side), ``lacking[N, T]`` (how many are not), ``boundary[N, L * P]`` (transfers of its whole cut per lane and port
-    class), ``bytes_before`` (what its cut takes in buffers), ``own_before`` (bytes of weights with one reader), ``turns[N, Q]``
-    (sums of signs; what they change by costs ``turn_cost[T, Q]`` on ``turn_side[Q]``), its cut as ``cut[cut_start:cut_end]``,
-    ``allowed[N, S]`` (``possible_states``). Tensor h joins ``pin[pin_ptr[h]:pin_ptr[h + 1]]``, its maker first where it has a
-    direction; ``transfer[P, H]`` goes to lane ``lane_in[h]`` of who receives and ``lane_out[h]`` of who sends. ``port[T]``
-    names the kind's class, ``price[T]`` bounds the weight that it takes per second of load.
-
-    ``busy[N, T]``, ``moving[N, T]``: seconds and transfers of the whole cut, as a load adds them up (unused where it does not).
-    ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at most its cap, and both
-    together are at most ``caps[2]``. States are vectors of devices used, numbered: ``pred[pred_ptr[s]:pred_ptr[s + 1]]`` are
-    those that one stage of kind ``pred_kind`` leads from to s; ``idle[S, D]`` are those with a device more, unused (-1: none).
-    ``limit[T]``: bytes, -1 unlimited; ``tensor_bytes[H]``: of the buffers of a tensor received.
-
-    Filled in: ``value[N, S]``, ``parent[N, S]`` (ideal before), ``via[N, S]`` (kind of the last stage). ``head[S]`` and
-    ``link[N, S]`` chain the ideals reached in a state, the heaviest first: only those where no state with fewer devices is as
-    good. ``stamp[N]``, ``memo[N, T]`` keep what was priced for the ideal at hand, ``priced_at[N]``,
-    ``raw[N, T]`` what was priced last, over the trial value or not. Works from ideal ``start`` until over ``max_tests`` pairs
-    were met. Returns (the ideal to go on from, pairs met, pairs priced).
+    better is looked for. ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at
+    most its cap, and both together are at most ``caps[2]``. Works from ideal ``start`` until over ``max_tests`` pairs were met.
+    Returns (the ideal to go on from, pairs met, pairs priced).
     """
+    bits, weight, compute, lacking, boundary, busy, moving, bytes_before, own_before, turns = ideals[:10]
+    cut_start, cut_end, cut, allowed = ideals[10:]
+    pin_ptr, pin, lane_in, lane_out, transfer, tensor_bytes, forced, turn_cost, turn_side = tensors
+    port, price, limit, pred_ptr, pred, pred_kind, idle = devices
+    value, parent, via, link, head, stamp, memo, priced_at, raw = table
     count, words = bits.shape
     kinds = port.shape[0]
     states = idle.shape[0]
@@ -165,12 +153,9 @@ def solve_family(
     one = np.uint64(1)
     infinite = np.inf
     moved = np.zeros((2, max(classes, 1)))
-    largest_live = np.int64(0)
-    for v in range(live.shape[0]):
-        largest_live = max(largest_live, live[v])
-    all_shared = np.int64(0)
-    for r in range(shared_bytes.shape[0]):
-        all_shared += shared_bytes[r]
+    most_beside = np.int64(held.shared_bytes.sum())
+    if held.live.shape[0] > 0:
+        most_beside += held.live.max()
     least = np.full(states, infinite)
     met = 0
     priced = 0
@@ -201,8 +186,8 @@ def solve_family(
                                 low = busy[i, k] - busy[j, k]
                                 if added:
                                     low += abs(moving[i, k] - moving[j, k]) - slack * (moving[i, k] + moving[j, k])
-                                held = limit[k] < 0 or own_before[i] - own_before[j] <= limit[k]
-                                inside = inside or (low <= most and held and lacking[i, k] == lacking[j, k])
+                                fits = limit[k] < 0 or own_before[i] - own_before[j] <= limit[k]
+                                inside = inside or (low <= most and fits and lacking[i, k] == lacking[j, k])
                             if inside:
                                 for k in range(words):
                                     if bits[j, k] & ~bits[i, k]:
@@ -229,14 +214,7 @@ def solve_family(
                                             edge_of += slack * moving[anchor, k]
                                         inside = inside or (low - edge_of <= most and lacking[i, k] == lacking[j, k])
                             if inside and forced.shape[0] > 0:
-                                for f in range(forced.shape[0]):
-                                    h = forced[f]
-                                    u = pin[pin_ptr[h]]
-                                    if ((bits[i, u >> 6] & ~bits[j, u >> 6]) >> np.uint64(u & 63)) & one:
-                                        for e in range(pin_ptr[h] + 1, pin_ptr[h + 1]):
-                                            v = pin[e]
-                                            if (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
-                                                inside = False
+                                inside = keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)
                             if inside:
                                 priced += 1
                                 priced_at[j] = i
@@ -245,6 +223,7 @@ def solve_family(
                                     for p in range(classes):
                                         moved[g, p] = boundary[j, g * classes + p]
                                 received = bytes_before[j]
+                                # Not in a function of its own: that made full pairs 15 % slower.
                                 for c in range(cut_start[i], cut_end[i]):
                                     h = cut[c]
                                     old = False
@@ -297,25 +276,9 @@ def solve_family(
                                         certain = own_before[i] - own_before[j] + np.int64(np.rint(received))
                                         if certain > limit[k]:
                                             continue
-                                        if certain + all_shared + largest_live > limit[k]:
+                                        if certain + most_beside > limit[k]:
                                             if memory < 0:
-                                                memory = certain
-                                                for r in range(shared_bytes.shape[0]):
-                                                    for e in range(shared_ptr[r], shared_ptr[r + 1]):
-                                                        v = shared[e]
-                                                        if ((bits[i, v >> 6] & ~bits[j, v >> 6]) >> np.uint64(v & 63)) & one:
-                                                            memory += shared_bytes[r]
-                                                            break
-                                                peak = np.int64(0)
-                                                for w in range(words):
-                                                    word = bits[i, w] & ~bits[j, w]
-                                                    v = 64 * w
-                                                    while word:
-                                                        if word & one:
-                                                            peak = max(peak, live[v])
-                                                        word >>= one
-                                                        v += 1
-                                                memory += peak
+                                                memory = certain + held_beside(bits[j], bits[i], held)
                                             if memory > limit[k]:
                                                 continue
                                     memo[j, k] = first + second if additive else load

@@ -242,7 +242,7 @@ def grid(lanes: int, length: int) -> LatencyProblem:
 
 @pytest.mark.slow
 def test_a_lattice_over_budget_still_has_a_plan_and_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latency_solver, "NARROW", 500)
+    monkeypatch.setattr(latency_solver, "POLICY", replace(latency_solver.POLICY, narrow=500))
     problem = grid(5, 5)
     found = solve_latency(problem, LatencyBudget(ideals=1000, seconds=5))
     assert found.schedule is not None
