@@ -54,6 +54,7 @@ class Limit:
 @dataclass(slots=True)
 class _Counter:
     seconds: float = 0.0
+    late: float = 0.0
     counts: dict[str, float] = field(default_factory=dict)
     limit: Limit = field(default_factory=Limit)
 
@@ -72,8 +73,8 @@ def now() -> float:
     limit = _COUNTER.limit
     if limit.ends < math.inf and time.perf_counter() > limit.ends:
         limit.cut = True
-        _COUNTER.seconds += LATE
-    return _COUNTER.seconds
+        _COUNTER.late += LATE
+    return _COUNTER.seconds + _COUNTER.late
 
 
 def is_over() -> bool:
@@ -94,14 +95,14 @@ def compiled_for(seconds: float) -> None:
 @contextmanager
 def within(seconds: float | None) -> Iterator[Limit]:
     """Limits what runs inside to ``seconds`` of a clock, None for no limit, and to the limit around it."""
-    before = _COUNTER.limit
+    before, late = _COUNTER.limit, _COUNTER.late
     limit = Limit(min(before.ends, math.inf if seconds is None else time.perf_counter() + seconds))
     _COUNTER.limit = limit
     try:
         yield limit
     finally:
         before.cut = before.cut or (limit.cut and limit.ends == before.ends)
-        _COUNTER.limit = before
+        _COUNTER.limit, _COUNTER.late = before, late
 
 
 @contextmanager
