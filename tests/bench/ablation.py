@@ -5,8 +5,8 @@ and instance: value, bound, gap and seconds with the phase and without it. The i
 without it ends at a gap or a value worse by more than ``NEAR``, or proves the same optimum in ``SLOWER`` times the seconds;
 *against* it where the search without it is better by as much. A phase that no instance speaks for is to be deleted.
 
-Phases are switched off by patches in this file: the product has no options for them. Limits are of processor time but for any
-split, whose search has several threads.
+Phases are switched off by patches in this file: the product has no options for them. Searches end by counted work
+(``passes.model.work``), workloads by a clock; the seconds told are the processor's.
 
 What it said (4 to 6 s a search unless told, two shared cores, gaps with the phase and without it, instances in all):
 
@@ -265,8 +265,6 @@ def ungrouped(problem: Any) -> Any:
     return latency_reduce.grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
 
 
-THREADED = ("any",)
-"""Searches of several threads."""
 SHARED = ("stream", "training", "pipedream")
 PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "late order": (SHARED, ((search.orders, "late", search.orders.given),)),
@@ -307,16 +305,14 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
 # Runs -----------------------------------------------------------------------------------------------------------------
 
 
-def measured(search_: str, instance: Instance, seconds: float, patches: tuple[Patch, ...] = ()) -> Outcome:
-    """Limits are of processor time where a search has one thread: what else the machine does then changes little."""
+def measured(instance: Instance, seconds: float, patches: tuple[Patch, ...] = ()) -> Outcome:
+    """What an instance comes to with these patches, and its processor seconds."""
     with ExitStack() as stack:
         for target, name, stand_in in patches:
             stack.enter_context(patch.object(target, name, stand_in))
-        if search_ not in THREADED:
-            stack.enter_context(patch.object(time, "perf_counter", time.process_time))
-        start = time.perf_counter()
+        start = time.process_time()
         found = instance(seconds)
-        return Outcome(found.value, found.bound, time.perf_counter() - start)
+        return Outcome(found.value, found.bound, time.process_time() - start)
 
 
 def compared(phases: list[str], searches: list[str], words: list[str], seconds: float) -> Iterator[dict[str, Any]]:
@@ -330,11 +326,11 @@ def compared(phases: list[str], searches: list[str], words: list[str], seconds: 
             if not wanted or (words and not any(word in name for word in words)):
                 continue
             if fresh:
-                measured(search_, instance, seconds)  # compiles
+                measured(instance, seconds)  # compiles
                 fresh = False
-            withs = [measured(search_, instance, seconds)]
-            withouts = {phase: measured(search_, instance, seconds, PHASES[phase][1]) for phase in wanted}
-            withs.append(measured(search_, instance, seconds))  # what the clock changes is no verdict
+            withs = [measured(instance, seconds)]
+            withouts = {phase: measured(instance, seconds, PHASES[phase][1]) for phase in wanted}
+            withs.append(measured(instance, seconds))  # what the clock changes is no verdict
             for phase, without in withouts.items():
                 for_ = all(with_.better_than(without) for with_ in withs)
                 verdict = "for" if for_ else "against" if all(without.better_than(with_) for with_ in withs) else ""
