@@ -63,13 +63,13 @@ def _run(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     """Runs the command that the arguments name."""
-    from dnnc.cli.app import app
+    from dnnc.cli.app import needed, tree
     from dnnc.cli.completion import VARIABLE, complete
 
     if VARIABLE in os.environ:
-        sys.stdout.write(complete(os.environ, lambda: app(args=arguments, prog_name="dnnc")))
+        sys.stdout.write(complete(os.environ, lambda: tree()(args=arguments, prog_name="dnnc")))
         return ExitCode.OK
-    command = get_command(app)
+    command = get_command(tree(needed(arguments)))
     with command.make_context("dnnc", arguments) as context:
         command.invoke(context)
     return ExitCode.OK
