@@ -25,6 +25,7 @@ good the plan is.
   dnnc check build/mlp                                         compare with the model
 """
 
+
 def _version(value: bool) -> None:
     if value:
         typer.echo(f"dnnc {__version__}")
