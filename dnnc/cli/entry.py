@@ -19,6 +19,7 @@ import typer
 from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
+from dnnc.cli.values import quicken
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
 from ir.scratch import remove_own
 from ir.signals import Terminated, end_soon_after_a_request, termination_raises
@@ -70,6 +71,7 @@ def _dispatch(arguments: list[str]) -> int:
         sys.stdout.write(complete(os.environ, lambda: tree()(args=arguments, prog_name="dnnc")))
         return ExitCode.OK
     command = get_command(tree(needed(arguments)))
+    quicken(command)
     with command.make_context("dnnc", arguments) as context:
         command.invoke(context)
     return ExitCode.OK
