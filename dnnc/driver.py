@@ -37,6 +37,7 @@ from dnnc.options import (
 )
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss, saves_by_recomputing
+from ir.attributes import Dense
 from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
 from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
 from ir.objectives import THROUGHPUT, objective_of
@@ -406,9 +407,14 @@ def with_topology(module: Module, topology: Topology) -> Module:
 
 def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
     """What passes may use: ONNX's operators, and their evaluation on constants, loaded when the first one is."""
+    return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS)
+
+
+def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:
+    """The results of an operator on constants (``ConstantEvaluator``); what finds them is loaded for the first one."""
     from dnnc.frontends.evaluate import OnnxEvaluator
 
-    return PassContext(sink=sink, evaluate=OnnxEvaluator(), bodies=definition_of, progress=progress, dialects=DIALECTS)
+    return OnnxEvaluator()(op, operands, opsets)
 
 
 def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:

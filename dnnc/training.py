@@ -14,7 +14,6 @@ from ir.module import Func, Schedule
 from ir.ops import Value
 from ir.types import TensorType
 from passes.framework.base import Pass
-from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES
 
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""
@@ -54,6 +53,8 @@ class TrainingOptions:
     @property
     def flush(self) -> bool:
         """Whether the pipeline is empty behind each step."""
+        from passes.model.timeline.families import ASYNCHRONOUS
+
         return self.schedule not in ASYNCHRONOUS
 
     @property
@@ -79,6 +80,8 @@ FEWEST = 2
 def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:
     """The pipeline with these options in its passes. Without a loss, which a plan alone may lack, nothing is differentiated.
     Raises UsageError for an unknown schedule and for an option whose pass the pipeline lacks."""
+    from passes.model.timeline.families import FAMILIES
+
     if options.schedule not in ("", *FAMILIES):
         raise UsageError(f"found '{options.schedule}', expected {', '.join(FAMILIES)}", where="--schedule")
     if options.schedule in CHUNKED and (

@@ -321,7 +321,10 @@ def module_name(path: Path) -> str:
     return package_name(path) if path.name == "__init__.py" else ".".join(path.with_suffix("").parts)
 
 
-@pytest.mark.parametrize("module", ["ir", "passes", "dnnc", "dnnc.cli.app", "dnnc.driver"])
+COMMANDS = sorted(f"dnnc.cli.{path.stem}" for path in (ROOT / "dnnc" / "cli").glob("*.py") if path.stem != "__init__")
+
+
+@pytest.mark.parametrize("module", ["ir", "passes", "dnnc", "dnnc.driver", ", ".join(COMMANDS)])
 def test_imports_stay_light(module: str) -> None:
     """``dnnc --help`` answers at once: nothing that takes long to import is imported before a command needs it."""
     heavy = ("lark", "networkx", "numba", "highspy", "onnx", "onnx_ir", "onnxruntime", "sympy", "rich", "numpy", "ml_dtypes")

@@ -19,6 +19,7 @@ import typer
 from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
+from dnnc.cli.values import quicken
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
 from ir.scratch import remove_own
 from ir.signals import Terminated, end_soon_after_a_request, termination_raises
@@ -63,13 +64,14 @@ def _run(arguments: list[str]) -> int:
 
 def _dispatch(arguments: list[str]) -> int:
     """Runs the command that the arguments name."""
-    from dnnc.cli.app import app
+    from dnnc.cli.app import needed, tree
     from dnnc.cli.completion import VARIABLE, complete
 
     if VARIABLE in os.environ:
-        sys.stdout.write(complete(os.environ, lambda: app(args=arguments, prog_name="dnnc")))
+        sys.stdout.write(complete(os.environ, lambda: tree()(args=arguments, prog_name="dnnc")))
         return ExitCode.OK
-    command = get_command(app)
+    command = get_command(tree(needed(arguments)))
+    quicken(command)
     with command.make_context("dnnc", arguments) as context:
         command.invoke(context)
     return ExitCode.OK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -178,7 +178,6 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, optimally, and say how that is
     proven. Times are in milliseconds."""
-    from dnnc.backend.placement_result import placement_text
     from dnnc.cli.tracing import timing_text
     from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
     from dnnc.report.tables import print_table
@@ -225,7 +224,7 @@ def solve(
     if result.why is not None:
         raise result.why
     if out is not None:
-        write_whole(out, placement_text(_placed(result, pieces, numbered=hierarchy is not None)))
+        write_whole(out, _placed(result, pieces, numbered=hierarchy is not None))
     if not json and not quiet:
         print_table(solve_table(result))
         put("")
@@ -323,9 +322,9 @@ def verify_plan(
         put(report.text())
 
 
-def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> dict[str, Any]:
+def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:
     """The result in the reference's format; ``numbered``: devices stand in groups. Raises UsageError."""
-    from dnnc.backend.placement_result import Row, latency_result, placement_result
+    from dnnc.backend.placement_result import Row, latency_result, placement_result, placement_text
 
     stages = [device.stage for device in result.devices if device.stage is not None]
     if len(set(stages)) < len(stages):
@@ -343,8 +342,8 @@ def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> dict[str, An
         for device in result.devices
     ]
     if objective_of(result.kind).alone:
-        return latency_result(result.objective, pieces, rows, result.statement())
-    return placement_result(result.objective, rows, result.statement())
+        return placement_text(latency_result(result.objective, pieces, rows, result.statement()))
+    return placement_text(placement_result(result.objective, rows, result.statement()))
 
 
 def _bytes(text: str | None) -> int | None:

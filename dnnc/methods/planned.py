@@ -44,10 +44,11 @@ class Planned:
 
 def planned(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> Planned:
     """What the pass makes of the workload within the time of ``options``. Raises Infeasible."""
-    from dnnc.driver import pass_context
+    from dnnc.frontends import DIALECTS
+    from passes.framework.base import PassContext
     from passes.framework.manager import PassManager
 
-    context = pass_context(DiagnosticSink(), progress)
+    context = PassContext(sink=DiagnosticSink(), progress=progress, dialects=DIALECTS)
     limit = SECONDS if options.time_limit is None else options.time_limit
     module = PassManager((replace(solver, anytime=True, time_limit=limit),), verify=False).run(module, context)
     plan = module.first(Plan)

@@ -60,6 +60,20 @@ warnings.filterwarnings("ignore", "A Numba config file is found")
 with _no_settings_from_here():
     import numba
     import numba.core.event as events
+    from numba.core.caching import FunctionCache
+    from numba.core.runtime import rtsys
+
+
+class _Cache(FunctionCache):  # type: ignore[misc]
+    """The cache of one function. Before it loads, numba's own fills the tables of all that numba can compile, which takes half
+    of the time of loading. A kernel that is compiled already needs only the functions that allocate arrays."""
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What numba compiled for the signature before, None when it did not."""
+        rtsys.initialize(target_context)
+        with self._guard_against_spurious_io_errors():
+            return self._load_overload(sig, target_context)
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -86,9 +100,12 @@ events.register("numba:compiler_lock", _Compiling())  # type: ignore[no-untyped-
 
 def compiled(function: F) -> F:
     """``numba.njit(cache=True)``, typed."""
-    jit: Any = numba.njit(cache=True, nogil=True)
-    result: F = jit(function)
-    return result
+    jit: Any = numba.njit(nogil=True)
+    result: Any = jit(function)
+    if not numba.config.DISABLE_JIT:
+        result._cache = _Cache(function)
+    kernel: F = result
+    return kernel
 
 
 __all__ = ["compiled"]

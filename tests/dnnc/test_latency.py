@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from dnnc.cli.app import app
+from dnnc.cli.app import tree
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -133,7 +133,7 @@ def test_the_reference_format_there_and_back(tmp_path: Path) -> None:
     path, out = tmp_path / "workload.json", tmp_path / "plan.json"
     path.write_text(text_of(DATA))
     arguments = ["solve", str(path), "--objective", "latency", "--pieces", "2", "-q", "-o", str(out)]
-    run = CliRunner().invoke(app, arguments)
+    run = CliRunner().invoke(tree(), arguments)
     assert run.exit_code == 0, run.output
     written = json.loads(out.read_text())
     assert written["totalLatency"] == 6.625

@@ -189,9 +189,9 @@ type = "slow"
 def test_the_command_prints_a_file_to_start_from(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
-    from dnnc.cli.app import app
+    from dnnc.cli.app import tree
 
-    shown = CliRunner().invoke(app, ["topology", "show", "preset:2xt4x4", "--toml"])
+    shown = CliRunner().invoke(tree(), ["topology", "show", "preset:2xt4x4", "--toml"])
     assert shown.exit_code == 0
     file = tmp_path / "start.toml"
     file.write_text(shown.stdout)

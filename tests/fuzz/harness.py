@@ -128,12 +128,14 @@ def _warm_up(surface: Surface, base: Path) -> None:
     """Imports what commands import, loads the compiled kernels, and lets the surface write its base: all in a way that no
     thread is left in this process, which is to be forked."""
     import dnnc.backend
-    import dnnc.cli.app
     import dnnc.driver
     import dnnc.frontends.onnx_import
     import dnnc.runtime
     import dnnc.solve
     import dnnc.verify_plan  # noqa: F401
+    from dnnc.cli.app import tree
+
+    tree()
 
     def prepare() -> None:
         _quiet()
