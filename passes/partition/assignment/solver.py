@@ -9,9 +9,9 @@ more borders to cross, and a schedule that overlaps several samples on devices t
 2. Lower bound: load balance and largest node (``bounds``).
 3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``reduce``), then the
    mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
-   upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last tells
-   whether anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from above: at a
-   1 % gap minutes become seconds.
+   upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last
+   tells whether anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from
+   above: at a 1 % gap minutes become seconds.
 4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of
    it as long as it helps, then trials with all the time that is left.
 
