@@ -60,8 +60,7 @@ def other_kinds(
     """The pipelines that are searched for a better plan than one without meshes, made of ``steps``; ``stages``: exactly so
     many, 0 for any; ``microbatches``: those of a training step, 0 at inference."""
     devices = topology.devices
-    free = any(topology.type(device.type).free_transfers for device in devices)
-    if free or len(devices) < 2 or stages >= len(devices):
+    if len(devices) < 2 or stages >= len(devices):
         return ()
     changes: dict[str, Any] = {"stages": stages, "microbatches": microbatches}
     if time_limit is not None:
@@ -252,7 +251,7 @@ def _planned(pipeline: Sequence[Pass]) -> int:
 
 def _nothing(error: Infeasible) -> Plan:
     """In the place of a plan of a kind that has none."""
-    bound = math.inf if error.proven else 0.0
+    bound = math.inf if error.proven else error.bound
     return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, bound, "feasible", math.inf, ())
 
 

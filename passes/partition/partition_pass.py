@@ -31,9 +31,10 @@ from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import cuts_of
 from passes.model.learning import step_text
-from passes.model.liveness import states_bytes
+from passes.model.liveness import own_bytes, stage_live, states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
+from passes.model.stages.arrays import Ints
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
@@ -218,6 +219,9 @@ class PartitionPass(Pass):
             fine = chunked(fine, self.chunks, self.stages)
         if steps is not None:
             fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+        safe = fine  # what fits it fits; what does not fit ``fine`` fits nowhere
+        if self._pipeline and not states_bytes(func) and memory_can_bind(fine):
+            fine = replace(fine, live=np.array(own_bytes(func), np.int64))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
         inseparable(fine, groups, problem, pins)
         built = time.perf_counter()
@@ -240,9 +244,13 @@ class PartitionPass(Pass):
             raise explain(problem, solution, topology, training=steps is not None)
         if overcounts:
             solution = self._bounded(solution, fine, problem, budget, built + self.time_limit, context)
-        solution = self._within_memory(
-            module, problem, groups, solution, budget, context, built + self.time_limit, search, steps
-        )
+        held = problem if safe is fine else self._over(safe, groups, steps)[1]
+
+        def again(tightened: Problem) -> Solution:
+            left = replace(budget, seconds=max(0.5, built + self.time_limit - time.perf_counter()))
+            return search(tightened, left, context.progress)
+
+        solution = self._within_memory(module, problem, held, groups, solution, again, steps)
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         if isinstance(solution, AnySolution) and steps is None:
@@ -256,8 +264,8 @@ class PartitionPass(Pass):
         alone = not (pins or cuts) and self.stages in (0, 1)
         several = len(self._parts(problem, solution))
         if steps is None:
-            solution = with_handover(problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
-        plan = self._plan(module, topology, net, fine, groups, problem, solution, pins, steps)
+            solution = with_handover(held, topology, solution, several, latency=self._minimises.alone, alone=alone)
+        plan = self._plan(module, topology, net, safe, groups, held, solution, pins, steps)
         statistics = solution.statistics
         context.count(
             self.name,
@@ -368,6 +376,8 @@ class PartitionPass(Pass):
             return self._over(fine, ordered(fine, classes), steps)
         if steps is not None:
             return self._whole(fine, module, context, steps)
+        if usable and memory_can_bind(fine) and not _gave_up(func):  # joined with another count of workspaces
+            usable = False
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)
         by_label: dict[int, list[int]] = {}
@@ -448,54 +458,68 @@ class PartitionPass(Pass):
         self,
         module: Module,
         problem: Problem,
+        safe: Problem,
         groups: Groups,
         first: Solution,
-        budget: Budget,
-        context: PassContext,
-        deadline: float,
-        search: Solver,
+        again: Callable[[Problem], Solution],
         steps: Steps | None,
     ) -> Solution:
-        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
+        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit; the
+        bound of the first search stays. ``again`` searches another problem.
 
-        Planner and exact count differ in what no function of a stage alone can say: buffers of an edge over several stages, and
-        in training how many microbatches are in flight, which depends on the stages behind. So the limits are lowered, by what
-        is missing and to the same part of what the planner counts, and the search runs again; the bound of the first search
-        stays."""
+        ``problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at least
+        what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their nodes, and
+        in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone can say:
+        buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on the stages
+        behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
 
         if states_bytes(module.entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
         solution, tightened = first, problem
-        for _ in range(_ROUNDS):
+        for left in reversed(range(_ROUNDS if safe is problem else 2 * _ROUNDS)):
             assert solution.stages is not None
-            parts = self._parts(problem, solution)
-            members = _ops_of(parts, groups)
-            placed = _with_stages(module, members)
-            shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-            flight = steps.in_flight(shared) if steps is not None else None
-            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
-            held = [0] * len(solution.stages)
-            for (owner, _), needed in zip(parts, exact, strict=True):
-                held[owner] += needed.total
+            members, needs = self._needs(module, problem, groups, solution, steps)
             lower: dict[int, int] = {}
-            for (kind, nodes), total in zip(solution.stages, held, strict=True):
+            large: list[tuple[int, ...]] = []
+            for (kind, nodes), own, total in zip(solution.stages, members, needs, strict=False):
                 limit = problem.kinds[kind].memory
                 if limit is not None and total > limit:
                     counted = stage_cost(problem, nodes, kind).memory if steps is not None else total
                     wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
                     lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
+                    large.append(own)
             if not lower:
                 break
-            kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
-            tightened = replace(tightened, kinds=kinds)
-            left = replace(budget, seconds=max(0.5, deadline - time.perf_counter()))
-            again = search(tightened, left, context.progress)
-            if again.stages is None:
+            live = _with_live(tightened.live, module.entry, groups, large)
+            if left > _ROUNDS and (live > tightened.live).any():
+                found = again(tightened := replace(tightened, live=live))
+            elif left >= _ROUNDS:
+                found = again(tightened := safe)
+            else:
+                kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
+                found = again(tightened := replace(tightened, kinds=kinds))
+            if found.stages is None:
                 break
-            solution = again
+            solution = found
         if solution is first:
             return first
         return _with_bound(solution, first.bound, first.reason)
+
+    def _needs(
+        self, module: Module, problem: Problem, groups: Groups, solution: Solution, steps: Steps | None
+    ) -> tuple[list[tuple[int, ...]], list[int]]:
+        """The ops of each part of a solution, and the bytes of each of its stages as ``place`` counts them."""
+        assert solution.stages is not None
+        parts = self._parts(problem, solution)
+        members = _ops_of(parts, groups)
+        placed = _with_stages(module, members)
+        shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
+        flight = steps.in_flight(shared) if steps is not None else None
+        needs = [0] * len(solution.stages)
+        exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
+        for (owner, _), needed in zip(parts, exact, strict=True):
+            needs[owner] += needed.total
+        return members, needs
 
     def _parts(self, problem: Problem, solution: Solution) -> Parts:
         """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
@@ -603,6 +627,12 @@ def _in_order(stages: Stages) -> Parts:
 def _ops_of(parts: Parts, groups: Groups) -> list[tuple[int, ...]]:
     """Positions of each stage's ops, ascending."""
     return [tuple(sorted(op for node in nodes for op in groups[node])) for _, nodes in parts]
+
+
+def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
+    """``live`` by node, and at least what is alive in one of these ``stages`` while the node's ops run there."""
+    alive = {op: size for own in stages for op, size in zip(own, stage_live(func, own), strict=True)}
+    return np.array([max(known, *(alive.get(op, 0) for op in ops)) for known, ops in zip(live.tolist(), groups, strict=True)])
 
 
 def _boundaries_text(problem: Problem, parts: Parts) -> str:
