@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
@@ -14,13 +14,14 @@ from dnnc.driver import CompileOptions, compile_model, pass_context
 from dnnc.frontends import DIALECTS, load_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from dnnc.options import build_pipeline
-from dnnc.training import TrainingOptions
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput
-from ir.facets import SEPARATOR
+from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.facets import SEPARATOR, StageSet
 from ir.layout_rules import rules
 from ir.module import Module, Plan
 from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from passes.framework.base import Pass
 from passes.framework.manager import PassManager
+from passes.model.folding import folding
 from passes.model.graph import reads
 from passes.place import PlacePass
 from passes.replay.assign import AssignPass
@@ -104,7 +105,7 @@ def random_machines(rng: Random, memory: int | None) -> Topology:
             memory=None if memory is None else rng.choice((memory, memory, 2 * memory)),
             overhead=overhead,
             handover=handover,
-            free_transfers=rng.random() < 0.06,
+            free_transfers=rng.random() < 0.12,
         )
         for i, rate in enumerate(rates)
     )
@@ -135,30 +136,43 @@ def random_machines(rng: Random, memory: int | None) -> Topology:
     return Topology("@t", types, tuple(map(Host, hosts)), devices, tuple(switches), tuple(links), tuple(routes))
 
 
-# -- a case ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A plan: its value, and how it was made, for the message of a failed test. ``devices`` of each stage, and whether a stage
-    splits its tensors."""
-
-    value: float
-    told: str
-    devices: tuple[tuple[str, ...], ...]
-    meshes: bool
+# -- plans -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Mesh:
-    """``axes``: the size of each, or its shares such as ``2,1``."""
+    """``axes``: the size of each, or its shares such as ``2,1``; none of a single device, or of replicas."""
 
     devices: tuple[str, ...]
-    axes: tuple[str, ...]
+    axes: tuple[str, ...] = ()
 
     @property
     def sizes(self) -> tuple[int, ...]:
         return tuple(int(text) if text.isdecimal() else len(text.split(",")) for text in self.axes)
+
+    @property
+    def even(self) -> bool:
+        return all(text.isdecimal() for text in self.axes)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan: the stage of each op, where each stage lies, its value. ``placed``: as stages of whole operators are priced;
+    ``told``: how it was made, for the message of a failed test."""
+
+    value: float
+    stages: tuple[int, ...]
+    where: tuple[Mesh, ...]
+    placed: bool
+    told: str
+
+    @property
+    def meshes(self) -> bool:
+        return any(mesh.axes for mesh in self.where)
+
+    @property
+    def replicas(self) -> int:
+        return max(1 if mesh.axes else len(mesh.devices) for mesh in self.where)
 
 
 class Priced(ReplayPass):
@@ -169,95 +183,134 @@ class Priced(ReplayPass):
 
 
 class Case:
-    """A random model and machines, as files in a folder; ``objective`` and ``microbatches`` as of a compile."""
+    """A random model and machines, as files in a folder."""
 
     def __init__(self, seed: int, folder: Path) -> None:
-        self.seed, self.folder, rng = seed, folder, Random(seed)
-        self.rng = rng
-        self.training = rng.random() < 0.5
-        self.microbatches = rng.choice((1, 2, 4)) if self.training else 0
-        self.model, self.machines = folder / "model.ir", folder / "machines.toml"
-        text = random_model(rng)
-        self.model.write_text(text, encoding="utf-8")
+        self.folder, self.rng = folder, Random(seed)
+        self.training = self.rng.random() < 0.5
+        self.microbatches = self.rng.choice((1, 2, 4)) if self.training else 0
+        text = random_model(self.rng)
         memory = None
-        if rng.random() < 0.4:
-            memory = int(rng.uniform(0.3, 1.3) * _bytes(text) * (4 if self.training else 1)) + 300
-        self.machines.write_text(topology_to_toml(random_machines(rng, memory)), encoding="utf-8")
-        self.topology = load_topology(str(self.machines), DiagnosticSink())
-        pipeline = build_pipeline(self.options())
-        module = ir.load_module(text, dialects=DIALECTS).extend([self.topology])
-        steps = tuple(step for step in pipeline if step.name in BEFORE)
-        self.module = PassManager(steps, expanded=True).run(module, pass_context(DiagnosticSink()))
+        if self.rng.random() < 0.4:
+            memory = int(self.rng.uniform(0.3, 1.3) * _bytes(text) * (4 if self.training else 1)) + 300
+        (folder / "model.ir").write_text(text, encoding="utf-8")
+        (folder / "machines.toml").write_text(topology_to_toml(random_machines(self.rng, memory)), encoding="utf-8")
+        self.topology = load_topology(str(folder / "machines.toml"), DiagnosticSink())
+        self.names = [device.name for device in self.topology.devices]
         self.context = pass_context(DiagnosticSink())
+        steps = tuple(step for step in build_pipeline(self.options()) if step.name in BEFORE)
+        module = ir.load_module(text, dialects=DIALECTS).extend([self.topology])
+        self.module = PassManager(steps, expanded=True).run(module, self.context)
+        self.borders = _borders(self.module)
 
     def options(self, **options: object) -> CompileOptions:
         given = {"objective": "training", "microbatches": self.microbatches} if self.training else {}
-        out = self.folder / "build"
-        return CompileOptions(str(self.model), str(self.machines), out, plan_only=True, **{**given, **options})  # type: ignore[arg-type]
+        files = str(self.folder / "model.ir"), str(self.folder / "machines.toml"), self.folder / "build"
+        return CompileOptions(*files, plan_only=True, **{**given, **options})  # type: ignore[arg-type]
 
-    def compiled(self, **options: object) -> Plan | None:
-        """The plan of a compile with these options; None where there is none."""
+    def compiled(self, **options: object) -> Plan | Infeasible | None:
+        """The plan of a compile; None where the options do not go with this model and these machines."""
         try:
-            return compile_model(self.options(**options), sink=DiagnosticSink()).plan
-        except (Infeasible, InvalidInput):
+            result = compile_model(self.options(**options), sink=DiagnosticSink())
+        except Infeasible as error:
+            return error
+        except (InvalidInput, UsageError):
             return None
+        self.last = result.module
+        return result.plan
 
-    # -- stages of whole operators, with replicas ------------------------------------------------------------------------
+    def found(self, plan: Plan, told: str) -> Found:
+        """The plan of the last compile."""
+        meshes = {mesh.name: mesh for mesh in self.last.of_type(ir.Mesh)}
+        where = []
+        for stage in plan.stages:
+            mesh = meshes.get(stage.mesh) or meshes.get(f"@{stage.mesh}")
+            axes = ([",".join(map(str, along)) for along in mesh.shares] or [str(n) for _, n in mesh.axes]) if mesh else []
+            where.append(Mesh(stage.devices, tuple(axes)))
+        stages = tuple(op.facet(StageSet, StageSet(())).stages[0] for op in self.last.entry.ops)
+        return Found(plan.value, stages, tuple(where), all(not stage.mesh for stage in plan.stages), told)
+
+    # -- plans that no search made ---------------------------------------------------------------------------------------
 
     def splits(self, most: int) -> Iterator[tuple[int, ...]]:
-        """The stage of each op, for every way to cut the function into up to ``most`` stages between which data flows forward."""
+        """The stage of each op, for every way to cut the function into up to ``most`` stages that data goes through forward."""
         ops = self.module.entry.ops
         maker = {value.name: i for i, op in enumerate(ops) for value in op.results}
         before = [[maker[name] for name in reads(op) if name in maker] for op in ops]
 
         def assign(stages: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
             at = len(stages)
-            if at == len(ops):
-                if set(stages) == set(range(max(stages) + 1)):
-                    yield stages
-                return
-            for stage in range(max((stages[i] for i in before[at]), default=0), most):
-                yield from assign((*stages, stage))
+            if at < len(ops):
+                for stage in range(max((stages[i] for i in before[at]), default=0), most):
+                    yield from assign((*stages, stage))
+            elif set(stages) == set(range(max(stages) + 1)):
+                yield stages
 
         yield from assign(())
 
-    def placed(self, stages: Sequence[int], devices: Sequence[Sequence[str]]) -> Found | None:
-        """The plan of these stages on these devices, replicas where a stage has several; None where it does not fit."""
-        names = [op.id for op in self.module.entry.ops]
-        step = AssignPass(
-            ops=tuple(f"{stage}:{name}" for stage, name in zip(stages, names, strict=True)),
-            devices=tuple(f"{stage}:{name}" for stage, of in enumerate(devices) for name in of),
-            objective="training" if self.training else "throughput",
-            microbatches=self.microbatches,
-        )
-        return self.priced((step, PlacePass()), f"stages {tuple(stages)} on {tuple(devices)}", devices, meshes=False)
+    def replicated(self, most: int) -> Iterator[Found]:
+        """Plans in up to three stages of whole operators with replicas, on any devices: all, or ``most`` of them."""
+        of_count = {count: list(_dealt(self.names, count)) for count in range(1, min(3, len(self.names)) + 1)}
+        pairs = [(stages, devices) for stages in self.splits(max(of_count)) for devices in of_count[max(stages) + 1]]
+        for stages, devices in pairs if len(pairs) <= most else self.rng.sample(pairs, most):
+            step = AssignPass(
+                ops=tuple(f"{stage}:{op.id}" for stage, op in zip(stages, self.module.entry.ops, strict=True)),
+                devices=tuple(f"{stage}:{name}" for stage, of in enumerate(devices) for name in of),
+                objective=self.options().objective or "throughput",
+                microbatches=self.microbatches,
+            )
+            value = self.priced(step, PlacePass())
+            if value < math.inf:
+                yield Found(value, stages, tuple(map(Mesh, devices)), True, "replicas")
 
-    def priced(
-        self, steps: Sequence[AssignPass | ReplayPass | PlacePass], told: str, devices: Sequence[Sequence[str]], meshes: bool
-    ) -> Found | None:
+    def meshed(self, most: int) -> Iterator[Found]:
+        """Plans in stages on blocks of devices, ``most`` of which are priced: drawn at random, then improved op by op."""
+        left = most if len(self.names) > 1 else 0
+        while left > 0:
+            left -= 1
+            meshes = self._row()
+            options = [split for split in self.splits(len(meshes)) if max(split) == len(meshes) - 1]
+            if not options:
+                continue
+            stages = self.rng.choice(options)
+            offered = [self._strategies(mesh.sizes or (1,)) for mesh in meshes]
+            names = [self.rng.choice(offered[stage][op]) for op, stage in enumerate(stages)]
+            best = self.on_meshes(stages, meshes, names)
+            for op in self.rng.sample(range(len(names)), len(names)):
+                for name in offered[stages[op]][op] if meshes[stages[op]].axes else ():
+                    if name != names[op] and left > 0:
+                        left -= 1
+                        found = self.on_meshes(stages, meshes, other := [*names[:op], name, *names[op + 1 :]])
+                        if found.value < best.value:
+                            best, names = found, other
+            if best.value < math.inf:
+                yield best
+
+    def on_meshes(self, stages: tuple[int, ...], meshes: Sequence[Mesh], strategies: Sequence[str]) -> Found:
+        """A plan with these strategies of its ops; without a value where it does not fit, or an op lacks its strategy."""
+        step = Priced(
+            ops=tuple(f"{stage}:{op.id}" for stage, op in zip(stages, self.module.entry.ops, strict=True)),
+            strategies=tuple(text if meshes[stage].axes else "" for stage, text in zip(stages, strategies, strict=True)),
+            devices=tuple(f"{stage}:{name}" for stage, mesh in enumerate(meshes) for name in mesh.devices),
+            axes=tuple(f"{i}:{size}:{name}" for i, m in enumerate(meshes) for size, name in zip(m.axes, "xy", strict=False)),
+            objective=self.options().objective or "throughput",
+            microbatches=self.microbatches or 1,
+        )
+        return Found(self.priced(step), stages, tuple(meshes), False, f"by {', '.join(strategies)}")
+
+    def priced(self, *steps: Pass) -> float:
+        """The value of the plan that passes write; inf where it is refused."""
         module = self.module
         try:
             for step in steps:
                 module = step.run(module, self.context)
         except (Infeasible, InvalidInput):
-            return None
+            return math.inf
         plan = module.first(Plan)
         assert plan is not None
-        return Found(plan.value, told, tuple(map(tuple, devices)), meshes)
+        return plan.value
 
-    def replicated(self, most: int) -> Iterator[Found]:
-        """Plans in stages with replicas: all, or ``most`` drawn at random."""
-        names = [device.name for device in self.topology.devices]
-        every = list(self.splits(min(3, len(names))))
-        of_count = {count: list(_dealt(names, count)) for count in range(1, min(3, len(names)) + 1)}
-        pairs = [(stages, devices) for stages in every for devices in of_count[max(stages) + 1]]
-        for stages, devices in pairs if len(pairs) <= most else self.rng.sample(pairs, most):
-            if found := self.placed(stages, devices):
-                yield found
-
-    # -- stages on meshes ------------------------------------------------------------------------------------------------
-
-    def strategies(self, sizes: Sequence[int]) -> list[list[str]]:
+    def _strategies(self, sizes: Sequence[int]) -> list[list[str]]:
         """Those of each op on a mesh."""
         found = []
         for _, rule in rules(self.module, self.module.entry):
@@ -265,67 +318,47 @@ class Case:
             found.append([SEPARATOR.join(names) for names in itertools.product(*along)])
         return found
 
-    def on_meshes(self, stages: Sequence[int], meshes: Sequence[Mesh], strategies: Sequence[str]) -> Found | None:
-        ops = self.module.entry.ops
-        single = [len(mesh.devices) == 1 for mesh in meshes]
-        step = Priced(
-            ops=tuple(f"{stage}:{op.id}" for stage, op in zip(stages, ops, strict=True)),
-            strategies=tuple("" if single[stage] else text for stage, text in zip(stages, strategies, strict=True)),
-            devices=tuple(f"{stage}:{name}" for stage, mesh in enumerate(meshes) for name in mesh.devices),
-            axes=tuple(
-                f"{stage}:{size}:{name}"
-                for stage, mesh in enumerate(meshes)
-                if not single[stage]
-                for size, name in zip(mesh.axes, "xy", strict=False)
-            ),
-            objective="training" if self.training else "throughput",
-            microbatches=self.microbatches or 1,
-        )
-        told = f"stages {tuple(stages)} on {[f'{m.axes} of {m.devices}' for m in meshes]} by {list(strategies)}"
-        return self.priced((step,), told, [mesh.devices for mesh in meshes], meshes=True)
-    def meshed(self, most: int) -> Iterator[Found]:
-        """Plans in stages on blocks of devices: at random first, then each the best of its neighbours; ``most`` are priced."""
-        left = most
-        places = [block for block in blocks(self.topology) if len(block) > 1]
-        while left > 0 and places:
-            meshes = self._row()
-            options = [name for name in self.splits(len(meshes)) if max(name) == len(meshes) - 1]
-            if not options:
-                left -= 1
-                continue
-            stages = self.rng.choice(options)
-            offered = [self.strategies(mesh.sizes) for mesh in meshes]
-            names = [self.rng.choice(offered[stage][i]) for i, stage in enumerate(stages)]
-            best, improved = self.on_meshes(stages, meshes, names), True
-            left -= 1
-            while improved and left > 0:
-                improved = False
-                for i in self.rng.sample(range(len(names)), len(names)):
-                    for name in offered[stages[i]][i] if len(meshes[stages[i]].devices) > 1 else ():
-                        other = [*names[:i], name, *names[i + 1 :]]
-                        left -= 1
-                        found = self.on_meshes(stages, meshes, other) if name != names[i] else None
-                        if found and (best is None or found.value < best.value):
-                            best, names, improved = found, other, True
-            if best is not None:
-                yield best
-
     def _row(self) -> list[Mesh]:
-        """Blocks in the order of devices, one of which is a mesh, in shapes drawn at random."""
-        names = [device.name for device in self.topology.devices]
-        while True:
-            row, at = list[Mesh](), 0
-            while at < len(names) and len(row) < 3:
-                here = [block for block in blocks(self.topology) if block[0] == names[at]]
-                if self.rng.random() < 0.7 and here:
-                    block = self.rng.choice(here)
+        """Blocks in the order of devices, at least one of them a mesh, of shapes drawn at random."""
+        row = list[Mesh]()
+        while not any(mesh.axes for mesh in row):
+            row, at = [], 0
+            while at < len(self.names) and len(row) < 3:
+                here = [block for block in blocks(self.topology) if block[0] == self.names[at]]
+                block = self.rng.choice(here)
+                if self.rng.random() < 0.7:
                     shapes = [(str(len(block)),), *([("2", "2")] if len(block) == 4 else [])]
-                    row.append(Mesh(block, self.rng.choice(shapes)))
-                    at += len(block)
-                else:
-                    at += 1
-            if any(len(mesh.devices) > 1 for mesh in row):
-                return row
+                    row.append(Mesh(block, self.rng.choice(shapes) if len(block) > 1 else ()))
+                at += len(block)
+        return row
+
+    # -- what a plan's certificate is of -----------------------------------------------------------------------------------
+
+    def claims(self, plan: Found, *, mesh: str = "", stages: int | None = None, replicas: int = 99, **others: object) -> bool:
+        """Whether a compile with these options says that no plan such as this is below its bound (dnnc/README.md): one of
+        stages of whole operators, on any devices, with at most a replica for each microbatch; or of stages on meshes in equal
+        parts, in the order of the devices, each on a block, cut at the borders of units; of one stage, on all devices. With a
+        shape, on meshes of that shape one behind the other."""
+        if stages and len(plan.where) != stages:
+            return False
+        if plan.placed and plan.replicas > 1:
+            return mesh in ("", "none") and plan.replicas <= min(replicas, self.microbatches or replicas)
+        if mesh == "none" or (plan.placed and not mesh):
+            return plan.placed
+        if plan.placed and self.training:
+            return False  # the update of a weight of two stages counts in the first alone
+        own = [self.names.index(name) for one in plan.where for name in one.devices]
+        at = [i for i in range(1, len(plan.stages)) if plan.stages[i] != plan.stages[i - 1]]
+        ordered = own == sorted(own) and list(plan.stages) == sorted(plan.stages) and set(at) <= self.borders
+        if not ordered or not all(one.even and one.devices in blocks(self.topology) for one in plan.where):
+            return False
+        if mesh in ("", "auto"):
+            alone = stages == 1 or (mesh == "auto" and stages is None)
+            return len(own) == len(self.names) and len(plan.where) == 1 if alone else True
+        sizes = tuple(map(int, mesh.split("x")))
+        places = [self.names.index(one.devices[0]) // math.prod(sizes) * math.prod(sizes) for one in plan.where]
+        shaped = all(one.sizes == sizes and self.names.index(one.devices[0]) in places for one in plan.where)
+        return shaped and (places == [0] if stages in (1, None) else True)
 
 
 def blocks(topology: Topology) -> list[tuple[str, ...]]:
@@ -342,6 +375,28 @@ def blocks(topology: Topology) -> list[tuple[str, ...]]:
     return found
 
 
+def _borders(module: Module) -> set[int]:
+    """Places between ops before which a stage on a mesh may begin: where fewer values cross than around, of as many, fewer
+    bytes."""
+    ops = module.entry.ops
+    if list(folding(module.entry, module).order) != list(range(len(ops))):
+        return set()
+    last = {name: i for i, op in enumerate(ops) for name in reads(op)}
+    made = [(i, value) for i, op in enumerate(ops) for value in op.results if value.name in last]
+    crossing: list[tuple[int, int]] = [(len(ops), 0)]
+    for p in range(1, len(ops)):
+        here = [ir.type_bytes(value.type) or 0 for i, value in made if i < p <= last[value.name]]
+        crossing.append((len(here), sum(here)))
+    crossing.append((len(ops), 0))
+    found = set()
+    for p in range(1, len(ops)):
+        before = next(crossing[q] for q in range(p, -1, -1) if crossing[q] != crossing[p])
+        behind = next(crossing[q] for q in range(p, len(ops) + 1) if crossing[q] != crossing[p])
+        if before > crossing[p] < behind:
+            found.add(p)
+    return found
+
+
 def _dealt(names: Sequence[str], count: int) -> Iterator[tuple[tuple[str, ...], ...]]:
     """Every way to give ``count`` stages disjoint sets of devices."""
     for owners in itertools.product(range(count + 1), repeat=len(names)):
@@ -350,5 +405,9 @@ def _dealt(names: Sequence[str], count: int) -> Iterator[tuple[tuple[str, ...], 
 
 
 def _bytes(text: str) -> int:
+    """Bytes of the weights of a module."""
     module = ir.load_module(text, dialects=DIALECTS)
     return sum(ir.type_bytes(resource.type) or 0 for resource in module.of_type(ir.Resource))
+
+
+__all__ = ["Case", "Found", "Mesh"]
