@@ -98,9 +98,11 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
-    """On how many devices a stage on a mesh may lie, where the pipelines search some sizes and not all; else empty."""
-    if not any((shard := _shard_of(pipeline)) and not shard.mesh and shard.stages != 1 for pipeline in pipelines):
-        return ""
+    """On which devices a stage on a mesh may lie, where the pipelines search some sets and not all; else empty."""
+    shards = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh]
+    if not any(shard.stages != 1 for shard in shards):
+        some = len(shards) and len(pipelines) > 1 and len(topology.devices) > 2
+        return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
     from passes.shard.submeshes import block_places
 
     sizes = sorted({size for _, size in block_places(topology)})

@@ -236,6 +236,38 @@ def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, cores: int, 
     assert "meshes" not in dict(alone.certificate)
 
 
+def test_one_stage_says_on_which_meshes_it_was_searched(tmp_path: Path) -> None:
+    """Optimal was said of all meshes, though of two of three equal devices none was looked at."""
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", "preset:cpu-3,cores=3", stages=1).plan
+    assert dict(plan.certificate)["meshes"].startswith("of all devices, or all of some types on some hosts")
+
+
+FREE = UNEQUAL.replace("[types.slow]", "free_transfers = true\n[types.slow]")
+
+
+def test_devices_with_free_transfers_have_meshes_too(tmp_path: Path) -> None:
+    """Optimal was said without a word that no mesh had been searched."""
+    topology = tmp_path / "free.toml"
+    topology.write_text(FREE)
+    plan = compiled(tmp_path, ONE_PRODUCT, str(topology), objective="training").plan
+    one = compiled(tmp_path, ONE_PRODUCT, str(topology), objective="training", mesh="auto", stages=1, microbatches=8).plan
+    assert plan.value == pytest.approx(one.value)
+    assert plan.bound <= one.value
+    assert "stages on meshes" in dict(plan.certificate)["kinds"]
+
+
+SHORT = "zoo:mlp,layers=4,inputs=16,hidden=64,outputs=16,batch=32"
+
+
+@pytest.mark.parametrize("memory", [28_000, 32_000, 36_000])
+def test_one_mesh_is_found_where_no_stages_on_meshes_fit(tmp_path: Path, memory: int) -> None:
+    """The search in stages gave up where the one on one mesh finds a plan."""
+    machine = machines(tmp_path, 2, memory=memory)
+    one = value(tmp_path, SHORT, machine, mesh="auto")
+    assert value(tmp_path, SHORT, machine) <= one
+    assert value(tmp_path, SHORT, machine, mesh="auto", stages=0) <= one
+
+
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (
