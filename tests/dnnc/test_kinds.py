@@ -256,18 +256,6 @@ def test_devices_with_free_transfers_have_meshes_too(tmp_path: Path) -> None:
     assert "stages on meshes" in dict(plan.certificate)["kinds"]
 
 
-SHORT = "zoo:mlp,layers=4,inputs=16,hidden=64,outputs=16,batch=32"
-
-
-@pytest.mark.parametrize("memory", [28_000, 32_000, 36_000])
-def test_one_mesh_is_found_where_no_stages_on_meshes_fit(tmp_path: Path, memory: int) -> None:
-    """The search in stages gave up where the one on one mesh finds a plan."""
-    machine = machines(tmp_path, 2, memory=memory)
-    one = value(tmp_path, SHORT, machine, mesh="auto")
-    assert value(tmp_path, SHORT, machine) <= one
-    assert value(tmp_path, SHORT, machine, mesh="auto", stages=0) <= one
-
-
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (

@@ -1,8 +1,8 @@
 """What ``dnnc compile`` says of all plans, on small random models and machines, against plans that no search made.
 
-Bound and value of every plan hold for all that the certificate is of (``Case.claims``): no plan, found with other options or
-drawn at random and priced by what replays a person's plan, is below the bound; optimal is said of a value that is the bound; and
-that nothing fits is said to be proven only where nothing does.
+The bound holds for all that the certificate is of (``Case.claims``): no plan, found with other options or drawn at random and
+priced by what replays a person's plan, is below it; optimal is said of a value that is the bound; and that nothing fits is said
+to be proven only where nothing does.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ SLACK = 1e-7
 def check(seed: int, folder: Path, forced: int, placed: int, meshed: int) -> None:
     """One case, with so many other options and plans."""
     case = Case(seed, folder)
-    told, plans = [], [*case.replicated(placed), *case.meshed(meshed)]
+    told: list[tuple[dict[str, Any], float, Plan | Infeasible]] = []
+    plans = [*case.replicated(placed), *case.meshed(meshed)]
     for options in ({}, *case.rng.sample(FORCED, forced)):
         answer = case.compiled(**options)
         if isinstance(answer, Plan):
