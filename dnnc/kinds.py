@@ -161,7 +161,8 @@ class KindSearch:
         self.spent = 0.0
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...]]:
-        """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits."""
+        """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits,
+        proven where it is of all kinds."""
         first, *others = pipelines
         if not others:
             return self.passes(first, module, self.context, 0, len(first)), first
@@ -185,7 +186,9 @@ class KindSearch:
                 break
         assert best is not None
         if best.module is None:
-            raise faults[min(faults)]
+            error, bound = faults[min(faults)], best.incumbent.bound
+            error.proven, error.bound = bound == math.inf, bound
+            raise error
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
