@@ -176,8 +176,7 @@ class KindSearch:
                 best = self.better(pipeline, module, shared, best)
             except Infeasible as error:
                 faults[pipelines.index(pipeline)] = error
-                best = best or _Best(_nothing(error))
-                best.others.beaten(kind_of(pipeline), math.inf)
+                best = _kept(best or _Best(_nothing()), pipeline, math.inf if error.proven else error.bound)
             except KeyboardInterrupt:
                 if best is None or best.module is None:
                     raise
@@ -254,10 +253,9 @@ def _planned(pipeline: Sequence[Pass]) -> int:
     return next((number for number, step in enumerate(pipeline) if step.name in after), len(pipeline))
 
 
-def _nothing(error: Infeasible) -> Plan:
-    """In the place of a plan of a kind that has none."""
-    bound = math.inf if error.proven else error.bound
-    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, bound, "feasible", math.inf, ())
+def _nothing() -> Plan:
+    """In the place of a plan where there is none yet."""
+    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, math.inf, "feasible", math.inf, ())
 
 
 def _kept(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
