@@ -207,18 +207,7 @@ class PartitionPass(Pass):
         net = context.analyses.get(network, topology)
         cuts = read_cuts(func, self.cuts)
         pins = read_pins(func, topology, self.pins)
-        fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
-        stages = self.stages if self.chunks == 1 else 0
-        if pins or cuts:
-            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
-            fine = with_borders(fine, module, topology) if fused else fine
-        else:
-            stated = streamed_problem_of if fused else problem_of
-            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
-        if self.chunks > 1:
-            fine = chunked(fine, self.chunks, self.stages)
-        if steps is not None:
-            fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+        fine = self._fine(module, topology, context, cuts, pins, steps)
         safe = fine  # what fits it fits; what does not fit ``fine`` fits nowhere
         if self._pipeline and not states_bytes(func) and memory_can_bind(fine):
             fine = replace(fine, live=np.array(own_bytes(func), np.int64))
@@ -284,6 +273,31 @@ class PartitionPass(Pass):
         placed = _with_stages(module, _ops_of(self._parts(problem, solution), groups))
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+
+    def _fine(
+        self,
+        module: Module,
+        topology: Topology,
+        context: PassContext,
+        cuts: frozenset[str],
+        pins: dict[int, str],
+        steps: Steps | None,
+    ) -> Problem:
+        """The problem of all ops, with the demands on its plans."""
+        net = context.analyses.get(network, topology)
+        fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
+        stages = self.stages if self.chunks == 1 else 0
+        if pins or cuts:
+            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
+            fine = with_borders(fine, module, topology) if fused else fine
+        else:
+            stated = streamed_problem_of if fused else problem_of
+            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
+        if self.chunks > 1:
+            fine = chunked(fine, self.chunks, self.stages)
+        if steps is not None:
+            fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+        return fine
 
     @property
     def _minimises(self) -> Objective:

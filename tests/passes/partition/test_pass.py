@@ -191,7 +191,7 @@ def test_memory_decides_the_split() -> None:
 def test_what_only_the_program_keeps_alive_fills_no_stage() -> None:
     """While %b is made, the program holds %x for %c: 13,072 bytes. The stage that makes %b does not, and needs 12,048; it had
     been said to be proven that nothing fits."""
-    weights = tuple(Resource(f"@w{i}", TensorType(DType.F32, (2500,)), Splat("0")) for i in range(2))
+    weights = tuple(Resource(f"@w{i}", TensorType(DType.F32, (2500,)), Splat(0.0)) for i in range(2))
     ops = (
         op("onnx.Add", ["%x", "@w0"], ["%a"], seconds={"t": 1.0}),
         op("onnx.Relu", ["%a"], ["%b"], seconds={"t": 1.0}),
