@@ -185,9 +185,9 @@ class KindSearch:
                 break
         assert best is not None
         if best.module is None:
-            error, bound = faults[min(faults)], best.incumbent.bound
-            error.proven, error.bound = bound == math.inf, bound
-            raise error
+            fault, bound = faults[min(faults)], best.incumbent.bound
+            fault.proven, fault.bound = bound == math.inf, bound
+            raise fault
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None

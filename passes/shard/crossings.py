@@ -72,8 +72,8 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of both,
-    for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
+    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of
+    both, for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
 
     latency: float
     bandwidth: float

@@ -395,8 +395,12 @@ def stages_by_name(
         if len(unfit) == len(shapes):
             raise unfit[0]
         return None
-    free = searching(meshes, "").search(stages, BOUNDING)
-    return replace(best, bound=min(free.bound if free is not None else 0.0, best.value))
+    search = searching(meshes, "")
+    free = search.search(stages, BOUNDING)
+    bound = free.bound if free is not None else 0.0
+    if search.flushes:
+        bound = min(bound, search.overlapped(stages))
+    return replace(best, bound=min(bound, best.value))
 
 
 __all__ = ["StageSearch", "StagesPlan", "stages_by_name"]
