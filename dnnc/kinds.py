@@ -61,8 +61,7 @@ def other_kinds(
     """The pipelines that are searched for a better plan than one without meshes, made of ``steps``; ``stages``: exactly so
     many, 0 for any; ``microbatches``: those of a training step, 0 at inference."""
     devices = topology.devices
-    free = any(topology.type(device.type).free_transfers for device in devices)
-    if free or len(devices) < 2 or stages >= len(devices):
+    if len(devices) < 2 or stages >= len(devices):
         return ()
     changes: dict[str, Any] = {"stages": stages, "microbatches": microbatches}
     if time_limit is not None:
@@ -100,9 +99,11 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
-    """On how many devices a stage on a mesh may lie, where the pipelines search some sizes and not all; else empty."""
-    if not any((shard := _shard_of(pipeline)) and not shard.mesh and shard.stages != 1 for pipeline in pipelines):
-        return ""
+    """On which devices a stage on a mesh may lie, where the pipelines search some sets and not all; else empty."""
+    shards = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh]
+    if not any(shard.stages != 1 for shard in shards):
+        some = len(shards) and len(pipelines) > 1 and len(topology.devices) > 2
+        return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
     from passes.shard.submeshes import block_places
 
     sizes = sorted({size for _, size in block_places(topology)})
@@ -168,7 +169,8 @@ class KindSearch:
         self.spent = 0.0
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...]]:
-        """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits."""
+        """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits,
+        proven where it is of all kinds."""
         first = pipelines[0]
         ends = math.inf if self.time_limit is None else time.perf_counter() + self.time_limit
         if len(pipelines) == 1:
@@ -189,8 +191,7 @@ class KindSearch:
                 best = self.better(pipeline, module, shared, best, left)
             except Infeasible as error:
                 faults[pipelines.index(pipeline)] = error
-                best = best or _Best(_nothing(error))
-                best.others.beaten(kind_of(pipeline), math.inf)
+                best = _kept(best or _Best(_nothing()), pipeline, math.inf if error.proven else error.bound)
             except KeyboardInterrupt:
                 if best is None or best.module is None:
                     raise
@@ -198,7 +199,9 @@ class KindSearch:
                 self.context.count("kinds", interrupted=1)
         assert best is not None
         if best.module is None:
-            raise faults[min(faults)]
+            fault, bound = faults[min(faults)], best.incumbent.bound
+            fault.proven, fault.bound = bound == math.inf, bound
+            raise fault
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
@@ -286,10 +289,9 @@ def _planned(pipeline: Sequence[Pass]) -> int:
     return next((number for number, step in enumerate(pipeline) if step.name in after), len(pipeline))
 
 
-def _nothing(error: Infeasible) -> Plan:
-    """In the place of a plan of a kind that has none."""
-    bound = math.inf if error.proven else 0.0
-    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, bound, "feasible", math.inf, ())
+def _nothing() -> Plan:
+    """In the place of a plan where there is none yet."""
+    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, math.inf, "feasible", math.inf, ())
 
 
 def _kept(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:

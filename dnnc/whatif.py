@@ -129,7 +129,7 @@ class _Search:
         try:
             plan = self._planned(topology, sink or DiagnosticSink())
         except Infeasible as error:
-            row = Row(devices, bound=math.inf if error.proven else 0.0, why=error.diagnostics[0].message)
+            row = Row(devices, bound=math.inf if error.proven else error.bound, why=error.diagnostics[0].message)
         else:
             used = {name for stage in plan.stages for name in stage.devices}
             bound = max(plan.bound, self.bound) if shared else plan.bound

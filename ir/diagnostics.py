@@ -134,10 +134,11 @@ class UsageError(DnncError):
 
 class Infeasible(DnncError):
     """No plan satisfies the limits; the message says which device, by how many bytes: exit 4. ``proven``: False when the search
-    ended at its budget without finding one."""
+    ended without finding one, and there may be one; its value is not below ``bound`` then."""
 
     exit_code = ExitCode.INFEASIBLE
     proven: bool = True
+    bound: float = 0.0
 
 
 class CheckFailed(DnncError):

@@ -82,7 +82,11 @@ class PlacePass(Pass):
         replicas = [stage.replicas for stage in plan.stages]
         flight = InFlight.of(plan.microbatches, replicas, "" if plan.flush else "pipedream") if plan.in_steps else None
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
-        problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
+        try:
+            problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
+        except Infeasible as error:
+            error.proven, error.bound = False, plan.bound  # of other stages
+            raise
         ends = now() + self.time_limit
 
         def keep_on() -> bool:
@@ -212,5 +216,5 @@ def _crowded(problem: PlacementProblem, plan: Plan, topology: Topology) -> Infea
     ]
     message = f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
     error = Infeasible(message, where=topology.name, hint="use fewer stages or more devices")
-    error.proven = False  # of other stages
+    error.proven, error.bound = False, plan.bound  # of other stages
     return error

@@ -64,14 +64,16 @@ def _counts(sizes: Sequence[int], left: int, elsewhere: int, most: tuple[int, ..
 
 
 def restricted(topology: Topology, part: Collection[str]) -> Topology:
-    """The topology without the devices that are not in ``part``, and what only leads to them."""
+    """The topology without the devices that are not in ``part``, and what only leads to them. A bus stays one medium, also
+    with two ends left."""
     gone = {device.name for device in topology.devices} - set(part)
     devices = tuple(device for device in topology.devices if device.name not in gone)
     links = []
     for link in topology.links:
         ends = tuple(end for end in link.ends if end not in gone)
         if ends == link.ends or len(ends) > 1:
-            links.append(replace(link, ends=ends))
+            bus = link.shared and len(link.ends) > 2
+            links.append(replace(link, ends=ends, duplex="half" if bus and len(ends) == 2 else link.duplex))
     names = {link.name for link in links}
     used = {device.type for device in devices}
     return replace(

@@ -16,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,19 +59,19 @@ _ensure_cache_folder()
 warnings.filterwarnings("ignore", "A Numba config file is found")
 
 with _no_settings_from_here():
-    import numba
-    import numba.core.event as events
-    from numba.core.caching import FunctionCache
-    from numba.core.runtime import rtsys
+    numba: Any = import_module("numba")
+    events: Any = import_module("numba.core.event")
+    caching: Any = import_module("numba.core.caching")
+    runtime: Any = import_module("numba.core.runtime")
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(caching.FunctionCache):  # type: ignore[misc]
     """The cache of one function. Before it loads, numba's own fills the tables of all that numba can compile, which takes half
     of the time of loading. A kernel that is compiled already needs only the functions that allocate arrays."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What numba compiled for the signature before, None when it did not."""
-        rtsys.initialize(target_context)
+        runtime.rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
             return self._load_overload(sig, target_context)
 
@@ -78,24 +79,24 @@ class _Cache(FunctionCache):  # type: ignore[misc]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Compiling(events.Listener):
+class _Compiling(events.Listener):  # type: ignore[misc]
     """Tells how long kernels are compiled, or read from the cache, which is no part of a search."""
 
     def __init__(self) -> None:
         self.depth, self.began = 0, 0.0
 
-    def on_start(self, event: events.Event) -> None:
+    def on_start(self, event: Any) -> None:
         if not self.depth:
             self.began = time.perf_counter()
         self.depth += 1
 
-    def on_end(self, event: events.Event) -> None:
+    def on_end(self, event: Any) -> None:
         self.depth -= 1
         if not self.depth:
             compiled_for(time.perf_counter() - self.began)
 
 
-events.register("numba:compiler_lock", _Compiling())  # type: ignore[no-untyped-call]
+events.register("numba:compiler_lock", _Compiling())
 
 
 def compiled(function: F) -> F:

@@ -9,10 +9,11 @@ A stage runs its ops one after another in the order of the function, so a stage'
 - *workspace*: the most bytes of activations alive at once;
 - *buffers*: ``SLOTS`` copies of every tensor received from another stage (one is filled while the other is read).
 
-Two answers for the workspace. ``live_bytes`` gives, per op, the bytes alive *in the whole program* while the op runs;
-the maximum over a stage's ops is the planner's estimate. It is an upper bound: what is alive inside the stage is alive
-in the program too. It is also a maximum over ops, so it never shrinks when a stage grows, which the dynamic
-programme uses. ``stage_workspace`` walks one stage and is exact under the same rules; reports use it.
+Three answers for the workspace. ``stage_workspace`` walks one stage and is exact; reports use it. ``live_bytes`` gives, per op,
+the bytes alive *in the whole program* while the op runs: the maximum over a stage's ops is an upper bound, for what is alive
+inside the stage is alive in the program too. ``own_bytes`` gives the workspace of each op as a stage of its own: the maximum
+over a stage's ops is a lower bound. Both are maxima over ops, which never shrink when a stage grows, as the dynamic programme
+needs; a plan under the first fits, and what no plan under the second does, none does.
 
 Rules: a value lives from the op that makes it to its last reader; a received value lives in its buffer and is not counted
 again; a value nobody reads (or that leaves the stage) dies with its op, because it is sent as soon as it exists; an argument
@@ -49,6 +50,12 @@ def live_bytes(func: Func) -> tuple[int, ...]:
     return _live(func.args, func.ops, outside=frozenset())
 
 
+def own_bytes(func: Func) -> tuple[int, ...]:
+    """Bytes of activations that any stage with the op has alive while the op runs, in the order of ``func.ops``: its results,
+    the arguments of the function that it reads, and the peak of its bodies."""
+    return tuple(_live(func.args, (op,), frozenset())[0] for op in func.ops)
+
+
 def states_bytes(func: Func) -> bool:
     """Whether the function is a workload, whose ops state their bytes."""
     return bool(func.ops) and all(op.name == "dnnc.work" for op in func.ops)
@@ -65,9 +72,14 @@ def stage_workspace(func: Func, members: Sequence[int]) -> int:
     """Most bytes alive at once in a stage that runs the ops at ``members`` (ascending positions in ``func.ops``).
 
     What other ops of the function make is received, hence counted with the buffers and not here."""
+    return max(stage_live(func, members), default=0)
+
+
+def stage_live(func: Func, members: Sequence[int]) -> tuple[int, ...]:
+    """Bytes alive in a stage of these ops (as of ``stage_workspace``) while each of them runs."""
     chosen = set(members)
     received = frozenset(v.name for i, op in enumerate(func.ops) if i not in chosen for v in op.results)
-    return max(_live(func.args, [func.ops[i] for i in members], received), default=0)
+    return _live(func.args, [func.ops[i] for i in members], received)
 
 
 def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> tuple[int, ...]:
@@ -99,7 +111,9 @@ def _live(args: Sequence[Value], ops: Sequence[Op], outside: frozenset[str]) -> 
 __all__ = [
     "SLOTS",
     "live_bytes",
+    "own_bytes",
     "resource_bytes",
+    "stage_live",
     "stage_workspace",
     "stated_bytes",
     "states_bytes",

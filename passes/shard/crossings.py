@@ -47,8 +47,9 @@ class Volumes:
         return size / (devices * link.bandwidth) + self.enters * link.latency
 
     def send(self, devices: int, link: Link, alike: bool) -> Floats:
-        size = self.leave if alike else self.leave + self.close_leave * (devices - 1)
-        found = size / (devices * link.bandwidth) + self.leaves * link.latency
+        found = self.leave / (devices * link.bandwidth) + self.leaves * link.latency
+        if not alike:  # one message at least, of all of it
+            found += self.close_leave * (1 / (link.alone or link.bandwidth) - 1 / (devices * link.bandwidth))
         for value in self.again:
             further = link.further[: int(value.stages.max()) - 1]
             one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
@@ -71,11 +72,13 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A best case: the least latency and the greatest bandwidth; ``further``: the next best of both, for each device more."""
+    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of
+    both, for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
 
     latency: float
     bandwidth: float
     further: tuple[tuple[float, float], ...] = ()
+    alone: float = 0.0
 
 
 def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
@@ -169,9 +172,10 @@ class Links:
             return self.best
         own = slice(block.first, block.behind), slice(block.behind, None)
         latencies = np.sort(self.latency[own].min(axis=0)).tolist()
-        reached = np.minimum(self.bandwidth[own].max(axis=0), self.shared(own, block))
-        bandwidths = np.sort(reached)[::-1].tolist()
-        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)))
+        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
+        bandwidths = np.sort(np.minimum(reached, part))[::-1].tolist()
+        alone = float(min(reached.max(), part * (block.behind - block.first)))
+        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)), alone)
 
     def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
         """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""

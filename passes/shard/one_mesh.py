@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NoReturn
 
 from ir.diagnostics import Infeasible, InvalidInput
 from ir.module import Module
@@ -121,7 +120,10 @@ class MeshSearch:
             self.context.count(NAME, interrupted=int(self.best is not None and self.best[1].interrupted))
             raise NoBetterPlan(0.0 if self.unfit and not self.sets else bound, NAME)
         if self.best is None:
-            self.refuse()
+            error = self.refusal()
+            if isinstance(error, Infeasible):
+                error.proven, error.bound = bound == math.inf and not self.missing, bound
+            raise error
         fitter, plan = self.best[0], truthful_plan(self.best[0].given, self.best[1])
         return OnOneMesh(fitter, plan, min(bound, plan.value), self.searched, self.sets)
 
@@ -281,24 +283,24 @@ class MeshSearch:
             return None
         return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)
 
-    def refuse(self) -> NoReturn:
-        """Raises what says best why no mesh has a plan."""
+    def refusal(self) -> Infeasible | InvalidInput:
+        """What says best why no mesh has a plan."""
         strategy, name = self.asked.strategy, self.topology.name
         if self.missing:
             over, bytes_, mesh = min(self.missing, key=lambda found: found[0])
             what = f"the plan '{strategy}'" if strategy else "the nearest that was found"
-            raise Infeasible(
+            return Infeasible(
                 f"no plan that fits was found: on mesh {mesh} {what} needs {bytes_.total} bytes on "
                 f"{_smallest(mesh, self.topology)} ({bytes_}), {math.ceil(over)} more than there are",
                 where=name,
                 hint="use more devices, or a smaller batch",
             )
         if not self.without:
-            raise unfit(self.unfit[0], strategy, self.module)
+            return unfit(self.unfit[0], strategy, self.module)
         least, limit, shape, whose = min(self.without)
         over = math.ceil(least - limit)
         kept = "weights and what a backward pass needs" if self.asked.training else "weights"
-        raise Infeasible(
+        return Infeasible(
             f"{kept}{whose} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
             where=name,
             hint="use more devices",

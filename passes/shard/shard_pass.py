@@ -226,15 +226,32 @@ class ShardPass(Pass):
             over, fault = max(over + more, beside), fault or text
             if plan.interrupted:
                 break
+        if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
+            return self.in_one(module, context, bound)
         if context.incumbent is not None:
             raise NoBetterPlan(bound, self.name)
-        raise Infeasible(
+        error = Infeasible(
             f"no plan that fits was found: {fault}"
             if fault
             else f"no plan of {self.stages or 'any number of'} stages was found that holds the weights",
             where=topology.name,
             hint="use more devices, or another number of stages",
         )
+        error.proven, error.bound = bound == math.inf, bound
+        raise error
+
+    def in_one(self, module: Module, context: PassContext, bound: float) -> Module:
+        """The function on one mesh, whose search looks longer for a plan that fits; ``bound``: of plans in stages. Raises
+        Infeasible."""
+        try:
+            made = replace(self, stages=1, microbatches=self.flushed if self.training else 0).run(module, context)
+        except Infeasible as error:
+            error.proven, error.bound = error.proven and bound == math.inf, min(bound, error.bound)
+            raise
+        plan = made.first(Plan)
+        assert plan is not None
+        least = min(bound, plan.bound)
+        return made.replace(plan, replace(plan, bound=least, status=_status(plan.value, least)))
 
     def cut(
         self, module: Module, topology: Topology, over: int, seconds: float, context: PassContext
@@ -379,7 +396,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, 
         value=plan.value,
         port_value=plan.value,
         bound=plan.bound,
-        status="optimal" if plan.value <= plan.bound * (1 + AGREE) else "feasible",
+        status=_status(plan.value, plan.bound),
         single=single,
         stages=(),
         certificate=tuple(sorted(certificate)),
@@ -412,7 +429,6 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
         certificate["shares"] = shares_text(given.mesh.shares)
         if len(same_shape) > 1 and strategy != DATA:  # which has equal shares unless others are given
             certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
-    done = plan.value <= bound * (1 + AGREE)
     return Plan(
         name="@plan",
         objective=(TRAINING if asked.training else THROUGHPUT).name,
@@ -420,11 +436,15 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
         value=plan.value,
         port_value=plan.value,
         bound=min(bound, plan.value),
-        status="optimal" if done else "feasible",
+        status=_status(plan.value, bound),
         single=math.inf,
         stages=(),
         certificate=tuple(sorted(certificate.items())),
     )
+
+
+def _status(value: float, bound: float) -> str:
+    return "optimal" if value <= bound * (1 + AGREE) else "feasible"
 
 
 def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate]) -> dict[str, str]:

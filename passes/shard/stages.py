@@ -194,8 +194,9 @@ class StageSearch:
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
         as long as this takes (``exchange``). The search counts them behind it."""
-        # The seconds of the sums and those of one backward pass are disjoint parts of a step: at most half of it is hidden.
-        share = max(0.5, 1 - 1 / self.bounding.microbatches)
+        # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
+        # 1 / (M + 1) of S + M B, which a step takes at least.
+        share = 1 - 1 / (self.bounding.microbatches + 1)
         found = (max(share * seconds, form.compute) for form, seconds in self.on_one(stages))
         return self.worth([min(found, default=math.inf)])
 
@@ -394,8 +395,12 @@ def stages_by_name(
         if len(unfit) == len(shapes):
             raise unfit[0]
         return None
-    free = searching(meshes, "").search(stages, BOUNDING)
-    return replace(best, bound=min(free.bound if free is not None else 0.0, best.value))
+    search = searching(meshes, "")
+    free = search.search(stages, BOUNDING)
+    bound = free.bound if free is not None else 0.0
+    if search.flushes:
+        bound = min(bound, search.overlapped(stages))
+    return replace(best, bound=min(bound, best.value))
 
 
 __all__ = ["StageSearch", "StagesPlan", "stages_by_name"]

@@ -258,6 +258,45 @@ def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, cores: int, 
     assert "meshes" not in dict(alone.certificate)
 
 
+def test_one_stage_says_on_which_meshes_it_was_searched(tmp_path: Path) -> None:
+    """Optimal was said of all meshes, though of two of three equal devices none was looked at."""
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", "preset:cpu-3,cores=3", stages=1).plan
+    assert dict(plan.certificate)["meshes"].startswith("of all devices, or all of some types on some hosts")
+
+
+FREE = UNEQUAL.replace("[types.slow]", "free_transfers = true\n[types.slow]")
+
+
+def test_devices_with_free_transfers_have_meshes_too(tmp_path: Path) -> None:
+    """Optimal was said without a word that no mesh had been searched."""
+    topology = tmp_path / "free.toml"
+    topology.write_text(FREE)
+    plan = compiled(tmp_path, ONE_PRODUCT, str(topology), objective="training").plan
+    one = compiled(tmp_path, ONE_PRODUCT, str(topology), objective="training", mesh="auto", stages=1, microbatches=8).plan
+    assert plan.value == pytest.approx(one.value)
+    assert plan.bound <= one.value
+    assert "stages on meshes" in dict(plan.certificate)["kinds"]
+
+
+@pytest.mark.parametrize(("proven", "bound"), [(True, math.inf), (False, 1e-9)])
+def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proven: bool, bound: float
+) -> None:
+    """That no plan was found had counted as a proof that none fits, where another kind had one already."""
+
+    def refused(self: ShardPass, module: Module, context: PassContext) -> Module:
+        error = Infeasible("nothing was found")
+        error.proven, error.bound = proven, 0.0 if proven else bound
+        raise error
+
+    monkeypatch.setattr(ShardPass, "run", refused)
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2").plan
+    assert plan.bound == (plan.value if proven else bound)
+    assert plan.status == ("optimal" if proven else "feasible")
+    told = "none fits" if proven else f"none below {seconds_text(bound)}"
+    assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages on meshes: {told}"
+
+
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (

@@ -180,7 +180,8 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
         values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
         size = {name: _local_bytes(type_, side, meshes) for name, type_ in values.items()}
         saved, names = _saved(args, ops, size)
-        working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
+        once = not row.mesh and 0 < plan.microbatches <= row.replicas  # its gradients are the sums, which weights count
+        working = {phase: _alive(ops, phase, size, names, summed=not once) for phase in PHASES}
         if learned is not None:  # gradients of what was alive are alive in its place
             kept = _saved_by_facts(ops, learned, values, size, len(side.devices) if row.mesh else 1)
             working = dict.fromkeys(PHASES, working[FORWARD])
@@ -253,12 +254,14 @@ def _saved(
     return dict(saved), frozenset(names)
 
 
-def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str]) -> int:
+def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str], *, summed: bool = True) -> int:
     """The most bytes of values alive at once in a phase, without those ``saved`` and those that lie in buffers. What the update
-    reads is alive until the end of the phase: it is added to the sum of the microbatches then."""
+    reads is alive until the end of the phase: it is added to the sum of the microbatches then, or is that sum (not
+    ``summed``)."""
     own = [op for op in ops if phase_of(op.facets) == phase]
     read = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
     outside = saved | {value.name for op in own if op.name == "comm.recv" for value in op.results}
+    outside |= set() if summed else read
     local = [
         replace(op, results=tuple(Value(v.name, BytesType(0 if v.name in outside else size[v.name])) for v in op.results))
         for op in own

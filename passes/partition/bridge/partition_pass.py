@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -31,9 +31,10 @@ from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.graph import cuts_of
 from passes.model.learning import step_text
-from passes.model.liveness import states_bytes
+from passes.model.liveness import own_bytes, stage_live, states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
+from passes.model.stages.arrays import Ints
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
@@ -94,13 +95,15 @@ OVERCOUNTED = "plans that fit only because the pieces on a device run one after 
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. ``pins``: device by position of
-    the op; ``steps``: of training, None of a stream or a sample."""
+    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. Their workspaces are the least
+    that an op may need in any stage, those of ``safe``, a node per op as well, the most: what fits it fits, and what does not
+    fit ``fine`` fits nowhere. ``pins``: device by position of the op; ``steps``: of training, None of a stream or a sample."""
 
     module: Module
     topology: Topology
     net: Network
     fine: Problem
+    safe: Problem
     groups: Groups
     problem: Problem
     pins: dict[int, str]
@@ -259,21 +262,24 @@ class PartitionPass(Pass):
         fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
         stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:
-            fine = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
-            fine = with_borders(fine, module, topology) if fused else fine
+            safe = problem_of(module, topology, net, comm=self.comm, pins=pins, cuts=cuts, stages=stages or None)
+            safe = with_borders(safe, module, topology) if fused else safe
         else:
             stated = streamed_problem_of if fused else problem_of
-            fine = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
+            safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
         if self.chunks > 1:
-            fine = chunked(fine, self.chunks, self.stages)
+            safe = chunked(safe, self.chunks, self.stages)
         if steps is not None:
-            fine = steps.problem(fine, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+            safe = steps.problem(safe, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+        fine = safe
+        if self._pipeline and not states_bytes(module.entry) and memory_can_bind(safe):
+            fine = replace(safe, live=np.array(own_bytes(module.entry), np.int64))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
-        return _Asked(module, topology, net, fine, groups, problem, pins, steps)
+        return _Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
 
     def _solved(self, asked: _Asked, context: PassContext, ends: float, beaten: float) -> tuple[_Asked, Solution]:
-        """A solution whose stages fit their devices, with a bound of all plans; and what it is of, which is more than was asked
-        where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
+        """A solution whose stages fit their devices, with a bound of all plans; and what it is of, with the workspaces of
+        ``safe``, and more than was asked where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(asked.fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
@@ -296,7 +302,13 @@ class PartitionPass(Pass):
             raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
         if overcounts:
             solution = self._bounded(solution, asked, budget, ends, context)
-        return asked, self._within_memory(asked, solution, budget, context, ends, search)
+        held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
+
+        def again(tightened: Problem) -> Solution:
+            return search(tightened, replace(budget, seconds=max(0.5, ends - now())), context.progress)
+
+        solution = self._within_memory(asked, held, solution, again)
+        return replace(asked, fine=asked.safe, problem=held), solution
 
     def _on_machines(self, asked: _Asked, solution: Solution, seconds: float) -> Solution:
         """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
@@ -405,6 +417,8 @@ class PartitionPass(Pass):
             return self._over(fine, ordered(fine, classes), steps)
         if steps is not None:
             return self._whole(fine, module, context, steps)
+        if usable and memory_can_bind(fine) and not _gave_up(func):  # joined with another count of workspaces
+            usable = False
         if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
             return self._whole(fine, module, context)
         by_label: dict[int, list[int]] = {}
@@ -479,50 +493,59 @@ class PartitionPass(Pass):
         reason = f"{least.reason}; of memory the weights alone counted"
         return replace(_with_bound(solution, least.bound, reason), interrupted=least.interrupted)
 
-    def _within_memory(
-        self, asked: _Asked, first: Solution, budget: Budget, context: PassContext, ends: float, search: Solver
-    ) -> Solution:
-        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit.
+    def _within_memory(self, asked: _Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution]) -> Solution:
+        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit; the
+        bound of the first search stays. ``again`` searches another problem.
 
-        Planner and exact count differ in what no function of a stage alone can say: buffers of an edge over several stages, and
-        in training how many microbatches are in flight, which depends on the stages behind. So the limits are lowered, by what
-        is missing and to the same part of what the planner counts, and the search runs again; the bound of the first search
-        stays."""
-
-        module, problem, steps = asked.module, asked.problem, asked.steps
-        if states_bytes(module.entry) or self._minimises.alone:
+        ``asked.problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at
+        least what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their
+        nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone can say:
+        buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on the stages
+        behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
+        problem, entry = asked.problem, asked.module.entry
+        if states_bytes(entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
         solution, tightened = first, problem
-        for _ in range(_ROUNDS):
+        for left in reversed(range(_ROUNDS if safe is problem else 2 * _ROUNDS)):
             assert solution.stages is not None
-            parts = self._parts(problem, solution)
-            members = asked.members(parts)
-            placed = with_stages(module, members)
-            shared = tuple(problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-            flight = steps.in_flight(shared) if steps is not None else None
-            exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
-            held = [0] * len(solution.stages)
-            for (owner, _), needed in zip(parts, exact, strict=True):
-                held[owner] += needed.total
+            members, needs = self._needs(asked, solution)
             lower: dict[int, int] = {}
-            for (kind, nodes), total in zip(solution.stages, held, strict=True):
+            large: list[tuple[int, ...]] = []
+            for (kind, nodes), own, total in zip(solution.stages, members, needs, strict=False):
                 limit = problem.kinds[kind].memory
                 if limit is not None and total > limit:
-                    counted = stage_cost(problem, nodes, kind).memory if steps is not None else total
+                    counted = stage_cost(problem, nodes, kind).memory if asked.steps is not None else total
                     wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
                     lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
+                    large.append(own)
             if not lower:
                 break
-            kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
-            tightened = replace(tightened, kinds=kinds)
-            left = replace(budget, seconds=max(0.5, ends - now()))
-            again = search(tightened, left, context.progress)
-            if again.stages is None:
+            live = _with_live(tightened.live, entry, asked.groups, large)
+            if left > _ROUNDS and (live > tightened.live).any():
+                found = again(tightened := replace(tightened, live=live))
+            elif left >= _ROUNDS:
+                found = again(tightened := safe)
+            else:
+                kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
+                found = again(tightened := replace(tightened, kinds=kinds))
+            if found.stages is None:
                 break
-            solution = again
-        if solution is first:
-            return first
-        return _with_bound(solution, first.bound, first.reason)
+            solution = found
+        return first if solution is first else _with_bound(solution, first.bound, first.reason)
+
+    def _needs(self, asked: _Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[int]]:
+        """The ops of each part of a solution, and the bytes of each of its stages as ``place`` counts them."""
+        assert solution.stages is not None
+        parts = self._parts(asked.problem, solution)
+        members = asked.members(parts)
+        placed = with_stages(asked.module, members)
+        shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
+        flight = asked.steps.in_flight(shared) if asked.steps is not None else None
+        needs = [0] * len(solution.stages)
+        exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
+        for (owner, _), needed in zip(parts, exact, strict=True):
+            needs[owner] += needed.total
+        return members, needs
 
     def _parts(self, problem: Problem, solution: Solution) -> Parts:
         """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
@@ -592,6 +615,12 @@ def _against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Flo
     """The solution of a narrower problem with a bound that holds for the whole one."""
     bound, reason = bounded(whole, prices(whole))
     return _with_bound(solution, bound, f"{reason}; {why}")
+
+
+def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
+    """``live`` by node, and at least what is alive in one of these ``stages`` while the node's ops run there."""
+    alive = {op: size for own in stages for op, size in zip(own, stage_live(func, own), strict=True)}
+    return np.array([max(known, *(alive.get(op, 0) for op in ops)) for known, ops in zip(live.tolist(), groups, strict=True)])
 
 
 def _with_bound(solution: Solution, bound: float, reason: str) -> Solution:

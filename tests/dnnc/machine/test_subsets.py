@@ -107,6 +107,15 @@ def test_what_stays_is_as_it_was() -> None:
                 assert after.seconds(source, target, 1e6) == before.seconds(source, target, 1e6)
 
 
+def test_a_bus_of_two_ends_is_one_medium() -> None:
+    """Both directions share it, as before others were left out: it had become a cable, with the bandwidth in each."""
+    text = 'version = 1\n[types]\nc = "preset:cpu-1"\n[[devices]]\nname = "d{0..2}"\ntype = "c"\n'
+    bus = '[[links]]\nname = "bus"\nends = ["d{0..2}"]\nbandwidth = "1 GB/s"\nshared = true\n'
+    topology = read_topology(text + bus)
+    both = [("d0", "d1", 10**9), ("d1", "d0", 10**9)]
+    assert Network(restricted(topology, ("d0", "d1"))).busy(both) == Network(topology).busy(both) == {"bus": 2.0}
+
+
 def test_devices_out_of_reach_are_no_part() -> None:
     links = "".join(f'[[links]]\nends = ["d{i}", "d{i + 1}"]\nbandwidth = "1 GB/s"\n' for i in range(2))
     text = 'version = 1\n[types]\nc = "preset:cpu-1"\n[[devices]]\nname = "d{0..2}"\ntype = "c"\n'

@@ -283,6 +283,44 @@ def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -
     assert_between(best, bound, value)
 
 
+TWO_HOSTS = """
+module @m {opset.onnx = 20} {
+  resource @w0 : tensor<64x64xf32> = declared
+  resource @w1 : tensor<64x8xf32> = declared
+  resource @w2 : tensor<8x2xf32> = declared
+  func @main(%x : tensor<4x64xf32>) -> (%h2 : tensor<4x2xf32>) {
+    %h0 = onnx.MatMul(%x, @w0) : tensor<4x64xf32>
+    %h1 = onnx.MatMul(%h0, @w1) : tensor<4x8xf32>
+    %h2 = onnx.MatMul(%h1, @w2) : tensor<4x2xf32>
+  }
+  topology @t {
+    type t1 {rates = {f32 = 1000000000.0}, memory_bandwidth = 1000000000.0, overhead = 0.000001}
+    host one
+    host two
+    device a {type = t1, host = one}
+    device b {type = t1, host = one}
+    device c {type = t1, host = two}
+    switch hub
+    link a {ends = [a, one], bandwidth = 10000000.0, latency = 0.0000001}
+    link b {ends = [b, one], bandwidth = 10000000.0, latency = 0.0000001}
+    link c {ends = [c, two], bandwidth = 10000000.0, latency = 0.0000001}
+    link one {ends = [one, hub], bandwidth = 10000000.0, latency = 0.000001}
+    link two {ends = [two, hub], bandwidth = 10000000.0, latency = 0.000001}
+  }
+}
+"""
+
+
+def test_one_member_may_send_for_all_to_a_mesh_of_another_shape() -> None:
+    """As if all members sent the whole value over the link of their host at once, a bound had been above the best plan."""
+    module = costed(TWO_HOSTS)
+    meshes = blocks_of(module)
+    best = Oracle(module, meshes).best(2)
+    bound, value = searched(module, meshes, 2)
+    assert bound <= best * (1 + 1e-9)
+    assert value == pytest.approx(best)
+
+
 @given(st.one_of(modules(["Relu"]), modules(["Relu", "Tanh"])), st.sampled_from([0, 0, 1, 2]))
 @settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_where_ops_are_fused(module: Module, stages: int) -> None:

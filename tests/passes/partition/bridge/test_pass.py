@@ -188,6 +188,21 @@ def test_memory_decides_the_split() -> None:
     assert second.workspace >= 2048
 
 
+def test_what_only_the_program_keeps_alive_fills_no_stage() -> None:
+    """While %b is made, the program holds %x for %c: 13,072 bytes. The stage that makes %b does not, and needs 12,048; it had
+    been said to be proven that nothing fits."""
+    weights = tuple(Resource(f"@w{i}", TensorType(DType.F32, (2500,)), Splat(0.0)) for i in range(2))
+    ops = (
+        op("onnx.Add", ["%x", "@w0"], ["%a"], seconds={"t": 1.0}),
+        op("onnx.Relu", ["%a"], ["%b"], seconds={"t": 1.0}),
+        op("onnx.Add", ["%x", "@w1"], ["%c"], seconds={"t": 1.0}),
+    )
+    module = Module("@m", (*weights, Func("@main", (value("%x"),), (value("%b"), value("%c")), ops)))
+    found = run(module, devices(2, memory=12_500))
+    assert stages_of(found) == [0, 0, 1]
+    assert plan_of(found).bound <= plan_of(found).value
+
+
 def test_memory_of_unequal_devices() -> None:
     module = run(weighted(1_000, 1_000, 50_000), unequal(20_000, 60_000))
     assert plan_of(module).stages[stages_of(module)[2]].device_type == "t"
