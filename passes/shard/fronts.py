@@ -163,8 +163,8 @@ class _Tree:
 
 
 def unit_of(problem: ShardProblem, room: float) -> float:
-    """Bytes of a unit such that ``room``, by which the limit is above what any plan needs, has at most ``MOST_UNITS`` and least is
-    rounded away: a part of what some choice adds."""
+    """Bytes of a unit, a part of what some choice adds, that rounds little away, and ``room`` has at most ``MOST_UNITS``:
+    by so much the limit is above what any plan needs."""
     often = np.bincount(problem.kinds, minlength=len(problem.node_kinds))
     added_ = [kind.memory - kind.memory.min() for kind in problem.node_kinds]
     sizes = sorted({float(size) for one in added_ for size in one.tolist() if room / MOST_UNITS < size <= room}, reverse=True)

@@ -206,7 +206,7 @@ def _counted(
         status, reason = ("optimal", "") if done else ("feasible", "memory")
         plan = replace(plan, bound=bound, status=status, reason=reason)
         if fronts.bound < guess:
-            break
+            low, high = plan.bound, plan.value
     return plan
 
 
