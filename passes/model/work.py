@@ -30,6 +30,7 @@ RATES = {
     "priced": 140e-6,
     "proposal": 150e-9,
     "run": 10e-9,
+    "shift": 3e-6,
     "side": 0.4e-3,
     "step": 20e-9,
     "sum": 3e-9,

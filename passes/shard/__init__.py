@@ -12,6 +12,7 @@ Meshes, layouts, what moves between layouts and what a plan costs are ``passes.m
 - ``marginals``: the way back, which tells what plans cost at least that take a choice, so that more choices go;
 - ``folded``, ``descent``: one search over what repeats, at a price of memory; a plan bettered node by node;
 - ``shares``: bounds and plans where a value has more readers than tables can hold;
+- ``fronts``: bounds and plans between two prices of memory, by counting units of it;
 - ``mixed``: plans between one that is too large and one that fits;
 - ``fitting``: plans for which what they need of a device fits, activations and buffers too;
 - ``search``: ``solve``, which puts it together: growing tables, fewer choices, memory by a Lagrangian, a bound always;

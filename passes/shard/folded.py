@@ -38,7 +38,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """A run as a step: variables before and behind it (of the first copy's neighbours), and those that all copies share."""
 
     run: Run
@@ -52,11 +52,11 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True)
-class _Solved:
+class Solved:
     """One search: each of ``steps`` stands in ``outer`` as a factor of ``whole``."""
 
     model: Model
-    steps: tuple[_Step, ...]
+    steps: tuple[Step, ...]
     whole: tuple[Factor, ...]
     outer: Eliminated
 
@@ -156,7 +156,7 @@ class FoldedSearch:
         shared = sorted(v for v in scopes if places.get(model.owner[v], (-1, -1))[:2] not in cells)
         return before, behind, tuple(shared)
 
-    def step(self, model: Model, run: Run) -> _Step:
+    def step(self, model: Model, run: Run) -> Step:
         factors = self.step_factors(model, run)
         before, behind, shared = self.borders(model, run, factors)
         kept = (*shared, *before, *behind)
@@ -164,7 +164,7 @@ class FoldedSearch:
         table = np.ascontiguousarray(join(inner.left, kept, model.sizes))
         state = [math.prod(model.sizes[v] for v in border) for border in (shared, before, behind)]
         powers = power(table.reshape(state), run.count)
-        return _Step(run, before, behind, shared, inner, powers, self.cut(model, run.chain, run.last))
+        return Step(run, before, behind, shared, inner, powers, self.cut(model, run.chain, run.last))
 
     # -- all -----------------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class FoldedSearch:
             exact = self.write(model, step, values, choices) and exact
         return Found(tuple(choices.tolist()), total, exact)
 
-    def solved(self, price: float) -> _Solved:
+    def solved(self, price: float) -> Solved:
         """The tables of a search at this price."""
         model = Model(self.problem, self.charges, price)
         steps = [self.step(model, run) for run in self.structure.runs]
@@ -203,7 +203,7 @@ class FoldedSearch:
             whole.append(Factor(scope, step.powers.table.reshape([model.sizes[v] for v in scope])))
         outer = eliminate([*factors, *whole], model.sizes, (), self.budget, self.until)
         self.whole = outer.exact and all(step.inner.exact for step in steps)
-        return _Solved(model, tuple(steps), tuple(whole), outer)
+        return Solved(model, tuple(steps), tuple(whole), outer)
 
     def least(self, price: float) -> list[Floats]:
         """For each kind of nodes and each choice, what any plan costs at least in which one of them takes it."""
@@ -235,7 +235,7 @@ class FoldedSearch:
         ends = {(run.chain, run.last) for run in self.structure.runs}
         return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
 
-    def write(self, model: Model, step: _Step, values: dict[int, int], choices: np.ndarray) -> bool:
+    def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> bool:
         """The choices of a run's copies, given the values at its ends; whether they are exact."""
         exact = True
 
@@ -278,4 +278,4 @@ def least_memory(problem: ShardProblem) -> Found:
     return Found(choices, problem.memory(choices), True)
 
 
-__all__ = ["FoldedSearch", "Found", "least_memory"]
+__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory"]

@@ -22,8 +22,9 @@ from passes.shard.problem import Floats
 class Marginals:
     """``of[variable]``: the bound of each of its values; ``outside[id(factor)]``: of the messages, and of those ``wanted``."""
 
-    def __init__(self, sizes: Mapping[int, int]) -> None:
-        self.sizes = sizes
+    def __init__(self, sizes: Mapping[int, int], *, keep: bool = False) -> None:
+        """``keep``: the outside of messages stays when it has been passed on."""
+        self.sizes, self.keep = sizes, keep
         self.of: dict[int, Floats] = {}
         self.outside: dict[int, Floats] = {}
 
@@ -34,7 +35,8 @@ class Marginals:
         for bucket in reversed(found.buckets):
             for part, message in zip(bucket.parts, bucket.messages, strict=True):
                 scope = (*message.scope, bucket.variable)
-                self.back(part, scope, self.outside.pop(id(message))[..., None], (bucket.variable,), asked)
+                around = self.outside[id(message)] if self.keep else self.outside.pop(id(message))
+                self.back(part, scope, around[..., None], (bucket.variable,), asked)
 
     def back(self, factors: Sequence[Factor], scope: Scope, outside: Floats, told: Scope, asked: Set[int]) -> None:
         """From the outside of the sum of ``factors`` over ``scope``: the outside of those that are ``asked`` for, and the
@@ -86,18 +88,27 @@ def _over(table: Floats, scope: Scope, wanted: Scope) -> Floats:
     return np.asarray(table.min(axis=away).transpose([left.index(variable) for variable in wanted]))
 
 
-def outside_step(whole: Power, outside: Floats) -> Floats:
-    """From the outside of a power that of its step: the least of all places where the step stands in it."""
+def outside_powers(whole: Power, outside: Floats) -> dict[int, tuple[Power, Floats]]:
+    """From the outside of a power that of all powers that it is made of, by their ``id``: the least of all places where they
+    stand in it."""
+    found: dict[int, tuple[Power, Floats]] = {}
     waiting: dict[int, tuple[Power, Floats]] = {id(whole): (whole, outside)}
-    while True:
-        one, around = waiting.pop(max(waiting, key=lambda number: waiting[number][0].count))
+    while waiting:
+        number = max(waiting, key=lambda number: waiting[number][0].count)
+        one, around = found[number] = waiting.pop(number)
         if one.parts is None:
-            return around
+            continue
         before, behind = one.parts
         turned = np.ascontiguousarray(np.swapaxes(behind.table, 1, 2)), np.ascontiguousarray(np.swapaxes(before.table, 1, 2))
-        for part, found in ((before, product(around, turned[0])), (behind, product(turned[1], around))):
+        for part, rest in ((before, product(around, turned[0])), (behind, product(turned[1], around))):
             known = waiting.get(id(part))
-            waiting[id(part)] = (part, found if known is None else np.minimum(known[1], found))
+            waiting[id(part)] = (part, rest if known is None else np.minimum(known[1], rest))
+    return found
 
 
-__all__ = ["Marginals", "outside_step"]
+def outside_step(whole: Power, outside: Floats) -> Floats:
+    """From the outside of a power that of its step."""
+    return next(around for one, around in outside_powers(whole, outside).values() if one.parts is None)
+
+
+__all__ = ["Marginals", "outside_powers", "outside_step"]

@@ -21,6 +21,7 @@ from passes.model.work import now
 from passes.shard.descent import SLACK, descend
 from passes.shard.elimination import BUDGET, eliminate
 from passes.shard.folded import FoldedSearch, Found, least_memory
+from passes.shard.fronts import Fronts, TooManyError
 from passes.shard.mixed import mixed
 from passes.shard.model import Charges, Model, tied
 from passes.shard.problem import ShardProblem
@@ -41,6 +42,8 @@ ENOUGH_PROVEN = 1e-3
 """Relative gap at which a search ends, unless less is asked for."""
 BOUNDING = 2.0
 """Seconds of a search that only bounds a plan that is given."""
+GUESSES = (0.2, 0.5, 1.0)
+"""Of the way from bound to value: plans up to there are counted out first, those up to the value last."""
 MOST_PRICES = 60
 """Prices of memory that are tried."""
 Progress = Callable[[str, float | None], None]
@@ -95,6 +98,11 @@ def solve(
         plan = searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
     else:
         left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
+        if memory is not None and not plan.interrupted and gap < plan.gap and plan.bound < beaten:
+            try:
+                plan = _counted(left, plan, memory, ends, budget, gap, progress)
+            except KeyboardInterrupt:
+                plan = replace(plan, interrupted=True)
         done = plan.interrupted or plan.gap <= gap or plan.bound >= beaten or now() > ends
         try:
             if not done:
@@ -167,6 +175,39 @@ def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
     done = best.value <= bound * (1 + SLACK) or found.status == "optimal"
     status, reason = ("optimal", "") if done else ("feasible", found.reason)
     return replace(best, bound=bound, status=status, reason=reason, interrupted=found.interrupted)
+
+
+def _counted(
+    left: Reduced, plan: ShardPlan, memory: float, ends: float, budget: int, gap: float, progress: Progress
+) -> ShardPlan:
+    """The plan, bettered between two prices of memory (``fronts``). Plans up to a guess of the least value are looked at: where
+    there is none, the guess is a bound of all plans, and the next one is higher."""
+    search = FoldedSearch(left.problem, budget, shared=True)
+    search.until = ends
+    found, price = searched(left.problem, search, memory, ends, progress)
+    plan = _better(plan, left, found)
+    low, high = plan.bound, plan.value
+    for part in GUESSES:
+        if plan.interrupted or plan.gap <= gap or now() > ends:
+            break
+        guess = low + part * (high - low)
+        rest = without_dearer(left, search, price, guess, memory, ends)
+        try:
+            fronts = Fronts(FoldedSearch(rest.problem, budget, shared=True), price, memory, guess)
+        except TooManyError:
+            break
+        for choices in fronts.fitting():
+            choices, value = descend(rest.problem, choices, rest.problem.cost(choices), memory, ends)
+            if value < plan.value:
+                needs = rest.problem.memory(choices)
+                plan = replace(plan, choices=rest.original(choices), value=value, memory=needs)
+        bound = min(max(plan.bound, min(guess, fronts.bound)), plan.value)
+        done = plan.value <= bound * (1 + SLACK)
+        status, reason = ("optimal", "") if done else ("feasible", "memory")
+        plan = replace(plan, bound=bound, status=status, reason=reason)
+        if fronts.bound < guess:
+            low, high = plan.bound, plan.value
+    return plan
 
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:

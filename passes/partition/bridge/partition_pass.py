@@ -499,9 +499,9 @@ class PartitionPass(Pass):
 
         ``asked.problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at
         least what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their
-        nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone can say:
-        buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on the stages
-        behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
+        nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone
+        can say: buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on
+        the stages behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
         problem, entry = asked.problem, asked.module.entry
         if states_bytes(entry) or self._minimises.alone:
             return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
