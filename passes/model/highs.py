@@ -5,7 +5,8 @@ the caller's choice, ``factor`` of them a second, such that values are about ``S
 absolute. Its dual bound is given less ``SAFETY`` of the scale, as exact as these tolerances, no more.
 
 With one thread and one seed the solver does the same each time, and asks whether to go on at the same points: its work is
-counted by these (``passes.model.work``), by the entries of the matrix. It asks between linear programmes only.
+counted by these (``passes.model.work``), with the entries of the matrix: what lies between two of them took 0.8 ms of 2,500
+entries, 10 of 7,000, 30 of 12,000 and 200 of 22,000. It asks between linear programmes only.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ SAFETY = 1e-8
 """Relative: the solver's feasibility tolerance of 1e-6 on values scaled to ``SCALE``, ten times over."""
 PROVEN = 10 * SAFETY
 """Relative: a value and a bound from here that differ by no more are equal to the solver, and the plan is called optimal."""
+
+WIDE = 50_000
+"""Entries up to which what the solver does between two questions grows with their square."""
 
 Watch = Callable[[float, float], bool]
 """Told the best value and the bound so far, in seconds; returns whether to go on."""
@@ -130,7 +134,7 @@ def solve_rows(
     def asked(event: Any) -> None:
         # Nothing may be thrown through the solver; what was is raised again once it has stopped.
         out = event.data_out
-        did("look", entries)
+        did("look", entries * min(entries, WIDE))
         try:
             if not raised and now() < ends and watch(out.mip_primal_bound / factor, out.mip_dual_bound / factor):
                 return

@@ -22,7 +22,7 @@ RATES = {
     "conversion": 2.5e-6,
     "entry": 2.2e-9,
     "ideal": 0.2e-6,
-    "look": 0.8e-6,
+    "look": 0.2e-9,
     "matrix": 2e-6,
     "node": 13e-6,
     "pair": 25e-9,
