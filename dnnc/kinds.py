@@ -99,15 +99,17 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
-    """On how many devices a stage on a mesh may lie, where the pipelines search some sizes and not all; else empty."""
+    """On which blocks of devices a stage on a mesh may lie, where the pipelines search some sizes and not all; else empty."""
     if not any((shard := _shard_of(pipeline)) and not shard.mesh and shard.stages != 1 for pipeline in pipelines):
         return ""
-    from passes.shard.submeshes import block_places
+    from passes.shard.submeshes import FEW, block_places, few
 
     sizes = sorted({size for _, size in block_places(topology)})
     if len(sizes) == len(topology.devices):
         return ""
     *most, last = map(str, sizes)
+    if few(topology):
+        return f"of {', '.join(most)} or {last} devices, {FEW} (no others are searched)"
     return f"of {', '.join(most)} or {last} devices (no other sizes are searched)"
 
 
