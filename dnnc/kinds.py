@@ -104,12 +104,14 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     if not any(shard.stages != 1 for shard in shards):
         some = len(shards) and len(pipelines) > 1 and len(topology.devices) > 2
         return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
-    from passes.shard.submeshes import block_places
+    from passes.shard.submeshes import FEW, block_places, few
 
     sizes = sorted({size for _, size in block_places(topology)})
     if len(sizes) == len(topology.devices):
         return ""
     *most, last = map(str, sizes)
+    if few(topology):
+        return f"of {', '.join(most)} or {last} devices, {FEW} (no others are searched)"
     return f"of {', '.join(most)} or {last} devices (no other sizes are searched)"
 
 

@@ -36,6 +36,8 @@ BUCKET = 25 << 20
 LAST = 1 << 20
 """Bytes of the bucket whose sum begins last, with nothing left to hide behind. Of less, latency would be most of its seconds
 (``tests.bench.data_parallel``)."""
+MOST_PAIRS = 1 << 10
+"""Pairs of members whose routes are all looked at; of more, one for each pair of classes of devices that can be exchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +113,33 @@ def rings(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = 
 
 def exchanges(net: Network, groups: Sequence[Sequence[str]], free: Container[str] = ()) -> Speed:
     """The same of collectives in which each member gives a part to every other of its group, one in each step."""
-    pairs = (pair for group in groups for pair in itertools.permutations(group, 2))
-    return _speed(net, _paths(net, pairs, free), max(len(groups[0]) - 1, 1))
+    steps = max(len(groups[0]) - 1, 1)
+    if len(groups) * len(groups[0]) ** 2 <= MOST_PAIRS:
+        pairs = (pair for group in groups for pair in itertools.permutations(group, 2))
+        return _speed(net, _paths(net, pairs, free), steps)
+    paths, times = list[Path](), list[int]()
+    for group in groups:
+        for pair, count in _by_class(net, group):
+            route = _paths(net, [pair], free)
+            paths += route
+            times += [count] * len(route)
+    return _speed(net, paths, steps, times=times)
+
+
+def _by_class(net: Network, group: Sequence[str]) -> Iterator[tuple[tuple[str, str], int]]:
+    """Pairs of different members whose routes stand for those of all pairs, and of how many each: of two classes of devices
+    that can be exchanged one pair stands for all, where each of the other routes occupies the same media."""
+    alike: dict[int, list[str]] = {}
+    for name in group:
+        alike.setdefault(net.class_of(name), []).append(name)
+    for sources, targets in itertools.product(alike.values(), repeat=2):
+        inside = sources is targets
+        pairs = [(one, two) for one in sources[:2] for two in targets[: 2 + inside] if one != two]
+        count = len(sources) * (len(targets) - inside)
+        if len({net.path(*pair).media for pair in pairs}) == 1:
+            yield pairs[0], count
+        else:
+            yield from (((one, two), 1) for one in sources for two in targets if one != two)
 
 
 def through(net: Network, groups: Sequence[Sequence[str]], place: int, free: Container[str] = ()) -> Speed:
@@ -135,15 +162,16 @@ def _around(groups: Sequence[Sequence[str]]) -> Iterator[tuple[str, str]]:
     return (pair for group in groups for pair in zip(group, [*group[1:], *group[:1]], strict=True))
 
 
-def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1) -> Speed:
-    """Of each message when those of all ``paths`` are sent in so many steps, each in ``rails`` parts on paths of their own."""
+def _speed(net: Network, paths: Sequence[Path], steps: int, rails: int = 1, times: Sequence[int] = ()) -> Speed:
+    """Of each message when those of all ``paths`` are sent in so many steps, each in ``rails`` parts on paths of their own.
+    ``times``: how many messages go by each path, one unless given."""
     if not paths:
         return Speed(math.inf)
     crossing: dict[str, int] = {}
     capacity: dict[str, float] = {}
-    for path in paths:
+    for path, count in zip(paths, times or [1] * len(paths), strict=True):
         for name, bandwidth in path.media:
-            crossing[name] = crossing.get(name, 0) + 1
+            crossing[name] = crossing.get(name, 0) + count
             capacity[name] = bandwidth
     shared = {name: steps * rails * bandwidth / crossing[name] for name, bandwidth in capacity.items()}
     if rails == 1:

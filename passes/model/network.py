@@ -108,6 +108,8 @@ class Network:
         self._trees: dict[str, _Tree] = {}
         self._paths: dict[tuple[str, str], Path] = {}
         self._ports: dict[str, Port] = {}
+        self._alike: tuple[tuple[str, ...], ...] | None = None
+        self._classes: dict[str, int] = {}
         self._devices = {device.name: device for device in topology.devices}
 
     def path(self, source: str, target: str) -> Path:
@@ -126,6 +128,19 @@ class Network:
         if not self._ports:
             self._ports = self._find_ports()
         return self._ports[device]
+
+    def class_of(self, device: str) -> int:
+        """The number of the class of a device among those that can be exchanged (``device_classes``)."""
+        if not self._classes:
+            self._classes = {name: number for number, names in enumerate(self.classes) for name in names}
+        return self._classes[device]
+
+    @property
+    def classes(self) -> tuple[tuple[str, ...], ...]:
+        """Of devices that can be exchanged."""
+        if self._alike is None:
+            self._alike = device_classes(self.topology)
+        return self._alike
 
     def seconds(self, source: str, target: str, size: int | float) -> float:
         """Seconds of a transfer on its route; 0 within a device."""
@@ -226,7 +241,7 @@ class Network:
             return dict.fromkeys(self._devices, FREE)
         ports = dict.fromkeys(self._devices, ALONE)
         # Without explicit routes, both ways cost the same, and devices that can be exchanged have equal ports.
-        for names in device_classes(self.topology):
+        for names in self.classes:
             tree = self._tree(names[0])
             best = ALONE
             self._look(len(self._devices))

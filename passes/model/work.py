@@ -37,7 +37,7 @@ RATES = {
     "tested": 60e-9,
     "transition": 20e-9,
     "variable": 40e-6,
-    "written": 500e-6,
+    "written": 300e-6,
 }
 """Seconds of one unit of each kind of work."""
 LATE = 1e9

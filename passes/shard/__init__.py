@@ -33,7 +33,7 @@ What is exact: without a memory limit, whatever is eliminated within the budget,
 sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.
 """
 
-from passes.shard.build import ShardInput, build, is_kept
+from passes.shard.build import ShardInput, build
 from passes.shard.decide import decisions_of, truthful
 from passes.shard.explain import (
     Alternative,
@@ -46,6 +46,7 @@ from passes.shard.explain import (
     typical_block,
 )
 from passes.shard.named import STRATEGIES, UnfitError, improved, named_plan
+from passes.shard.outline import is_kept
 from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.search import NoPlanError, ShardPlan, solve
 from passes.shard.shard_pass import ShardPass

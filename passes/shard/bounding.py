@@ -33,7 +33,7 @@ from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import now
 from passes.shard.borders import Border, Cutter
-from passes.shard.build import ShardInput, build
+from passes.shard.build import Builder, ShardInput
 from passes.shard.chains import Chain, Parts, parts_of
 from passes.shard.crossings import Link, Links, stages_needed, volumes_of
 from passes.shard.fused import chains_of
@@ -111,6 +111,7 @@ class Bounding:
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare
         self.training, self.microbatches, self.family = training, microbatches, family
+        self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
         self.links = Links(topology, net)
         self.solved = 0
         self.took: dict[int, float] = {}
@@ -135,16 +136,7 @@ class Bounding:
         self.beside = self.links_of(0)
 
     def built(self, mesh: DeviceMesh) -> ShardInput:
-        given = build(
-            self.module,
-            self.module.entry,
-            mesh.limited(self.memory),
-            self.folding,
-            training=self.training,
-            uneven=self.uneven,
-            microbatches=self.microbatches,
-            overlap=self.overlap,
-        )
+        given = self.builder.build(mesh.limited(self.memory), overlap=self.overlap)
         if not self.strategy:
             return given
         plan = named_plan(self.module, given, self.strategy, uneven=self.uneven, seconds=LONGEST)

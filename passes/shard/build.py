@@ -38,36 +38,43 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from ir.facets import SEPARATOR, WHOLE, Cost
-from ir.layout_rules import Factor, LayoutRule, Strategy, Surroundings, backward_rule
-from ir.module import Func, Module, Resource, Splat
-from ir.opdefs import module_opsets
+from ir.layout_rules import Factor, LayoutRule, Strategy, backward_rule
+from ir.module import Func, Module, Splat
 from ir.ops import Op
 from ir.shares import Shares, nested_cut, none_empty, proportional
+from ir.topology import DeviceType
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
-from passes.model.graph import reads
-from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import recomputes, update_seconds, updated_bytes
 from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.bill import UNSUMMED
-from passes.model.spmd.layouts import Layouts, Placements, coherent, fullest, layouts_of, local_op, part
-from passes.model.spmd.mesh import DeviceMesh, Member
+from passes.model.spmd.layouts import Layouts, Placements, coherent, layouts_of, local_op, part
+from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import did
 from passes.shard.cells import cells_of
-from passes.shard.fused import Epilogue, chains_of
-from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.fused import chains_of
+from passes.shard.outline import (
+    BEHIND,
+    BESIDE,
+    OpForm,
+    Outline,
+    OutputForm,
+    ValueForm,
+    WeightForm,
+    outline_of,
+    read_ports,
+)
+from passes.shard.problem import Floats, NodeKind, ShardProblem, ValueKind
 
 OVERLAPS = (1e-10, 1.0)
 """The values of ``overlap`` (``build``) by which a training step on one mesh is searched: right where the backward pass hides
 all sums, and where they hide all of it. Not 0, so that of two plans the one with fewer sums is found."""
-SMALL = 64
-"""Elements up to which a constant stands on every device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +114,44 @@ class ShardInput:
         return source % len(self.layouts[name].placements)
 
 
+class Builder:
+    """Builds the problems of one function on several meshes: what does not depend on the mesh is found once (``outline``), and
+    what does not depend on the overlap once for each mesh."""
+
+    def __init__(
+        self,
+        module: Module,
+        func: Func,
+        folding: Folding | None,
+        *,
+        training: bool = False,
+        uneven: bool = False,
+        microbatches: int = 1,
+    ) -> None:
+        """``folding`` tells the repeats of ``func``. ``microbatches``: runs that share one synchronisation of the gradients of
+        weights, of which each is charged its part."""
+        self.module, self.func, self.folding = module, func, folding
+        self.training, self.uneven, self.microbatches = training, uneven, microbatches
+        self.outlines: dict[object, Outline] = {}
+        self.times: dict[object, tuple[float, float]] = {}
+        self.last: _OnMesh | None = None
+
+    def build(self, mesh: DeviceMesh, *, overlap: float | None = None, in_flight: int = 1) -> ShardInput:
+        """The problem on a mesh. ``in_flight``: of how many microbatches a device holds what their backward passes need at
+        once. ``overlap``: from 0 to 1, where the synchronisation of gradients may travel beside a backward pass; None: nothing
+        overlaps."""
+        apart, types = overlap is not None, () if self.training else mesh.types
+        if (apart, types) not in self.outlines:
+            chains = chains_of(self.func, types, training=self.training)
+            outline = outline_of(self.module, self.func, chains, training=self.training, apart=apart)
+            self.outlines[apart, types] = outline
+        outline = self.outlines[apart, types]
+        if self.last is None or self.last.outline is not outline or self.last.mesh != mesh:
+            self.last = _OnMesh(self, outline, mesh)
+            did("written", len(self.func.ops))
+        return self.last.problem(overlap).keeping(in_flight)
+
+
 def build(
     module: Module,
     func: Func,
@@ -119,42 +164,33 @@ def build(
     in_flight: int = 1,
     overlap: float | None = None,
 ) -> ShardInput:
-    """The problem of ``func``; ``folding`` tells its repeats. ``microbatches``: runs that share one synchronisation of the
-    gradients of weights, of which each is charged its part. ``in_flight``: of how many a device holds what their backward
-    passes need at once. ``overlap``: from 0 to 1, where that synchronisation may travel beside a backward pass; None: nothing
-    overlaps."""
-    builder = _Builder(module, func, mesh, training, uneven, microbatches, overlap)
-    for op in func.ops:
-        builder.op(op)
-    for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in builder.weights):
-        builder.weight(name)
-    for value in func.results:
-        builder.output(value.name)
-    found = replace(builder.finish(folding), overlap=overlap).keeping(in_flight)
-    did("written", len(func.ops))
-    return found
+    """The problem of ``func`` on one mesh; options as of ``Builder``."""
+    builder = Builder(module, func, folding, training=training, uneven=uneven, microbatches=microbatches)
+    return builder.build(mesh, overlap=overlap, in_flight=in_flight)
 
 
 @dataclass(slots=True)
 class _ValueDraft:
-    """A kind of values while needs are added to it; ``back``: seconds in which a gradient is brought from layout to layout."""
+    """A form of values on a mesh while needs are added to it; ``back``: seconds in which a gradient is brought from layout to
+    layout."""
 
     layouts: Layouts
     flows: bool
-    numbers: dict[tuple[int, int, float], int]
     back: Floats
     link: bool = False
+    numbers: dict[tuple[int, int, float], int] = field(default_factory=dict)
 
     def need(self, layout: int, gradient: int, apart: float = 0.0) -> int:
         """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none); ``apart``: seconds that it
         costs more where the value is not of a chain or not in that layout."""
         return self.numbers.setdefault((layout, gradient if self.flows else -1, apart), len(self.numbers))
 
-    def finish(self) -> ValueKind:
+    def finish(self, summed: float) -> ValueKind:
+        """``summed``: by how much the seconds of gradients count."""
         convert, count = self.layouts.convert, len(self.layouts.placements)
         # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
-        back = self.back[:, wanted].T if self.flows else np.zeros((count, count))
+        back = self.back[:, wanted].T * summed if self.flows else np.zeros((count, count))
         weights = np.hstack([convert, back])
         columns: dict[tuple[int, float], Floats] = {}
         if self.link:  # sources from ``count`` on are of a chain
@@ -171,148 +207,120 @@ class _ValueDraft:
         return ValueKind(np.hstack([weights, *columns.values()]), tuple(needs))
 
 
-class _Builder:
-    def __init__(
-        self,
-        module: Module,
-        func: Func,
-        mesh: DeviceMesh,
-        training: bool,
-        uneven: bool,
-        microbatches: int,
-        overlap: float | None = None,
-    ) -> None:
-        self.func, self.mesh, self.training, self.uneven = func, mesh, training, uneven
-        self.synced, self.last = 1.0 if overlap is None else overlap, made_last(func)
-        if overlap == UNSUMMED:
-            self.last = frozenset()
-        self.beside = (overlap or 0.0) / microbatches
-        self.microbatches, self.again = microbatches, recomputes(module)
-        self.around = Surroundings(module.resources.values(), module_opsets(module))
-        self.around.types.update((arg.name, arg.type) for arg in func.args)
-        self.resources = module.resources
-        self.chains = chains_of(func, mesh.types, training=training)
-        self.weights = {name for name, resource in self.resources.items() if self.is_weight(resource)}
-        self.state = trained(self.resources) if training else {}
-        self.trained = {name for name in self.weights if name in self.state}
-        self.summed = self.weights | of_weights(func, self.trained)
-        self.values: dict[tuple[Type, bool, float | None, bool], int] = {}
-        self.drafts: list[_ValueDraft] = []
-        self.kind_numbers: dict[object, int] = {}
-        self.saved_rows: list[Floats] = []
-        self.times_read = Counter(name for op in func.ops for name in _read_ports(op))
-        self.node_kinds: list[NodeKind] = []
-        self.strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
-        self.kinds: list[int] = []
-        self.rules: list[LayoutRule | None] = []  # keeps them alive, so that identities are theirs
-        self.made: dict[str, tuple[int, int]] = {}
-        self.readers: dict[str, list[tuple[int, int]]] = {}
-        self.kept: dict[int, str] = {}
-        self.outputs: dict[int, str] = {}
-        self.unsharded: set[str] = set()
+class _OnMesh:
+    """The choices of all forms of nodes on one mesh, whatever the overlap."""
 
-    def is_weight(self, resource: Resource) -> bool:
-        return is_kept(resource.type, training=self.training)
+    def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
+        self.builder, self.outline, self.mesh = builder, outline, mesh
+        self.training, self.uneven, self.microbatches = builder.training, builder.uneven, builder.microbatches
+        self.resources, self.again = builder.module.resources, recomputes(builder.module)
+        self.whole: Placements = (Replicate(),) * len(mesh.axes)
+        self.places = [member.place for member in mesh.members] or [mesh.foremost]
+        self.rooms = [member.room for member in mesh.members] or [1.0]
+        self.known: dict[tuple[Type | None, Placements], tuple[float, ...]] = {}
+        self.locals: dict[tuple[object, ...], list[Op]] = {}
+        self.drafts = [self.value(form) for form in outline.values]
+        self.rows: list[list[_Row]] = []
+        self.fixed: dict[int, NodeKind] = {}
+        for number, form in enumerate(outline.forms):
+            self.rows.append(self.op(form) if isinstance(form, OpForm) else [])
+            if isinstance(form, WeightForm):
+                self.fixed[number] = self.weight(form)
+            elif isinstance(form, OutputForm):
+                self.fixed[number] = self.output(form)
 
-    def value_kind(self, name: str) -> int:
-        summed = (1.0 if name in self.last else self.synced) if name in self.summed else None
-        key = (self.around.types[name], name in self.trained, summed, name in self.chains.links)
-        if key not in self.values:
-            self.values[key] = len(self.drafts)
-            type_, flows, summed, link = key
-            layouts = layouts_of(type_, self.mesh, self.uneven)
-            back = layouts.convert
-            if flows and summed is not None:  # once a step, in buckets
-                back = layouts_of(type_, self.mesh, self.uneven, together=True).convert * summed / self.microbatches
-            self.drafts.append(_ValueDraft(layouts, flows, {}, back, link))
-        return self.values[key]
+    def problem(self, overlap: float | None) -> ShardInput:
+        """The problem with this overlap."""
+        outline, builder = self.outline, self.builder
+        beside = (overlap or 0.0) / self.microbatches
+        unsummed = overlap if overlap == UNSUMMED else 1.0
+        times = {0: 1.0, BESIDE: 1.0 if overlap is None else overlap, BEHIND: unsummed}
+        node_kinds: list[NodeKind] = []
+        strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
+        saved: list[Floats] = []
+        for number, form in enumerate(outline.forms):
+            if isinstance(form, OpForm):
+                rows = _undominated(self.rows[number], beside)
+                node_kinds.append(_node_kind(rows, beside, len(form.reads), len(form.makes)))
+                strategies.append(tuple([row.strategies for row in rows]))
+                saved.append(np.array([row.saved for row in rows]))
+            else:
+                node_kinds.append(self.fixed[number])
+                strategies.append(())
+                saved.append(np.zeros(len(self.fixed[number].seconds)))
+        values = [
+            draft.finish(times[form.summed] / (self.microbatches if form.flows and form.summed else 1))
+            for draft, form in zip(self.drafts, outline.values, strict=True)
+        ]
+        problem = ShardProblem(tuple(node_kinds), tuple(values), outline.kinds, outline.nodes)
+        if builder.folding is not None:
+            cells = cells_of(builder.folding, {name: node for node, name in outline.kept.items()})
+            problem = replace(problem, cells=cells)
+        return ShardInput(
+            problem,
+            self.mesh,
+            builder.func,
+            tuple(strategies),
+            outline.kept,
+            outline.outputs,
+            {name: self.drafts[value].layouts for name, value in outline.value_of.items()},
+            outline.unsharded,
+            outline.trained,
+            frozenset(name for name, resource in self.resources.items() if isinstance(resource.data, Splat)),
+            tuple(saved),
+            overlap,
+        )
+
+    def value(self, form: ValueForm) -> _ValueDraft:
+        """A form of values, which nobody needs yet."""
+        layouts = layouts_of(form.type, self.mesh, self.uneven)
+        back = layouts.convert
+        if form.flows and form.summed:  # once a step, in buckets
+            back = layouts_of(form.type, self.mesh, self.uneven, together=True).convert
+        return _ValueDraft(layouts, form.flows, back, form.link)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
-    def op(self, op: Op) -> None:
-        """Adds an op; the values that it reads have been made."""
-        rule = self.around.rule(op)
-        self.around.see(op)
-        count = len(op.operands)
-        ports = [(i if i < count else -1, name) for i, name in enumerate(_read_ports(op)) if self.is_priced(name)]
-        if rule is not None and self.training:
-            flows = any(name in self.trained for name in op.operands)
-            self.trained.update(v.name for v, has in zip(op.results, rule.differentiable[1], strict=True) if has and flows)
-        if rule is None:
-            self.unsharded.add(op.name)
-        operands = tuple([self.around.types.get(name) if name else None for name in op.operands])
-        read_kinds = tuple([(i, self.value_kind(name)) for i, name in ports])
-        made_kinds = tuple([self.value_kind(value.name) if value.name else -1 for value in op.results])
-        repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
-        shared = tuple([self.times_read[name] for _, name in ports if name in self.weights and name in self.trained])
-        epilogue = self.chains.epilogues.get(len(self.kinds))
-        key = (op.name, id(rule), op.facets, operands, read_kinds, made_kinds, repeats, shared, epilogue)
-        number = self.kind_numbers.get(key)
-        if number is None:
-            number = self.kind_numbers[key] = len(self.node_kinds)
-            self.rules.append(rule)
-            flows = any(name in self.trained for name in op.operands)
-            self.op_kind(op, rule, operands, read_kinds, made_kinds, flows, epilogue)
-        node = len(self.kinds)
-        self.kinds.append(number)
-        for port, (_, name) in enumerate(ports):
-            self.readers.setdefault(name, []).append((node, port))
-        self.made.update((value.name, (node, result)) for result, value in enumerate(op.results) if value.name)
-
-    def is_priced(self, name: str) -> bool:
-        return name in self.made or name in self.weights
-
-    def op_kind(
-        self,
-        op: Op,
-        rule: LayoutRule | None,
-        operands: Sequence[Type | None],
-        read_kinds: Sequence[tuple[int, int]],
-        made_kinds: Sequence[int],
-        flows: bool,
-        epilogue: Epilogue | None,
-    ) -> None:
-        """A kind of ops: every combination of strategies that its values can have, of equal ones the quickest, and those that
-        save less memory; those of an epilogue with all that they may claim."""
+    def op(self, form: OpForm) -> list[_Row]:
+        """Every combination of strategies that the values of a form of ops can have; of an epilogue with all that it may
+        claim."""
+        op, operands, drafts = form.op, form.operands, self.drafts
         results = [value.type for value in op.results]
         rows: list[_Row] = []
-        for strategies, gradients in self.combinations(rule, operands, results):
-            if rule is None:
-                lies: list[Placements] = [(Replicate(),) * len(self.mesh.axes)] * (len(operands) + len(results))
+        for strategies, gradients in self.combinations(form.rule, operands, results):
+            if form.rule is None:
+                lies: list[Placements] = [self.whole] * (len(operands) + len(results))
             else:
-                lies = [tuple(s.operands[i] for s in strategies if s) for i in range(len(operands))]
-                lies += [tuple(s.results[i] for s in strategies if s) for i in range(len(results))]
+                lies = [tuple([s.operands[i] for s in strategies if s]) for i in range(len(operands))]
+                lies += [tuple([s.results[i] for s in strategies if s]) for i in range(len(results))]
             if not all(map(coherent, lies)):
                 continue
             needs = []
-            for i, kind in read_kinds:
-                draft = self.drafts[kind]
-                layout = draft.layouts.number(lies[i]) if i >= 0 else draft.layouts.number((Replicate(),) * len(self.mesh.axes))
+            for i, kind in form.reads:
+                draft = drafts[kind]
+                layout = draft.layouts.number(lies[i] if i >= 0 else self.whole)
                 back = gradients[i] if i >= 0 else None
                 needs.append(-1 if layout < 0 else draft.need(layout, draft.layouts.number(back) if back else -1))
             made = [
-                self.drafts[kind].layouts.number(lies[len(operands) + i]) if kind >= 0 else 0
-                for i, kind in enumerate(made_kinds)
+                drafts[kind].layouts.number(lies[len(operands) + i]) if kind >= 0 else 0 for i, kind in enumerate(form.makes)
             ]
             if -1 in needs or -1 in made:
                 continue
-            saved = self.saved(op, operands, strategies, lies) if flows else 0.0
-            held = self.held(op, lies)
-            link = len(made) > 0 and made_kinds[0] >= 0 and self.drafts[made_kinds[0]].link
-            chained = [made[0] + len(self.drafts[made_kinds[0]].layouts.placements), *made[1:]] if link else made
-            seconds = self.seconds(op, operands, strategies, lies)
-            for port in epilogue.ports if epilogue else ():
-                fused = self.seconds(op, operands, strategies, lies, port)
-                place = next(place for place, (i, _) in enumerate(read_kinds) if i == port)
-                draft = self.drafts[read_kinds[place][1]]
-                apart = epilogue.false if epilogue and link else seconds - fused if fused < seconds else 0.0
+            saved = self.saved(op, operands, strategies, lies) if form.flows else 0.0
+            link = len(made) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
+            chained = [made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:]] if link else made
+            row = _Row(*self.seconds(form, strategies, lies), saved, self.held(op, lies), tuple(needs), tuple(made), strategies)
+            for port in form.epilogue.ports if form.epilogue else ():
+                fused, _ = self.seconds(form, strategies, lies, port)
+                place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
+                draft = drafts[form.reads[place][1]]
+                apart = form.epilogue.false if form.epilogue and link else row.longest - fused if fused < row.longest else 0.0
                 joined = draft.need(draft.layouts.number(lies[port]), -1, apart)
                 asked = (*needs[:place], joined, *needs[place + 1 :])
-                rows.append(_Row(fused, saved, held, asked, tuple(chained), strategies))
-            if not epilogue or link:
-                given = tuple(chained if is_head(op) else made)
-                rows.append(_Row(seconds, saved, held, tuple(needs), given, strategies))
-        self.add_kind(_undominated(rows), len(read_kinds), len(made_kinds))
+                rows.append(replace(row, longest=fused, needs=asked, made=tuple(chained)))
+            if not form.epilogue or link:
+                rows.append(replace(row, made=tuple(chained)) if is_head(op) and link else row)
+        return rows
 
     def combinations(
         self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
@@ -339,128 +347,115 @@ class _Builder:
                 gradients.append(layout if len(layout) == len(picked) else None)
             yield tuple(back.strategy for back in picked), gradients
 
-    def weight(self, name: str) -> None:
+    def weight(self, form: WeightForm) -> NodeKind:
         """A resource that chooses where it is kept."""
-        resource = self.resources[name]
-        kind = self.value_kind(name)
-        key = ("weight", kind, resource.facets)
-        if key not in self.kind_numbers:
-            self.kind_numbers[key] = len(self.node_kinds)
-            layouts = self.drafts[kind].layouts
-            kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
-            size, seconds = type_bytes(resource.type) or 0, np.zeros(len(kept))
-            if name in self.trained:
-                moved = updated_bytes(size, self.state[name])
-                seconds = np.array([self.update_seconds(resource.type, layouts.placements[i], moved) for i in kept])
-                size = size * (self.microbatches == 1) + self.state[name]
-            self.node_kinds.append(
-                NodeKind(
-                    tuple(_text(layouts.placements[i]) for i in kept),
-                    seconds,
-                    np.array([size * fullest(resource.type, layouts.placements[i], self.mesh) for i in kept]),
-                    makes=(np.array(kept, np.int64),),
-                )
-            )
-            self.strategies.append(())
-            self.saved_rows.append(np.zeros(len(kept)))
-        node = len(self.kinds)
-        self.kinds.append(self.kind_numbers[key])
-        self.made[name] = (node, 0)
-        self.kept[node] = name
+        type_, layouts = self.resources[form.name].type, self.drafts[form.value].layouts
+        kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+        size, seconds = type_bytes(type_) or 0, np.zeros(len(kept))
+        if form.name in self.outline.trained:
+            state = self.outline.state[form.name]
+            moved = updated_bytes(size, state)
+            seconds = np.array([self.update_seconds(type_, layouts.placements[i], moved) for i in kept])
+            size = size * (self.microbatches == 1) + state
+        return NodeKind(
+            tuple(_text(layouts.placements[i]) for i in kept),
+            seconds,
+            np.array([size * self.fullest(type_, layouts.placements[i]) for i in kept]),
+            makes=(np.array(kept, np.int64),),
+        )
 
     def update_seconds(self, type_: Type, lies: Placements, moved: int) -> float:
         """Of a weight whose update moves so many bytes, on the member that takes longest; the part of a microbatch."""
-        seconds = (update_seconds(moved * part(type_, lies, self.mesh, m.place), m.type) for m in self.mesh.members)
-        return max(seconds, default=0.0) / self.microbatches
+        parts = zip(self.parts(type_, lies), self.mesh.members, strict=False)
+        return max((update_seconds(moved * here, member.type) for here, member in parts), default=0.0) / self.microbatches
 
-    def output(self, name: str) -> None:
+    def output(self, form: OutputForm) -> NodeKind:
         """A result of the function: any layout but terms; its gradient comes as it lies."""
-        if name not in self.made or name in self.weights:
-            return  # an argument or a weight is handed on as it is
-        kind = self.value_kind(name)
-        key = ("output", kind)
-        if key not in self.kind_numbers:
-            self.kind_numbers[key] = len(self.node_kinds)
-            draft = self.drafts[kind]
-            free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
-            needs = np.array([draft.need(i, i) for i in free], np.int64)
-            labels = tuple(_text(draft.layouts.placements[i]) for i in free)
-            self.node_kinds.append(NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,)))
-            self.strategies.append(())
-            self.saved_rows.append(np.zeros(len(free)))
-        self.outputs[len(self.kinds)] = name
-        self.readers.setdefault(name, []).append((len(self.kinds), 0))
-        self.kinds.append(self.kind_numbers[key])
-
-    def add_kind(self, rows: Sequence[_Row], ports: int, results: int) -> None:
-        self.node_kinds.append(
-            NodeKind(
-                tuple(row.label for row in rows),
-                np.array([row.seconds for row in rows]),
-                np.array([row.memory for row in rows]),
-                tuple(np.array([row.needs[port] for row in rows], np.int64) for port in range(ports)),
-                tuple(np.array([row.made[result] for row in rows], np.int64) for result in range(results)),
-            )
-        )
-        self.strategies.append(tuple(row.strategies for row in rows))
-        self.saved_rows.append(np.array([row.saved for row in rows]))
+        draft = self.drafts[form.value]
+        free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+        needs = np.array([draft.need(i, i) for i in free], np.int64)
+        labels = tuple(_text(draft.layouts.placements[i]) for i in free)
+        return NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,))
 
     # -- seconds and bytes ---------------------------------------------------------------------------------------------
 
+    def parts(self, type_: Type | None, placements: Placements) -> tuple[float, ...]:
+        """Part of a tensor that each of the members holds."""
+        key = (type_, placements)
+        if key not in self.known:
+            known = tuple([part(type_, placements, self.mesh, place) for place in self.places]) if type_ is not None else ()
+            self.known[key] = known
+        return self.known[key]
+
+    def local(self, op: Op, results: Sequence[Placements]) -> list[Op]:
+        """The op with the shape that its first result has on each of the members."""
+        key = (id(op), *results[:1])
+        if key not in self.locals:
+            self.locals[key] = [local_op(op, results, self.mesh, member.place) for member in self.mesh.members]
+        return self.locals[key]
+
+    def fullest(self, type_: Type, placements: Placements) -> float:
+        """Part of a tensor that a member holds, over the room of its device, where that is most (``layouts.fullest``)."""
+        return max(here / room for here, room in zip(self.parts(type_, placements), self.rooms, strict=True))
+
     def seconds(
-        self,
-        op: Op,
-        operands: Sequence[Type | None],
-        strategies: Sequence[Strategy | None],
-        lies: Sequence[Placements],
-        port: int = -1,
-    ) -> float:
-        """Of the member that takes longest, forward and, in training, backward; ``port``: the operand by which the op is fused
-        into what makes it, where that is quicker."""
+        self, form: OpForm, strategies: Sequence[Strategy | None], lies: Sequence[Placements], port: int = -1
+    ) -> tuple[float, float]:
+        """Of the member that takes longest, forward and, in training, backward; and the longest backward pass. ``port``: the
+        operand by which the op is fused into what makes it, where that is quicker."""
+        op, times = form.op, self.builder.times
         cost = op.facet(Cost)
         if cost is None:
-            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0)
-        rows = [self.member_seconds(op, cost, operands, strategies, lies, m, port) for m in self.mesh.members]
-        longest, back = (max((row[part] for row in rows), default=0.0) for part in (0, 1))
-        return longest - self.beside * back if math.isfinite(longest) else longest
+            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
+        rows = [*zip((*op.operands, *(value.name for value in op.results)), self.types_of(form), lies, strict=True)]
+        parts = [self.parts(type_, placements) for _, type_, placements in rows]
+        repeats = tuple(lies) if len({name for name, _, _ in rows}) < len(rows) else ()
+        chained = form.operands[port] if port >= 0 else None
+        longest = back = 0.0
+        for number, member in enumerate(self.mesh.members):
+            share = share_of(strategies, self.mesh, member.place)
+            held = tuple([one[number] if one else 1.0 for one in parts])
+            here = self.local(op, lies[len(op.operands) :])[number]
+            shape = here.results[0].type if here.results else None
+            key = (id(op), member.type.name, share, held, shape, repeats, port)
+            if key not in times:
+                local = _local_cost(op, cost, rows, held, share)
+                kept = (type_bytes(chained) or 0, held[port]) if chained is not None else None
+                times[key] = self.member_seconds(here.with_facets(local), op, cost, member.type, kept)
+            longest, back = max(longest, times[key][0]), max(back, times[key][1])
+        return longest, back
 
     def member_seconds(
-        self,
-        op: Op,
-        cost: Cost,
-        operands: Sequence[Type | None],
-        strategies: Sequence[Strategy | None],
-        lies: Sequence[Placements],
-        member: Member,
-        port: int,
+        self, here: Op, op: Op, cost: Cost, type_: DeviceType, chained: tuple[int, float] | None
     ) -> tuple[float, float]:
-        """Of both passes, and of them the gradients'."""
-        local = _local_cost(op, cost, operands, lies, share_of(strategies, self.mesh, member.place), self.mesh, member.place)
-        stated = stated_part(op, member.type, local, training=self.training)
+        """Of both passes of a shard ``here`` of an op, and of them the gradients'. ``chained``: bytes of the operand by which
+        it is fused, and the part of them that is here."""
+        local = here.facet(Cost, cost)
+        stated = stated_part(op, type_, local, training=self.training)
         if stated is not None:
             again = stated[0] if self.again and stated[1] else 0.0
             return stated[0] + stated[1] + again, stated[1]
-        here = local_op(op, lies[len(operands) :], self.mesh, member.place).with_facets(local)
-        chained = operands[port] if port >= 0 else None
         if chained is not None:
-            kept = part(chained, lies[port], self.mesh, member.place)
-            fused = fused_seconds(here, member.type, round((type_bytes(chained) or 0) * kept))
-            return min(op_seconds(here, member.type), fused), 0.0
+            return min(op_seconds(here, type_), fused_seconds(here, type_, round(chained[0] * chained[1]))), 0.0
         if not self.training:
-            return op_seconds(here, member.type), 0.0
+            return op_seconds(here, type_), 0.0
         learns = cost.input_grad + cost.weight_grad > 0
-        forward, backward = passes_seconds(here, member.type, local.input_grad if learns else 0)
+        forward, backward = passes_seconds(here, type_, local.input_grad if learns else 0)
         return forward * (2 if learns and self.again else 1) + backward, backward
+
+    @staticmethod
+    def types_of(form: OpForm) -> tuple[Type | None, ...]:
+        """Of operands and results."""
+        return (*form.operands, *(value.type for value in form.op.results))
 
     def held(self, op: Op, lies: Sequence[Placements]) -> float:
         """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""
-        whole: Placements = (Replicate(),) * len(self.mesh.axes)
-        found = 0.0
-        for i, name in enumerate(_read_ports(op)):
-            if name in self.weights and name in self.trained:
+        outline, found = self.outline, 0.0
+        for i, name in enumerate(read_ports(op)):
+            if name in outline.weights and name in outline.trained:
                 type_ = self.resources[name].type
-                part = fullest(type_, lies[i] if i < len(op.operands) else whole, self.mesh)
-                found += (type_bytes(type_) or 0) * part * (1 + (self.microbatches > 1)) / self.times_read[name]
+                part = self.fullest(type_, lies[i] if i < len(op.operands) else self.whole)
+                found += (type_bytes(type_) or 0) * part * (1 + (self.microbatches > 1)) / outline.read[name]
         return found
 
     def saved(
@@ -470,70 +465,41 @@ class _Builder:
         cost = op.facet(Cost)
         if cost is None or not cost.saved:
             return 0.0
-        places = [(member.place, member.room) for member in self.mesh.members] or [(self.mesh.foremost, 1.0)]
-        return max(self.member_saved(op, cost.saved, operands, strategies, lies, place) / room for place, room in places)
-
-    def member_saved(
-        self,
-        op: Op,
-        saved: int,
-        operands: Sequence[Type | None],
-        strategies: Sequence[Strategy | None],
-        lies: Sequence[Placements],
-        place: Sequence[int],
-    ) -> float:
-        given = zip(op.operands, operands, lies[: len(operands)], strict=True)
         inputs = {
-            (name, placements): (type_bytes(type_) or 0, part(type_, placements, self.mesh, place))
-            for name, type_, placements in given
+            (name, placements): (type_bytes(type_) or 0, self.parts(type_, placements))
+            for name, type_, placements in zip(op.operands, operands, lies[: len(operands)], strict=True)
             if name and name[:1] != "@" and type_ is not None and _is_float(type_)
         }
         whole = sum({name: size for (name, _), (size, _) in inputs.items()}.values())
-        made = [part(value.type, lies[len(operands) + i], self.mesh, place) for i, value in enumerate(op.results)]
-        if 0 < whole <= saved:
-            beyond = max([share_of(strategies, self.mesh, place), *made])
-            return sum(size * here for size, here in inputs.values()) + (saved - whole) * beyond
-        if made and saved == type_bytes(op.results[0].type):
-            return saved * made[0]
-        return float(saved)
-
-    def finish(self, folding: Folding | None) -> ShardInput:
-        values = [
-            ValueNode(self.value_kind(name), maker, tuple(self.readers[name]))
-            for name, maker in self.made.items()
-            if name in self.readers
-        ]
-        problem = ShardProblem(
-            tuple(self.node_kinds), tuple(draft.finish() for draft in self.drafts), tuple(self.kinds), tuple(values)
-        )
-        if folding is not None:
-            problem = replace(problem, cells=cells_of(folding, {name: node for node, name in self.kept.items()}))
-        layouts = {name: self.drafts[self.value_kind(name)].layouts for name in self.made}
-        return ShardInput(
-            problem,
-            self.mesh,
-            self.func,
-            tuple(self.strategies),
-            self.kept,
-            self.outputs,
-            layouts,
-            tuple(sorted(self.unsharded)),
-            frozenset(self.trained),
-            frozenset(name for name, resource in self.resources.items() if isinstance(resource.data, Splat)),
-            tuple(self.saved_rows),
-        )
+        made = [self.parts(value.type, lies[len(operands) + i]) for i, value in enumerate(op.results)]
+        found = []
+        for number, (place, room) in enumerate(zip(self.places, self.rooms, strict=True)):
+            if 0 < whole <= cost.saved:
+                beyond = max([share_of(strategies, self.mesh, place), *(parts[number] for parts in made)])
+                kept = sum(size * parts[number] for size, parts in inputs.values()) + (cost.saved - whole) * beyond
+            elif made and cost.saved == type_bytes(op.results[0].type):
+                kept = cost.saved * made[0][number]
+            else:
+                kept = float(cost.saved)
+            found.append(kept / room)
+        return max(found)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One choice of an op."""
+    """One choice of an op: seconds of both passes of the member that takes longest, and of the longest backward pass."""
 
-    seconds: float
+    longest: float
+    back: float
     saved: float
     held: float
     needs: tuple[int, ...]
     made: tuple[int, ...]
     strategies: tuple[Strategy | None, ...]
+
+    def seconds(self, beside: float) -> float:
+        """Without the part of the backward pass that hides sums of gradients."""
+        return self.longest - beside * self.back if math.isfinite(self.longest) else self.longest
 
     @property
     def memory(self) -> float:
@@ -544,32 +510,31 @@ class _Row:
         return SEPARATOR.join(strategy.name if strategy else WHOLE for strategy in self.strategies)
 
 
-def _undominated(rows: Sequence[_Row]) -> list[_Row]:
+def _node_kind(rows: Sequence[_Row], beside: float, ports: int, results: int) -> NodeKind:
+    return NodeKind(
+        tuple([row.label for row in rows]),
+        np.array([row.seconds(beside) for row in rows]),
+        np.array([row.memory for row in rows]),
+        tuple([np.array([row.needs[port] for row in rows], np.int64) for port in range(ports)]),
+        tuple([np.array([row.made[result] for row in rows], np.int64) for result in range(results)]),
+    )
+
+
+def _undominated(rows: Sequence[_Row], beside: float) -> list[_Row]:
     """Of rows that lie alike, those that no other betters in seconds or saved bytes without losing in the other; of equal ones
     the first. In the given order."""
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
+    seconds = [row.seconds(beside) for row in rows]
     for number, row in enumerate(rows):
         alike.setdefault((row.needs, row.made), []).append(number)
     left = []
     for numbers in alike.values():
         least = math.inf
-        for number in sorted(numbers, key=lambda number: (rows[number].seconds, rows[number].saved, number)):
+        for number in sorted(numbers, key=lambda number: (seconds[number], rows[number].saved, number)):
             if rows[number].saved < least:
                 least = rows[number].saved
                 left.append(number)
     return [rows[number] for number in sorted(left)]
-
-
-def _read_ports(op: Op) -> tuple[str, ...]:
-    """What an op reads: its operands, as often as they stand there, then what its regions capture besides."""
-    return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
-
-
-def is_kept(type_: Type, *, training: bool) -> bool:
-    """Whether a resource of this type chooses where it is kept; others stand on every device."""
-    if not isinstance(type_, TensorType) or type_.elements is None:
-        return False
-    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
 
 
 def possible(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
@@ -619,35 +584,28 @@ def gradient_layout(placements: Placements) -> Placements:
 
 
 def _local_cost(
-    op: Op,
-    cost: Cost,
-    operands: Sequence[Type | None],
-    lies: Sequence[Placements],
-    share: float,
-    mesh: DeviceMesh,
-    place: Sequence[int],
+    op: Op, cost: Cost, rows: Sequence[tuple[str, Type | None, Placements]], held: Sequence[float], share: float
 ) -> Cost:
-    """The cost of the shard of the member at ``place``. Bytes read are those of the operands, each value once per layout, where
-    the op reads all of them; else (a Gather) the part of the first that ends in the results, and the rest. ``input_grad`` is
-    that of both gradients."""
-    count = len(operands)
-    rows = [
-        (n, type_bytes(t) or 0, t, p)
-        for n, t, p in zip(op.operands, operands, lies[:count], strict=True)
-        if n and t is not None
+    """The cost of the shard of a member. ``rows``: name, type, layout of each operand and result; ``held``: the member's part
+    of each. Bytes read are those of the operands, each value once per layout, where the op reads all of them; else (a Gather)
+    the part of the first that ends in the results, and the rest. ``input_grad`` is that of both gradients."""
+    count = len(op.operands)
+    sized = [
+        (name, type_bytes(type_) or 0 if type_ is not None else -1, lies, part)
+        for (name, type_, lies), part in zip(rows, held, strict=True)
     ]
-    made = [(v.name, type_bytes(v.type) or 0, v.type, p) for v, p in zip(op.results, lies[count:], strict=True) if v.name]
+    given, made = ([row for row in some if row[0] and row[1] >= 0] for some in (sized[:count], sized[count:]))
 
-    def whole(rows: Sequence[tuple[str, int, Type, Placements]]) -> int:
+    def whole(rows: Sequence[tuple[str, int, Placements, float]]) -> int:
         return sum({name: size for name, size, _, _ in rows}.values())
 
-    def here(rows: Sequence[tuple[str, int, Type, Placements]]) -> float:
-        distinct = {(name, placements): (size, type_) for name, size, type_, placements in rows}
-        return sum(size * part(type_, placements, mesh, place) for (_, placements), (size, type_) in distinct.items() if size)
+    def here(rows: Sequence[tuple[str, int, Placements, float]]) -> float:
+        distinct = {(name, lies): size * part for name, size, lies, part in rows if size}
+        return sum(distinct.values())
 
     results = here(made) / whole(made) if whole(made) else 1.0
 
-    def read(bytes_: int, rows: Sequence[tuple[str, int, Type, Placements]]) -> int:
+    def read(bytes_: int, rows: Sequence[tuple[str, int, Placements, float]]) -> int:
         total = whole(rows)
         if cost.kind != "gather" and total and bytes_ >= total:
             return round(bytes_ * here(rows) / total)
@@ -660,9 +618,9 @@ def _local_cost(
         cost,
         flops=round(cost.flops * share),
         input_grad=round((cost.input_grad + cost.weight_grad) * share),
-        read=read(cost.read, rows),
+        read=read(cost.read, given),
         write=round(cost.write * results),
-        weight=read(cost.weight, [row for row in rows if row[0][:1] == "@"]),
+        weight=read(cost.weight, [row for row in given if row[0][:1] == "@"]),
     )
 
 
@@ -674,4 +632,4 @@ def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["OVERLAPS", "SEPARATOR", "SMALL", "ShardInput", "build", "gradient_layout", "is_kept", "possible", "share_of"]
+__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "gradient_layout", "possible", "share_of"]

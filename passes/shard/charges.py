@@ -78,18 +78,22 @@ def charge_of(
 
 
 def _joint(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> Floats:
-    """Key by key: paid where any reader needs it."""
-    shape = (len(weights), *(len(rows) for rows in needs))
-    table = np.zeros(shape)
-    for key in sorted({key for rows in needs for row in rows for key in row}):
-        any_needs = np.zeros(shape[1:], dtype=bool)
-        for reader, rows in enumerate(needs):
-            along = [1] * len(needs)
-            along[reader] = len(rows)
-            any_needs |= np.array([key in row for row in rows]).reshape(along)
-        column = weights[:, key].reshape(-1, *[1] * len(needs))
-        table += np.where(any_needs[None], column, 0.0)
-    return table
+    """``[source, need of 0, need of 1, ..]``: the weights of all keys that any reader needs. Each distinct union of needs is
+    summed once."""
+    keys = sorted({key for rows in needs for row in rows for key in row})
+    unions, union_of = np.zeros((1, len(keys)), dtype=bool), np.zeros((), dtype=np.int64)
+    for rows in needs:
+        wanted = np.array([[key in row for key in keys] for row in rows], dtype=bool).reshape(len(rows), len(keys))
+        either = (unions[:, None, :] | wanted[None, :, :]).reshape(len(unions) * len(rows), len(keys))
+        packed = [row.tobytes() for row in np.packbits(either, axis=1)]
+        known: dict[bytes, int] = {}
+        number = np.array([known.setdefault(row, len(known)) for row in packed], np.int64)
+        unions = either[np.unique(number, return_index=True)[1]]
+        union_of = number.reshape(-1, len(rows))[union_of]
+    costs = np.zeros((len(weights), len(unions)))
+    for place, key in enumerate(keys):
+        costs += np.where(unions[:, place], weights[:, key, None], 0.0)
+    return costs[:, union_of]
 
 
 def _held(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[tuple[Floats, ...], frozenset[int]] | None:

@@ -26,7 +26,7 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
 from passes.model.work import now
-from passes.shard.build import OVERLAPS, ShardInput, build
+from passes.shard.build import OVERLAPS, Builder, ShardInput
 from passes.shard.candidates import Candidate, Candidates
 from passes.shard.decide import truthful_plan
 from passes.shard.fitting import Fitter
@@ -88,6 +88,14 @@ class MeshSearch:
 
     def __init__(self, module: Module, topology: Topology, among: Candidates, asked: Asked, context: PassContext) -> None:
         self.module, self.topology, self.among, self.asked, self.context = module, topology, among, asked, context
+        self.builder = Builder(
+            module,
+            module.entry,
+            context.analyses.get(folding, module.entry, module),
+            training=asked.training,
+            uneven=asked.uneven,
+            microbatches=asked.microbatches,
+        )
         self.best: tuple[Fitter, ShardPlan] | None = None
         self.sets: dict[tuple[Device, ...], float] = {}
         self.without: list[tuple[float, float, str, str]] = []  # meshes without a plan: bytes, limit, mesh, whose
@@ -176,21 +184,11 @@ class MeshSearch:
 
     def solve(self, found: _Problems) -> None:
         """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
-        asked, entry = self.asked, self.module.entry
-        overlaps = self.overlaps(found.mesh)
+        asked, overlaps = self.asked, self.overlaps(found.mesh)
         each = found.seconds / len(overlaps)
         for overlap in overlaps:
             building = now()
-            given = build(
-                self.module,
-                entry,
-                found.mesh,
-                self.context.analyses.get(folding, entry, self.module),
-                training=asked.training,
-                uneven=asked.uneven,
-                microbatches=asked.microbatches,
-                overlap=overlap,
-            )
+            given = self.builder.build(found.mesh, overlap=overlap)
             found.began += now() - building  # building is no search
             plan = solve(
                 given.problem,

@@ -182,17 +182,18 @@ def _programme(
     by_end: dict[int, list[int]] = {}
     for number, block in enumerate(meshes.blocks):
         by_end.setdefault(block.behind, []).append(number)
+    places = sorted({0, meshes.devices, *(block.first for block in meshes.blocks), *by_end})
     # The start, with no units done, has a shape of its own.
     count = len(numbers) + 1
     cells = {(layer, 0): _Cell.empty(count, units) for layer in range(stages + 1)}
     cells[0, 0].value[-1, 0, 0] = 0.0
     for layer in range(1, stages + 1) if stages else range(1):
         below = layer - 1 if stages else 0
-        for d in range(1, meshes.devices + 1):
+        for previous, d in pairwise(places):
             if stages and below == 0:
                 cells.setdefault((0, d), cells[0, 0])
             if gaps:
-                cell = cells[layer, d] = _copy(cells[layer, d - 1])
+                cell = cells[layer, d] = _copy(cells[layer, previous])
             else:
                 cell = cells[layer, d] = _Cell.empty(count, units)
                 cell.value[-1, 0, 0] = cells[layer, 0].value[-1, 0, 0]
@@ -212,20 +213,23 @@ def _programme(
                         rows = (cell.value[at], cell.block[at], cell.start[at], cell.shape[at])
                         advance(number_of, limit, ahead, table.seconds, table.least, came, number, *rows)
                         did("run", units**2)
-    return _traced(cells, meshes, stages, units, count)
+    return _traced(cells, meshes, stages, units, count, places)
 
 
 def _copy(cell: _Cell) -> _Cell:
     return _Cell(cell.value.copy(), cell.block.copy(), cell.start.copy(), cell.shape.copy())
 
 
-def _traced(cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int, units: int, shapes: int) -> Sequenced:
-    """The best plan, from its last stage to its first."""
-    ends = np.array([cells[stages, d].value[:, 0, units] for d in range(meshes.devices + 1)])
+def _traced(
+    cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int, units: int, shapes: int, places: Sequence[int]
+) -> Sequenced:
+    """The best plan, from its last stage to its first; ``places``: numbers of devices that have a cell."""
+    ends = np.array([cells[stages, d].value[:, 0, units] for d in places])
     total = float(ends.min())
     if not math.isfinite(total):
         return Sequenced(total, ())
-    d, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
+    place, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
+    d = places[place]
     layer, j, alike = stages, units, 0
     runs: list[StageRun] = []
     while j:

@@ -100,6 +100,9 @@ class _Reduction:
         self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
         self.places = _places(problem)
         self.known: dict[tuple[object, ...], Floats] = {}
+        self.members: dict[int, Floats] = {}
+        self.wants: dict[tuple[object, ...], tuple[Floats, Integers]] = {}
+        self.together: dict[tuple[object, ...], Floats | None] = {}
 
     def run(self) -> Reduced:
         for _ in range(ROUNDS):
@@ -133,14 +136,12 @@ class _Reduction:
     def difference(self, number: int, side: _Side) -> Floats:
         """``[a, b]``: the least of what ``b`` costs over ``a`` at one value."""
         kind, alive = self.problem.node_kinds[number], self.alive[number]
-        readers = tuple(self.needs(side.kind, port) for port in side.readers)
         if side.result >= 0:
             classes, each = np.unique(kind.makes[side.result][alive], return_inverse=True)
-            found = self.cached(("made", side, classes.tobytes()), lambda: self.made(side, classes, readers))
+            found = self.cached(("made", side, classes.tobytes()), lambda: self.made(side, classes))
         else:
-            rows, each = np.unique(self.wanted(side.kind, number, side.ports), axis=0, return_inverse=True)
-            each = each.reshape(-1)
-            found = self.cached(("read", side, rows.tobytes()), lambda: self.read(side, rows, readers))
+            rows, each = self.wanted(side.kind, (number, side.ports))
+            found = self.cached(("read", side, rows.tobytes()), lambda: self.read(side, rows))
         return found[np.ix_(each, each)]
 
     def cached(self, key: tuple[object, ...], make: object) -> Floats:
@@ -149,19 +150,30 @@ class _Reduction:
             self.known[key] = make()
         return self.known[key]
 
-    def wanted(self, value: int, number: int, ports: Sequence[int]) -> Floats:
-        """``[choice, key]``: which keys of a value the choices of a kind need at ``ports``."""
-        kind, alive = self.problem.node_kinds[number], self.alive[number]
-        table = self.problem.value_kinds[value]
-        members = np.zeros((len(table.needs), table.weights.shape[1]))
-        for need, keys in enumerate(table.needs):
-            members[need, list(keys)] = 1.0
-        found: Floats = np.maximum.reduce([members[kind.reads[port][alive]] for port in ports])
-        return found
+    def wanted(self, value: int, port: Port) -> tuple[Floats, Integers]:
+        """``[need, key]``: which keys of a value the distinct needs of a reader have; and the need of each of its choices."""
+        number, ports = port
+        kind, alive, table = self.problem.node_kinds[number], self.alive[number], self.problem.value_kinds[value]
+        key = (value, port, len(alive))  # choices only go
+        if key not in self.wants:
+            if value not in self.members:
+                members = self.members[value] = np.zeros((len(table.needs), table.weights.shape[1]))
+                for need, keys in enumerate(table.needs):
+                    members[need, list(keys)] = 1.0
+            columns = [kind.reads[port][alive] for port in ports]
+            code = columns[0]
+            for column in columns[1:]:
+                code = np.unique(code * len(table.needs) + column, return_inverse=True)[1]
+            _, first, each = np.unique(code, return_index=True, return_inverse=True)
+            self.wants[key] = np.maximum.reduce([self.members[value][column[first]] for column in columns]), each
+        return self.wants[key]
 
-    def needs(self, value: int, port: Port) -> Floats:
-        """The distinct sets of keys that a reader may need."""
-        return np.unique(self.wanted(value, *port), axis=0)
+    def unions(self, side: _Side) -> Floats | None:
+        """What the other readers may need together; None where there are too many ways."""
+        key = (side.kind, side.readers, *(len(self.alive[number]) for number, _ in side.readers))
+        if key not in self.together:
+            self.together[key] = _unions([self.wanted(side.kind, port)[0] for port in side.readers])
+        return self.together[key]
 
     def weights(self, side: _Side) -> Floats:
         """Of the sources that the maker can still give."""
@@ -169,25 +181,26 @@ class _Reduction:
         sources = np.unique(self.problem.node_kinds[kind].makes[result][self.alive[kind]])
         return self.problem.value_kinds[side.kind].weights[sources]
 
-    def made(self, side: _Side, sources: Integers, readers: Sequence[Floats]) -> Floats:
+    def made(self, side: _Side, sources: Integers) -> Floats:
         """Between sources, whatever the readers need: each union of needs, or, of many, all that ``b`` might cost less, and
         what it costs more for the reader that makes this most."""
         weights = self.problem.value_kinds[side.kind].weights[sources]
-        if not readers:
+        if not side.readers:
             return np.zeros((len(sources), len(sources)))
-        unions = _unions(readers)
+        unions = self.unions(side)
         if unions is not None:
             return _least(weights @ unions.T)
+        readers = [self.wanted(side.kind, port)[0] for port in side.readers]
         more = weights[None, :, :] - weights[:, None, :]
         could = np.maximum.reduce([table.max(axis=0) for table in readers])
         less = np.minimum(more, 0.0) @ could
         dearer = np.maximum(more, 0.0)
         return np.asarray(less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0))
 
-    def read(self, side: _Side, rows: Floats, others: Sequence[Floats]) -> Floats:
+    def read(self, side: _Side, rows: Floats) -> Floats:
         """Between sets of needed keys, whatever the source and what others need anyway."""
         weights = self.weights(side)
-        unions = _unions(others) if others else np.zeros((1, rows.shape[1]))
+        unions = self.unions(side) if side.readers else np.zeros((1, rows.shape[1]))
         if unions is None or len(unions) * len(rows) ** 2 * len(weights) > MOST_SUMS:
             extra = rows[:, None, :] * (1.0 - rows[None, :, :])
             return np.asarray(-np.max(extra @ weights.T, axis=-1))
@@ -211,7 +224,11 @@ def _unions(readers: Sequence[Floats]) -> Floats | None:
     for table in readers[1:]:
         if len(found) * len(table) > 16 * MOST_UNIONS:
             return None
-        found = np.unique(np.maximum(found[:, None, :], table[None, :, :]).reshape(-1, found.shape[1]), axis=0)
+        either = np.maximum(found[:, None, :], table[None, :, :]).reshape(-1, found.shape[1])
+        first: dict[bytes, int] = {}
+        for number, row in enumerate(np.packbits(either > 0, axis=1)):
+            first.setdefault(row.tobytes(), number)
+        found = either[list(first.values())]
         if len(found) > MOST_UNIONS:
             return None
     return found if len(found) <= MOST_UNIONS else None

@@ -260,7 +260,7 @@ class ShardPass(Pass):
         incumbent; and a bound of all such plans."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
-        meshes = submeshes(topology, net, sizes, whole=self.whole)
+        meshes = submeshes(topology, net, sizes, whole=self.whole, stages=self.stages)
 
         def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
             return StageSearch(

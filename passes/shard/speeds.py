@@ -63,7 +63,7 @@ def _is_share(text: str) -> bool:
 
 def lowest(along: Along) -> Along:
     """In lowest terms; empty where all are equal."""
-    found = tuple(tuple(share // math.gcd(*axis) for share in axis) for axis in along)
+    found = tuple(tuple(share // common for share in axis) for axis in along for common in (math.gcd(*axis),))
     return found if any(max(axis) > 1 for axis in found) else ()
 
 

@@ -17,6 +17,11 @@ from ir.topology import Topology
 from passes.model.network import Network
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, shapes
 
+MOST_DEVICES = 64
+"""Devices up to which a block of each size begins at every device or host."""
+FEW = "each from a multiple of its size on"
+"""Which blocks there are of more devices than that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -37,9 +42,11 @@ class Submeshes:
     forms: tuple[DeviceMesh, ...]
 
 
-def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = (), *, whole: bool = True) -> Submeshes:
-    """The blocks of ``topology``; with ``sizes``: meshes of that shape, one behind the other from the first device on;
-    ``whole``: with the one of all devices."""
+def submeshes(
+    topology: Topology, net: Network, sizes: tuple[int, ...] = (), *, whole: bool = True, stages: int = 0
+) -> Submeshes:
+    """The blocks of ``topology`` for so many stages (0: any number); with ``sizes``: meshes of that shape, one behind the other
+    from the first device on; ``whole``: with the one of all devices."""
     count = len(topology.devices)
     forms: dict[DeviceMesh, int] = {}
     blocks = []
@@ -47,7 +54,7 @@ def submeshes(topology: Topology, net: Network, sizes: tuple[int, ...] = (), *, 
         every = math.prod(sizes)
         places = [(first, every) for first in range(0, count - every + 1, every)]
     else:
-        places = block_places(topology)
+        places = block_places(topology, stages)
     for first, size in places:
         if size == count and not whole:
             continue
@@ -75,23 +82,32 @@ def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
     return Submeshes(meshes.devices, blocks, tuple(meshes.forms[form] for form in numbers))
 
 
-def block_places(topology: Topology) -> list[tuple[int, int]]:
-    """First device and size of every block."""
+def few(topology: Topology) -> bool:
+    """Whether there are so many devices that not all blocks are searched."""
+    return len(topology.devices) > MOST_DEVICES
+
+
+def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
+    """First device and size of every block; of many devices those that begin, in their host or among the hosts, at a multiple of
+    their size, and hold at least one device in ``MOST_DEVICES``, or a whole host, or what ``stages`` leave for each."""
     hosts: list[tuple[int, int]] = []
     first = 0
     for _, members in groupby(topology.devices, key=lambda device: device.host):
         size = len(list(members))
         hosts.append((first, size))
         first += size
+    aligned, least = few(topology), first / max(MOST_DEVICES, stages)
     found: set[tuple[int, int]] = set()
     for start, size in hosts:
         for part in range(1, size + 1):
-            if size % part == 0:
-                found.update((start + offset, part) for offset in range(size - part + 1))
+            if size % part == 0 and not (aligned and part < min(least, size)):
+                found.update((start + offset, part) for offset in range(0, size - part + 1, part if aligned else 1))
     for some in range(2, len(hosts) + 1):
         if len(hosts) % some == 0:
-            for i in range(len(hosts) - some + 1):
-                found.add((hosts[i][0], sum(size for _, size in hosts[i : i + some])))
+            for i in range(0, len(hosts) - some + 1, some if aligned else 1):
+                size = sum(size for _, size in hosts[i : i + some])
+                if not (aligned and size < least):
+                    found.add((hosts[i][0], size))
     return sorted(found)
 
 
@@ -104,4 +120,4 @@ def _alike(mesh: DeviceMesh) -> bool:
     return (one.rings, one.exchanges) == (two.rings, two.exchanges)
 
 
-__all__ = ["Block", "Submeshes", "block_places", "of_shape", "submeshes"]
+__all__ = ["FEW", "Block", "Submeshes", "block_places", "few", "of_shape", "submeshes"]
