@@ -297,6 +297,12 @@ def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
     assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages on meshes: {told}"
 
 
+def test_of_many_devices_a_plan_says_where_its_blocks_may_begin(tmp_path: Path) -> None:
+    """Blocks of more than 64 devices begin at multiples of their sizes."""
+    plan = compiled(tmp_path, "zoo:mlp,hidden=16,layers=2,batch=72", "preset:cpu-72,cores=72").plan
+    assert "each from a multiple of its size on (no others are searched)" in dict(plan.certificate)["meshes"]
+
+
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (

@@ -15,6 +15,7 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Mesh
 from ir.opdefs import COLLECTIVES, RESHARD_STEPS
 from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
+from passes.model import exchange
 from passes.model.exchange import BUCKET, LAST, Speed, buckets, exchanges, exposed, rings
 from passes.model.network import Network, network
 from passes.model.spmd.count import _Traffic
@@ -97,6 +98,20 @@ def machines(draw: st.DrawFn) -> Topology:
     devices = tuple(Device(point, "chip", f"h{i // block}") for i, point in enumerate(points))
     hosts = tuple(map(Host, dict.fromkeys(device.host for device in devices)))
     return Topology("@any", (CHIP,), hosts, devices, tuple(map(Switch, names)), tuple(found))
+
+
+@given(machines())
+def test_routes_between_classes_of_devices_stand_for_all(topology: Topology) -> None:
+    """Devices that can be exchanged have routes alike, and of a large group only one for each pair of classes is looked at."""
+    names = [device.name for device in topology.devices]
+    net = network(topology)
+    for groups in ([names], [names[::2], names[1::2]] if len(names) % 2 == 0 else [names]):
+        every = exchanges(net, groups)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exchange, "MOST_PAIRS", 0)
+            some = exchanges(net, groups)
+        assert some == every
+        assert dict(some.media) == pytest.approx(dict(every.media))
 
 
 def cut_seconds(topology: Topology, groups: Sequence[Sequence[str]], kind: str, nbytes: float) -> float:
