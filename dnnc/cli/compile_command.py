@@ -154,7 +154,8 @@ def compile_(
         str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes ('dnnc passes') instead of the default ones.")
     ] = "",
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search of a kind of plan; the gap stays stated.")
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.0, help="Longest search, by the clock (default: its work is counted)."),
     ] = None,
     inputs: Annotated[
         Path | None,
