@@ -88,8 +88,8 @@ def few(topology: Topology) -> bool:
 
 
 def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
-    """First device and size of every block; of many devices those that begin, in their host or among the hosts, at a multiple
-    of their size, and hold at least one device in ``MOST_DEVICES``, or a whole host, or what ``stages`` leave for each."""
+    """First device and size of every block. Of many devices: blocks that begin, in their host or among the hosts, at a multiple
+    of their size, and hold a whole host or one in ``MOST_DEVICES`` of all devices (in ``stages``, where these are more)."""
     hosts: list[tuple[int, int]] = []
     first = 0
     for _, members in groupby(topology.devices, key=lambda device: device.host):
