@@ -29,7 +29,7 @@ from ir.objectives import THROUGHPUT
 from ir.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
-from passes.model.work import within
+from passes.model.work import clock_left, is_over, within
 
 if TYPE_CHECKING:
     from passes.shard import ShardPass
@@ -106,7 +106,7 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
         return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
     from passes.shard.submeshes import FEW, block_places, few
 
-    sizes = sorted({size for _, size in block_places(topology)})
+    sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})
     if len(sizes) == len(topology.devices):
         return ""
     *most, last = map(str, sizes)
@@ -174,22 +174,36 @@ class KindSearch:
         """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits,
         proven where it is of all kinds."""
         first = pipelines[0]
-        ends = math.inf if self.time_limit is None else time.perf_counter() + self.time_limit
         if len(pipelines) == 1:
             module = self.planned(first, module, self.context, 0, self.time_limit)
             return self.passes(first, module, self.context, _planned(first), len(first)), first
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
+        with within(self.time_limit):
+            best, faults = self.best(pipelines, module, shared)
+        if best.module is None:
+            error, bound = faults[min(faults)], best.incumbent.bound
+            error.proven, error.bound = bound == math.inf, bound
+            raise error
+        self.context.sink.diagnostics.extend(best.warnings.diagnostics)
+        plan = best.module.first(Plan)
+        assert plan is not None
+        planned = best.module.replace(plan, best.told)
+        return self.passes(best.pipeline, planned, self.context, _planned(best.pipeline), len(best.pipeline)), best.pipeline
+
+    def best(self, pipelines: Sequence[tuple[Pass, ...]], module: Module, shared: int) -> tuple[_Best, dict[int, Infeasible]]:
+        """The best plan of all pipelines, whose ``shared`` first passes made the module; the errors of those without one."""
         best: _Best | None = None
         faults: dict[int, Infeasible] = {}
         for number, pipeline in enumerate(_in_turn(pipelines)):
-            if best is not None and best.module is not None and (self.interrupted or time.perf_counter() > ends):
-                self.context.count("kinds", cut=int(not self.interrupted))
+            if best is not None and best.module is not None and (self.interrupted or is_over()):
+                if not self.interrupted:
+                    self.context.count("kinds", cut=1)
                 _kept(best, pipeline, 0.0)
                 continue
             try:
-                left = None if self.time_limit is None else (ends - time.perf_counter()) / (len(pipelines) - number)
+                left = None if self.time_limit is None else clock_left() / (len(pipelines) - number)
                 best = self.better(pipeline, module, shared, best, left)
             except Infeasible as error:
                 faults[pipelines.index(pipeline)] = error
@@ -200,15 +214,7 @@ class KindSearch:
                 _kept(best, pipeline, 0.0)
                 self.context.count("kinds", interrupted=1)
         assert best is not None
-        if best.module is None:
-            fault, bound = faults[min(faults)], best.incumbent.bound
-            fault.proven, fault.bound = bound == math.inf, bound
-            raise fault
-        self.context.sink.diagnostics.extend(best.warnings.diagnostics)
-        plan = best.module.first(Plan)
-        assert plan is not None
-        planned = best.module.replace(plan, best.told)
-        return self.passes(best.pipeline, planned, self.context, _planned(best.pipeline), len(best.pipeline)), best.pipeline
+        return best, faults
 
     @property
     def interrupted(self) -> bool:

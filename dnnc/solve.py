@@ -184,6 +184,7 @@ def solve_file(
     progress("load the search", None)
     import_module("passes.model.stages.lattice.walk_kernels")  # half a second, of numba: no part of any search
     loaded = time.perf_counter()
+    asked = options.time_limit
     rows = compare_all(module, objective, options, progress) if options.compare else ()
     if rows and options.time_limit is not None:
         left = options.time_limit - (time.perf_counter() - loaded)
@@ -194,7 +195,7 @@ def solve_file(
                 method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
             )
         if limit.cut:
-            warn_of_cut(sink, options.time_limit)
+            warn_of_cut(sink, asked)
     except Infeasible as error:
         status = "infeasible" if error.proven else "unknown"
         exact = Row(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)

@@ -46,10 +46,13 @@ LATE = 1e9
 
 @dataclass(slots=True)
 class Limit:
-    """A person's time limit: ``ends`` as ``time.perf_counter`` tells it; whether it ``cut`` a search."""
+    """A person's time limit: ``ends`` as ``time.perf_counter`` tells it; whether it ``cut`` a search; the limit ``around`` it,
+    and whether it is that one that ends."""
 
     ends: float = math.inf
     cut: bool = False
+    around: Limit | None = None
+    inherits: bool = False
 
 
 @dataclass(slots=True)
@@ -80,7 +83,9 @@ def now() -> float:
 
 def is_over() -> bool:
     """Whether a time limit is over: no further search is begun where there is a plan."""
-    return clock_left() <= 0
+    over = clock_left() <= 0
+    _COUNTER.limit.cut |= over
+    return over
 
 
 def clock_left() -> float:
@@ -89,27 +94,32 @@ def clock_left() -> float:
 
 
 def compiled_for(seconds: float) -> None:
-    """Moves the end of the time limit by seconds in which a kernel was compiled."""
-    _COUNTER.limit.ends += seconds
+    """Moves the ends of all time limits by seconds in which a kernel was compiled."""
+    limit: Limit | None = _COUNTER.limit
+    while limit is not None:
+        limit.ends += seconds
+        limit = limit.around
 
 
 @contextmanager
 def within(seconds: float | None) -> Iterator[Limit]:
     """Limits what runs inside to ``seconds`` of a clock, None for no limit, and to the limit around it."""
     before, late = _COUNTER.limit, _COUNTER.late
-    limit = Limit(min(before.ends, math.inf if seconds is None else time.perf_counter() + seconds))
+    ends = math.inf if seconds is None else time.perf_counter() + seconds
+    limit = Limit(min(before.ends, ends), around=before, inherits=before.ends <= ends)
     _COUNTER.limit = limit
     try:
         yield limit
     finally:
-        before.cut = before.cut or (limit.cut and limit.ends == before.ends)
+        before.cut = before.cut or (limit.cut and limit.inherits)
         _COUNTER.limit, _COUNTER.late = before, late
 
 
 @contextmanager
 def unlimited() -> Iterator[None]:
     """Lifts the limit from what runs inside: without it there would be no plan at all."""
-    before, _COUNTER.limit = _COUNTER.limit, Limit()
+    before = _COUNTER.limit
+    _COUNTER.limit = Limit(around=before)
     try:
         yield
     finally:

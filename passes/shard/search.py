@@ -193,7 +193,9 @@ def _counted(
         guess = low + part * (high - low)
         rest = without_dearer(left, search, price, guess, memory, ends)
         try:
-            fronts = Fronts(FoldedSearch(rest.problem, budget, shared=True), price, memory, guess)
+            between = FoldedSearch(rest.problem, budget, shared=True)
+            between.until = ends
+            fronts = Fronts(between, price, memory, guess)
         except TooManyError:
             break
         for choices in fronts.fitting():

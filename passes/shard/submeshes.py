@@ -89,14 +89,15 @@ def few(topology: Topology) -> bool:
 
 def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
     """First device and size of every block. Of many devices: blocks that begin, in their host or among the hosts, at a multiple
-    of their size, and hold a whole host or one in ``MOST_DEVICES`` of all devices (in ``stages``, where these are more)."""
+    of their size, and hold a whole host or one in ``MOST_DEVICES`` of all devices; for exactly so many ``stages`` of any
+    size, since larger ones may be too few."""
     hosts: list[tuple[int, int]] = []
     first = 0
     for _, members in groupby(topology.devices, key=lambda device: device.host):
         size = len(list(members))
         hosts.append((first, size))
         first += size
-    aligned, least = few(topology), first / max(MOST_DEVICES, stages)
+    aligned, least = few(topology), 0.0 if stages else first / MOST_DEVICES
     found: set[tuple[int, int]] = set()
     for start, size in hosts:
         for part in range(1, size + 1):

@@ -303,6 +303,14 @@ def test_of_many_devices_a_plan_says_where_its_blocks_may_begin(tmp_path: Path) 
     assert "each from a multiple of its size on (no others are searched)" in dict(plan.certificate)["meshes"]
 
 
+@pytest.mark.slow
+def test_many_stages_on_many_devices_have_blocks_that_are_small_enough(tmp_path: Path) -> None:
+    """Blocks of two devices and more alone had left 48 places for 60 stages, and the plan had been called impossible."""
+    model = "zoo:mlp,layers=70,hidden=64,batch=8"
+    plan = compiled(tmp_path, model, "preset:12xh200x8", mesh="auto", stages=60).plan
+    assert len(plan.stages) == 60
+
+
 def test_plans_without_meshes_do_not_load_their_search(tmp_path: Path) -> None:
     """The sentence on sizes of mesh had loaded it for every plan."""
     code = (

@@ -67,7 +67,7 @@ FIRST_SHARE = 0.6
 
 
 def solve_any(*arguments: Any, **options: Any) -> AnySolution:
-    """``any_split.solve_any``, imported where it is asked for, as all that most plans do not need."""
+    """``assignment.solver.solve_any``, imported where it is asked for, as all that most plans do not need."""
     from passes.partition.assignment import solver
 
     return solver.solve_any(*arguments, **options)
@@ -523,7 +523,7 @@ class PartitionPass(Pass):
             live = _with_live(tightened.live, entry, asked.groups, large)
             if left > _ROUNDS and (live > tightened.live).any():
                 found = again(tightened := replace(tightened, live=live))
-            elif left >= _ROUNDS:
+            elif left >= _ROUNDS and tightened is not safe:
                 found = again(tightened := safe)
             else:
                 kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))

@@ -67,10 +67,14 @@ def test_without_a_limit_there_is_none_inside_either() -> None:
 
 
 def test_compilation_is_no_part_of_a_limit() -> None:
-    with within(0.001):
-        time.sleep(0.002)
-        compiled_for(10.0)
+    with within(0.001) as outer:
+        with within(0.001) as inner:
+            time.sleep(0.002)
+            compiled_for(10.0)
+            assert not is_over()
         assert not is_over()
+    assert not outer.cut
+    assert not inner.cut
 
 
 @pytest.mark.slow
