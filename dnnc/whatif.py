@@ -21,7 +21,7 @@ from dnnc.kinds import NO_MESH, KindSearch, mesh_sizes, with_one_mesh
 from dnnc.machine import is_local, machines_of
 from dnnc.machine.subsets import Part, parts, with_more
 from dnnc.machine.subsets import restricted as without_others
-from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile
+from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
 from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.module import Module, Plan
 from ir.objectives import THROUGHPUT, objective_of
@@ -104,7 +104,7 @@ class WhatIf:
 
 @dataclass(slots=True)
 class _Search:
-    """Plans one model on many topologies. ``plans``: rows that have one."""
+    """Plans one model on many topologies. ``plans``: rows that have one; whether a time limit ``cut`` any of the searches."""
 
     options: CompileOptions
     module: Module
@@ -112,6 +112,7 @@ class _Search:
     progress: Progress
     plans: list[Row] = field(default_factory=list)
     bound: float = 0.0
+    cut: bool = False
 
     @property
     def may_idle(self) -> bool:
@@ -169,6 +170,7 @@ class _Search:
         module, _ = KindSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
             self.pipelines(topology), module
         )
+        self.cut |= bool(context.statistics.get("kinds", {}).get("cut"))
         plan = module.first(Plan)
         assert plan is not None
         if any(counted.get("interrupted") for counted in context.statistics.values()):
@@ -207,6 +209,8 @@ def what_if(
     for text, machines, names in larger:
         row = search.row(machines, shared=False)
         more.append(replace(row, added=names, added_type=text))
+    if search.cut:
+        warn_of_cut(sink, options.time_limit)
     return WhatIf(
         topology, options.objective or search.options.objective or THROUGHPUT.name, whole, found, tuple(more), left_out
     )

@@ -62,7 +62,7 @@ class PlacePass(Pass):
 
     ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages, or of
     more pairs of replicas that send to each other, proportionally fewer, so that the time stays alike. ``time_limit``: seconds
-    of the search, for machines that are slower than that asks for.
+    of counted work (``passes.model.work``).
     """
 
     name: ClassVar[str] = "place"

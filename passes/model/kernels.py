@@ -100,7 +100,7 @@ events.register("numba:compiler_lock", _Compiling())
 
 
 def compiled(function: F) -> F:
-    """``numba.njit(cache=True)``, typed."""
+    """The function compiled when it is first called, by ``numba.njit``, and kept in a cache."""
     jit: Any = numba.njit(nogil=True)
     result: Any = jit(function)
     if not numba.config.DISABLE_JIT:

@@ -8,9 +8,8 @@ choice needs beyond the least one of its node, a plan within the limit takes at 
     seconds >= min over k <= most of (least of seconds + price * rest over plans that take k units) - price * rest left,
 
 where the *rest* is what units round away, and no more of it is left than the limit has beyond ``k`` units, nor than choices
-have in all. Fronts are added by
-(min, +) convolution. Entries that no plan of at most ``target`` takes, as the way back through the same elimination at the same
-price tells (``marginals``), are left out; the result is then a bound of the plans up to the target only.
+have in all. Fronts are added by (min, +) convolution. An entry is left out where every plan that takes it costs more than
+``target`` at this price (``marginals``); the result then bounds the plans up to the target only.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from passes.model.work import did
+from passes.model.work import did, now
 from passes.shard.elimination import PIECE, Eliminated, Factor, Scope, join
 from passes.shard.folded import FoldedSearch, Step
 from passes.shard.marginals import Marginals, outside_powers
@@ -37,7 +36,7 @@ SLACK = 1e-9
 
 
 class TooManyError(Exception):
-    """A table has too many entries that could be of a plan within the target."""
+    """A table has too many entries that could be of a plan within the target, or time is over."""
 
 
 Front = Floats
@@ -80,6 +79,7 @@ class _Tree:
     paid: Floats
     """``[k]``: the price of ``k`` units."""
     target: float
+    ends: float
     tables: dict[int, Table] = field(default_factory=dict)
 
     def fronts(self, factors: Sequence[Factor], scope: Scope, entry: tuple[int, ...]) -> list[Front] | None:
@@ -119,6 +119,7 @@ class _Tree:
         the rest costs at least."""
         found: Table = {}
         for entry in self.entries(factors, scope, outside):
+            self.in_time()
             fronts = self.fronts(factors, scope, entry)
             if fronts is not None:
                 front = added(fronts)[-1]
@@ -128,6 +129,11 @@ class _Tree:
         none = (0,) * (len(scope) - kept)
         pruned = ((entry, self.pruned(front, float(around[(*entry, *none)]))) for entry, front in found.items())
         return {entry: front for entry, front in pruned if np.isfinite(front).any()}
+
+    def in_time(self) -> None:
+        """Raises TooManyError once time is over."""
+        if now() > self.ends:
+            raise TooManyError
 
     def pruned(self, front: Front, outside: float) -> Front:
         """Without what is no better than with fewer units, or beyond the target."""
@@ -205,7 +211,7 @@ class Fronts:
         outer = Marginals(model.sizes, keep=True)
         outer.through(self.solved.outer, (), np.zeros(()), self.solved.whole)
         units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
-        self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target)
+        self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target, search.until)
         self.inner: list[_Tree] = []
         self.powers: list[dict[int, Table]] = []
         for step, whole in zip(self.solved.steps, self.solved.whole, strict=True):
@@ -235,7 +241,7 @@ class Fronts:
         here = around[id(single)][1]
         marginals = Marginals(sizes, keep=True)
         marginals.through(step.inner, kept, here.reshape([sizes[v] for v in kept]))
-        tree = _Tree(sizes, marginals.outside, outer.units_of, outer.paid, outer.target)
+        tree = _Tree(sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
         tree.through(step.inner)
         table = tree.sum(step.inner.left, kept, here.reshape([sizes[v] for v in kept]), len(kept))
         shape = step.powers.table.shape
@@ -263,6 +269,7 @@ class Fronts:
             following.setdefault((u, middle), []).append((last, front))
         found: Table = {}
         for (u, first, middle), front in left.items():
+            self.outer.in_time()
             for last, other in following.get((u, middle), ()):
                 total = added([front, other])[-1]
                 known = found.get((u, first, last))

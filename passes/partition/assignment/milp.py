@@ -32,12 +32,13 @@ from passes.partition.heuristics.local_search import Sides, kind_of
 @dataclass(frozen=True)
 class MilpResult:
     """``status``: ``optimal`` (``gap`` reached), ``feasible``, ``infeasible`` (no plan at or below ``below``) or ``unknown``.
-    ``stages`` lists (kind, nodes) of each slot that holds nodes."""
+    ``stages`` lists (kind, nodes) of each slot that holds nodes. ``fault``: how the process that solved it died, if it did."""
 
     status: str
     stages: tuple[tuple[int, tuple[int, ...]], ...] | None
     bound: float
     nodes: int
+    fault: str = ""
 
 
 def solve_milp(

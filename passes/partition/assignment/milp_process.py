@@ -62,7 +62,7 @@ def solve_apart(
     question = {"problem": _told(problem), "below": below, "seconds": min(seconds, 1e9), "gap": gap}
     if sides is not None:
         question["sides"] = [sides.seconds.tolist(), sides.side.tolist()]
-    value, bound = math.inf, 0.0
+    value, bound, fault = math.inf, 0.0, ""
     with subprocess.Popen(
         module_command(__name__),
         stdin=subprocess.PIPE,
@@ -81,6 +81,7 @@ def solve_apart(
                     continue
                 line = process.stdout.readline()
                 if not line:
+                    fault = f"its process ended with {process.wait()} and no answer"
                     break
                 row = json.loads(line)
                 if "status" in row:
@@ -90,10 +91,10 @@ def solve_apart(
                     return MilpResult(row["status"], stages, row["bound"], row["nodes"])
                 value, bound = row["value"], max(bound, row["known"])
         except BrokenPipeError:
-            pass  # it died before it had read everything
+            fault = f"its process ended with {process.wait()} before it had read the question"
         finally:
             process.kill()
-    return MilpResult("unknown", None, bound, 0)
+    return MilpResult("unknown", None, bound, 0, fault)
 
 
 def answer() -> None:

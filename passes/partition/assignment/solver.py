@@ -241,10 +241,10 @@ class _Search(Anytime):
             step = steps[0] if steps else DISTINCT
             if steps and self.bound >= value * (1 - step) * (1 - DISTINCT):
                 steps.pop(0)
-            elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, value, seconds):
+            elif not self._trial(value * (1 - step) if math.isfinite(value) else math.inf, seconds):
                 return
 
-    def _trial(self, below: float, value: float, seconds: float) -> bool:
+    def _trial(self, below: float, seconds: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
         from passes.partition.assignment.milp_process import solve_watched
 
@@ -257,6 +257,8 @@ class _Search(Anytime):
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
         result = solve_watched(reduced, below=below, seconds=min(seconds, self.left()), gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
+        if result.fault:
+            self.reason = f"{self.reason}; mixed-integer programme: {result.fault}"
         if result.status == "infeasible" and math.isinf(below):
             self.infeasible = True
             self.reason = "mixed-integer programme: no assignment satisfies every constraint"

@@ -129,8 +129,8 @@ class PartitionPass(Pass):
     (empty: as 1F1B; ``passes.model.timeline.families``). ``chunks``: stages on each device of a training step, put there in
     ``chunk_order``, ``loop`` or ``v`` (1: one, on any). ``max_ideals``, ``max_pairs``: ideals walked over and pairs of them
     tested before the search turns to those near a good order. ``memory``: MiB that the search may hold. ``time_limit``:
-    seconds. ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run. ``hosts``: look
-    for plans that are better where links between hosts are slower than inside.
+    seconds of counted work. ``anytime``: an interrupt from the keyboard ends the search with its best plan instead of the run.
+    ``hosts``: look for plans that are better where links between hosts are slower than inside.
     """
 
     name: ClassVar[str] = "partition"

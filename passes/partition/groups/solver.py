@@ -46,7 +46,7 @@ MOST_STEPS = 300_000_000
 MOST_WORDS = 8_000_000
 """Eight-byte words of a family and of the sweeps over it."""
 SLICE = 2_000_000
-"""Pairs between two looks at the clock."""
+"""Pairs between two looks at the work done."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ SCHEDULES = ((0.003, 8e-5, 0.01), (0.05, 5e-5, 0.005), (0.01, 3e-5, 0.01))
 """First and last temperature, and how far below the best the trial value is, all relative to the best; in turn, since which
 serves best differs by problem."""
 SLICE = 400_000
-"""Of work between two looks at the clock: a proposal counts one and the mean degree of a node."""
+"""Of work between two looks at all that is done: a proposal counts one and the mean degree of a node."""
 
 
 def kind_of(problem: Problem) -> tuple[int, ...]:

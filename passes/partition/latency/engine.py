@@ -26,7 +26,7 @@ from passes.partition.latency.reduce import Free, Reduced, expanded
 HUGE = 1 << 62
 """Stands for no memory limit."""
 WORK = 200_000
-"""Steps of a kernel between two looks at the clock: some tenths of a second."""
+"""Steps of a kernel between two looks at the work done: some tenths of a second."""
 RATES = 4
 """Rates of tolls on memory; see ``kernels.toll``."""
 PRICE_STEPS = 100_000_000

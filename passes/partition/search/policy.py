@@ -14,7 +14,7 @@ class Policy:
     """See the module."""
 
     ideals_per_second: int = 500_000
-    """What a slow machine walks over and stores: nothing stops a walk, so its length keeps the time limit."""
+    """Ideals that are walked over and stored in a second: nothing stops a walk, so its length keeps the time limit."""
     wide: int = 4_096
     """Nodes times devices from which on a plan of one stage comes before the first order: it bounds what that one tries."""
     few: int = 4_000

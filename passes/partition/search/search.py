@@ -98,7 +98,7 @@ class Search(Anytime):
         return self.tight() or self.bound >= self.budget.beaten
 
     def _visits(self) -> int:
-        """Ideals that one walk may meet: the budget's, unless the time left would not do even on a fast machine."""
+        """Ideals that one walk may meet: the budget's, or fewer, where less time is left than these take."""
         return min(self.budget.ideals, int(max(self.left(), 0.1) * POLICY.ideals_per_second))
 
     def _keep_on(self, phase: str, until: float, budgets: int = 1) -> KeepOn:

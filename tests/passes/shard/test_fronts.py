@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from passes.model.work import now
 from passes.shard import solve
 from passes.shard.folded import FoldedSearch
 from passes.shard.fronts import Fronts, TooManyError
@@ -18,6 +19,7 @@ def test_no_bound_is_above_the_best_plan(seed: int) -> None:
     problem = random_layers(seed, 3, 2)
     sizes = [problem.node(node).memory for node in range(problem.size)]
     least, most = (sum(float(f(one)) for one in sizes) for f in (min, max))
+    bounded = 0
     for part in (0.0, 0.3, 0.6):
         limit = least + part * (most - least)
         best = brute_force(problem, limit)
@@ -26,10 +28,22 @@ def test_no_bound_is_above_the_best_plan(seed: int) -> None:
                 fronts = Fronts(FoldedSearch(problem, shared=True), price, limit, best)
             except TooManyError:
                 continue
+            bounded += 1
             assert fronts.bound <= best * (1 + 1e-9)
             for choices in fronts.fitting():
                 assert problem.memory(choices) <= limit
                 assert problem.cost(choices) >= best * (1 - 1e-9)
+    assert bounded
+
+
+def test_no_fronts_are_made_once_time_is_over() -> None:
+    problem = random_layers(1, 3, 2)
+    search = FoldedSearch(problem, shared=True)
+    limit = sum(float(problem.node(node).memory.max()) for node in range(problem.size))
+    assert Fronts(search, 0.3, limit, 1e9).bound < 1e9
+    search.until = now() - 1.0
+    with pytest.raises(TooManyError):
+        Fronts(search, 0.3, limit, 1e9)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, plan_costs, violations
+from passes.partition.assignment import milp_process
 from passes.partition.assignment.milp import heaviest, solve_milp
 from passes.partition.assignment.milp_process import solve_apart
 from passes.partition.heuristics.local_search import sided_value
@@ -153,6 +155,15 @@ def test_a_process_apart_ends_at_once() -> None:
     )
     assert (result.status, result.stages) == ("unknown", None)
     assert len(asked) == 3
+
+
+def test_a_process_apart_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its death had looked like a programme that could not tell."""
+    problem = random_problem(3)
+    monkeypatch.setattr(milp_process, "module_command", lambda name: [sys.executable, "-c", "import sys; sys.exit(9)"])
+    result = solve_apart(problem, below=math.inf, seconds=600.0, gap=0.0, watch=lambda value, bound: True)
+    assert (result.status, result.stages) == ("unknown", None)
+    assert "its process ended with 9" in result.fault
 
 
 APART = """
