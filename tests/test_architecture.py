@@ -131,9 +131,10 @@ def test_no_circle_of_rooms() -> None:
     assert not circles, f"each room of a circle needs all others; move what they share below them: {circles}"
 
 
-def test_rooms_of_partition_are_small_and_stacked() -> None:
-    """Its sub-packages have a dozen entries each at most, and no circle of imports joins them."""
-    folder = ROOT / "passes/partition"
+@pytest.mark.parametrize("searching", ["partition", "shard"])
+def test_rooms_of_searches_are_small_and_stacked(searching: str) -> None:
+    """Their sub-packages have a dozen entries each at most, and no circle of imports joins them."""
+    folder = ROOT / "passes" / searching
     entries = {
         room: [path for path in room.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
         for room in (folder, *(path for path in folder.iterdir() if path.is_dir()))
@@ -144,7 +145,7 @@ def test_rooms_of_partition_are_small_and_stacked() -> None:
         (".".join(name.split(".")[:3]), ".".join(target.split(".")[:3]))
         for name, targets in imported().items()
         for target in targets
-        if name.startswith("passes.partition.") and target.startswith("passes.partition.")
+        if name.startswith(f"passes.{searching}.") and target.startswith(f"passes.{searching}.")
     }
     graph = nx.DiGraph((room, target) for room, target in rooms if room != target)
     circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)

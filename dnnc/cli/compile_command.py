@@ -30,7 +30,7 @@ class Search(StrEnum):
 
 
 class Strategy(StrEnum):
-    """Plans by name (``passes.shard.named``)."""
+    """Plans by name (``passes.shard.mesh.named``)."""
 
     DATA = "data"
     MEGATRON = "megatron"

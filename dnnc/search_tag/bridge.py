@@ -28,7 +28,7 @@ from ir.shares import equal
 from ir.types import Replicate, Type
 from passes.model.graph import reads, topological
 from passes.replay.meshes import ReplayPass
-from passes.shard.build import possible
+from passes.shard.problem.build import possible
 
 Place = tuple[int, ...]
 """Numbers of device groups."""

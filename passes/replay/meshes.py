@@ -46,15 +46,15 @@ from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
 from passes.replay.stated import SHOWN, StatedPass, shortened
-from passes.shard.borders import Border, Cutter
-from passes.shard.build import OVERLAPS, ShardInput, build, possible
-from passes.shard.constants import constants_of
-from passes.shard.decide import choice_of, decisions_of, settled
-from passes.shard.problem import Floats
-from passes.shard.proof import proven_for
-from passes.shard.search import BOUNDING, NoPlanError, solve
+from passes.shard.plan.decide import choice_of, decisions_of, settled
+from passes.shard.plan.proof import proven_for
+from passes.shard.plan.written import written
+from passes.shard.problem.build import OVERLAPS, ShardInput, build, possible
+from passes.shard.problem.constants import constants_of
+from passes.shard.problem.problem import Floats
 from passes.shard.shard_pass import single_value
-from passes.shard.written import written
+from passes.shard.solver.search import BOUNDING, NoPlanError, solve
+from passes.shard.stages.borders import Border, Cutter
 
 GIVEN = "given, not searched for"
 """What a certificate says of a plan that was edited."""

@@ -35,10 +35,10 @@ from passes.model.spmd.reshard_ops import bare_value, keeps, without_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synced_in
 from passes.model.spmd.undecided import undecided
-from passes.shard.build import build
-from passes.shard.decide import decisions_of
-from passes.shard.named import STRATEGIES, UnfitError, named_plan
-from passes.shard.search import NoPlanError, solve
+from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
+from passes.shard.plan.decide import decisions_of
+from passes.shard.problem.build import build
+from passes.shard.solver.search import NoPlanError, solve
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
 """A part of a scope that is a number: layers are called by what stands up to it."""

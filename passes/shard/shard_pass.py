@@ -41,15 +41,15 @@ from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.model.work import now
-from passes.shard.build import ShardInput, build
-from passes.shard.candidates import Candidate, Candidates, candidates
-from passes.shard.named import DATA, STRATEGIES, UnfitError
-from passes.shard.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
-from passes.shard.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
-from passes.shard.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
-from passes.shard.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
-from passes.shard.submeshes import Submeshes, submeshes
-from passes.shard.written import AGREE, written
+from passes.shard.mesh.candidates import Candidate, Candidates, candidates
+from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
+from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
+from passes.shard.mesh.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
+from passes.shard.plan.written import AGREE, written
+from passes.shard.problem.build import ShardInput, build
+from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
+from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
+from passes.shard.stages.submeshes import Submeshes, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"
 MOST_LIMITS = 3

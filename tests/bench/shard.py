@@ -15,7 +15,7 @@ from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.spmd.mesh import Axis, DeviceMesh
 from passes.shard import ShardInput, build, solve
-from passes.shard.search import FoldedSearch
+from passes.shard.solver.search import FoldedSearch
 from tests.bench.machine import header
 from tests.passes.shard.models import prepared
 

@@ -24,8 +24,8 @@ from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.mesh import shapes
 from passes.shard import ShardPass
-from passes.shard.stages import StageSearch
-from passes.shard.submeshes import submeshes
+from passes.shard.stages.stages import StageSearch
+from passes.shard.stages.submeshes import submeshes
 from tests.bench.machine import header
 from tests.passes.shard.models import prepared
 

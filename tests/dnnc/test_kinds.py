@@ -27,8 +27,8 @@ from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import stage_cost
 from passes.shard import ShardPass
-from passes.shard.candidates import Candidate
-from passes.shard.one_mesh import MeshSearch
+from passes.shard.mesh.candidates import Candidate
+from passes.shard.mesh.one_mesh import MeshSearch
 
 MACHINES = """
 version = 1

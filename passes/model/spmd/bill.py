@@ -10,7 +10,7 @@ from ir.facets import Sync
 from passes.model.spmd.reshard import Lies
 
 UNSUMMED = 1e-12
-"""The ``overlap`` (``passes.shard.build``) of a problem that counts no sums of gradients at all, not even of what the backward
+"""The ``overlap`` (``passes.shard.problem.build``) of a problem that counts no sums of gradients, not even of what the backward
 pass makes last: its bound is one of all plans, however members agree on gradients. Not 0, so that of two plans the one with
 fewer sums is found."""
 
@@ -94,7 +94,7 @@ class Bill:
 
     def relaxed(self, overlap: float | None, microbatches: int) -> float:
         """What is left where of the sums that can travel beside a backward pass but the part ``overlap`` counts, and of a
-        step's last backward pass as much less (``passes.shard.build``); None: all counts."""
+        step's last backward pass as much less (``passes.shard.problem.build``); None: all counts."""
         if overlap is None:
             return self.total
         alone = overlap == UNSUMMED

@@ -1,7 +1,7 @@
 """What a sharding costs, counted by a walk over the function: every collective, one by one.
 
 It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. The model is the
-one that ``passes.shard.build`` and ``mesh`` state, spelled out here a second time, so that an error in either shows as a
+one that ``passes.shard.problem.build`` and ``mesh`` state, spelled out here a second time: an error in either shows as a
 difference. A value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
 (``reshard``).
 

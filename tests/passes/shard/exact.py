@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import highspy
 import numpy as np
 
-from passes.shard.problem import ShardProblem
+from passes.shard.problem.problem import ShardProblem
 
 
 def brute_force(problem: ShardProblem, memory: float | None = None) -> float:

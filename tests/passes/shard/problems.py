@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import NodeKind, ShardProblem, ValueKind, ValueNode
 
 
 def random_kinds(random: np.random.Generator, layouts: int, kinds: int, most_reads: int) -> tuple[list[NodeKind], ValueKind]:

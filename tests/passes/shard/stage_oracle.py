@@ -22,10 +22,10 @@ from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.shard import build
-from passes.shard.borders import Border, Cutter
-from passes.shard.problem import ShardProblem
-from passes.shard.submeshes import Block, Submeshes
-from passes.shard.units import units_of
+from passes.shard.problem.problem import ShardProblem
+from passes.shard.stages.borders import Border, Cutter
+from passes.shard.stages.submeshes import Block, Submeshes
+from passes.shard.stages.units import units_of
 from tests.passes.shard.exact import brute_force, integer_programme
 
 FEW = 3000

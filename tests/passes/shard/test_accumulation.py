@@ -22,7 +22,7 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import Bill, Collective, Decisions, price
 from passes.shard import ShardInput, build, decisions_of
-from passes.shard.build import OVERLAPS
+from passes.shard.problem.build import OVERLAPS
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import searched, topology
 

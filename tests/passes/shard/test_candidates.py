@@ -23,8 +23,8 @@ from passes.model.network import network
 from passes.model.parts import whole_parts
 from passes.model.spmd.mesh import mesh_of
 from passes.shard import ShardPass, build
-from passes.shard.candidates import candidates
-from passes.shard.speeds import Speeds
+from passes.shard.mesh.candidates import candidates
+from passes.shard.mesh.speeds import Speeds
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import through
 
@@ -231,7 +231,7 @@ def test_a_set_of_devices_that_is_not_searched_is_bounded(monkeypatch: pytest.Mo
     module = step(6, 256).extend([topology])
     every = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
     assert every.bound == math.inf
-    monkeypatch.setattr("passes.shard.candidates.MOST_PARTS", 1)
+    monkeypatch.setattr("passes.shard.mesh.candidates.MOST_PARTS", 1)
     some = candidates(module, topology, network(topology), training=True, microbatches=1, uneven=False)
     left = {one.devices: one.least for one in every.searched if one.devices not in {other.devices for other in some.searched}}
     assert left

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from passes.shard import build, solve
-from passes.shard.borders import Border, Cutter
-from passes.shard.chains import Chain, parts_of
-from passes.shard.folded import least_memory
-from passes.shard.search import NoPlanError
-from passes.shard.units import Units, units_of
+from passes.shard.elimination.folded import least_memory
+from passes.shard.solver.search import NoPlanError
+from passes.shard.stages.borders import Border, Cutter
+from passes.shard.stages.chains import Chain, parts_of
+from passes.shard.stages.units import Units, units_of
 from tests.passes.shard.models import mesh, prepared
 
 PLAIN = "zoo:gpt2,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.shard import build
-from passes.shard.descent import SLACK, descend
+from passes.shard.solver.descent import SLACK, descend
 from tests.passes.model.spmd.graphs import chained_module, random_module
 from tests.passes.shard.test_fused import mesh
 

@@ -6,8 +6,8 @@ import pytest
 
 from passes.model.work import now
 from passes.shard import solve
-from passes.shard.folded import FoldedSearch
-from passes.shard.fronts import Fronts, TooManyError
+from passes.shard.elimination.folded import FoldedSearch
+from passes.shard.solver.fronts import Fronts, TooManyError
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.models import problem_of
 from tests.passes.shard.problems import random_layers

@@ -19,7 +19,7 @@ from passes.model.spmd.price import price
 from passes.partition import PartitionPass
 from passes.place import PlacePass
 from passes.shard import ShardInput, ShardPass, build, decisions_of, solve, truthful
-from passes.shard.fused import chains_of
+from passes.shard.problem.fused import chains_of
 from tests.passes.model.spmd.graphs import chained_module
 from tests.passes.model.spmd.planning import prepared, through, topology
 from tests.passes.model.spmd.test_models import FAMILIES

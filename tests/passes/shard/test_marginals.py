@@ -7,11 +7,12 @@ import itertools
 import numpy as np
 import pytest
 
-from passes.shard import ShardProblem, search, solve
-from passes.shard.folded import FoldedSearch
-from passes.shard.problem import Floats
-from passes.shard.reduce import whole
-from passes.shard.search import searched
+from passes.shard import ShardProblem, solve
+from passes.shard.elimination.folded import FoldedSearch
+from passes.shard.problem.problem import Floats
+from passes.shard.solver import search
+from passes.shard.solver.reduce import whole
+from passes.shard.solver.search import searched
 from tests.passes.shard.exact import brute_force
 from tests.passes.shard.problems import random_graph, random_layers
 

@@ -27,7 +27,7 @@ from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
 from passes.shard import NoPlanError, ShardInput, ShardPass, alternatives, build, decisions_of, solve
-from passes.shard.written import written
+from passes.shard.plan.written import written
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import lowered, random_plan, searched, through, topology

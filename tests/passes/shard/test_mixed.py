@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from passes.shard import solve
-from passes.shard.mixed import mixed
-from passes.shard.search import FoldedSearch
+from passes.shard.solver.mixed import mixed
+from passes.shard.solver.search import FoldedSearch
 from tests.passes.shard.models import problem_of
 from tests.passes.shard.problems import random_layers
 

@@ -11,7 +11,7 @@ from ir.facets import BackwardTime, Time
 from ir.types import Partial, Shard
 from passes.model.spmd.price import Decisions, price
 from passes.shard import ShardInput, build, decisions_of, solve, truthful
-from passes.shard.search import FoldedSearch
+from passes.shard.solver.search import FoldedSearch
 from tests.passes.shard.exact import integer_programme
 from tests.passes.shard.models import mesh, prepared, problem_of
 

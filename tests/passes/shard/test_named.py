@@ -15,7 +15,7 @@ from ir.types import Replicate, Shard
 from passes.cost import CostPass
 from passes.model.spmd.price import Bill, Decisions, price
 from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve
-from passes.shard.named import UnfitError, activation_sums, named_plan, restricted
+from passes.shard.mesh.named import UnfitError, activation_sums, named_plan, restricted
 from tests.passes.shard.models import mesh, prepared, problem_of
 
 GPT3 = "zoo:gpt3-175b,layers=2,seq=256"

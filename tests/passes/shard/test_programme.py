@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from passes.model.work import now
-from passes.shard import charges, search, solve
-from passes.shard.programme import certified
+from passes.shard import solve
+from passes.shard.elimination import charges
+from passes.shard.solver import search
+from passes.shard.solver.programme import certified
 from tests.passes.shard.exact import brute_force
 from tests.passes.shard.problems import random_graph
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from passes.shard import solve
-from passes.shard.problem import NodeKind, ShardProblem, ValueKind, ValueNode
-from passes.shard.reduce import reduced
+from passes.shard.problem.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.solver.reduce import reduced
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.models import problem_of
 from tests.passes.shard.problems import random_graph, random_layers

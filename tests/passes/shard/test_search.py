@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, charges, search, solve
-from passes.shard.search import FoldedSearch, QuickSearch, searched
+from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
+from passes.shard.elimination import charges
+from passes.shard.solver import search
+from passes.shard.solver.search import FoldedSearch, QuickSearch, searched
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
 

@@ -29,11 +29,11 @@ from passes.model.timeline.simulate import simulate
 from passes.model.timeline.workload import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass
-from passes.shard.borders import Border, Cutter
-from passes.shard.problem import Floats
-from passes.shard.stages import StageSearch
-from passes.shard.submeshes import Block, Submeshes, submeshes
-from passes.shard.units import units_of
+from passes.shard.problem.problem import Floats
+from passes.shard.stages.borders import Border, Cutter
+from passes.shard.stages.stages import StageSearch
+from passes.shard.stages.submeshes import Block, Submeshes, submeshes
+from passes.shard.stages.units import units_of
 from tests.passes.shard.stage_oracle import Oracle, costed
 
 
@@ -373,7 +373,7 @@ def test_units_are_downsets() -> None:
 def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
     from passes.model.spmd.mesh import Axis, DeviceMesh
-    from passes.shard.pipeline import Table, alike, flush, least, shortest
+    from passes.shard.stages.pipeline import Table, alike, flush, least, shortest
 
     blocks: list[Block] = []
     for first in range(devices):

@@ -28,7 +28,7 @@ from passes.model.network import network
 from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.price import price
 from passes.shard import ShardPass, build, decisions_of, truthful
-from passes.shard.written import Staged, written
+from passes.shard.plan.written import Staged, written
 from tests.passes.model.spmd.interpreter import run_lowered
 from tests.passes.running import run
 

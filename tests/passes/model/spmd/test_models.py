@@ -11,7 +11,7 @@ import pytest
 
 from ir.module import Module, Plan
 from passes.model.spmd import count
-from passes.shard.named import STRATEGIES
+from passes.shard.mesh.named import STRATEGIES
 from tests.passes.model.spmd.planning import check_runs, lowered, prepared, random_plan, searched
 from tests.passes.model.spmd.test_random import check_count
 from tests.passes.model.spmd.worked import worked

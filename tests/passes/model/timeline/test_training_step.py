@@ -25,7 +25,7 @@ from passes.model.timeline.families import step
 from passes.model.timeline.simulate import run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, workload
 from passes.shard import build, decisions_of, named_plan
-from passes.shard.written import written
+from passes.shard.plan.written import written
 from tests.passes.shard.models import prepared
 from tests.passes.shard.test_stages import SMALL, sharded
 

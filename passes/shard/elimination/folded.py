@@ -1,0 +1,281 @@
+"""One search over the folded graph at a price of memory: outside of runs plain elimination, a run of equal copies a power.
+
+Outside of runs, factors are eliminated as they are. A run of equal copies is one step, raised to a power: it eliminates one
+copy but for what crosses to its neighbours and what all copies share, so the state of a power is what crosses. The way back
+gives each copy its own choices; they are not tied. The cost of a search grows with the logarithm of the number of copies, that
+of writing the choices down with their number.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, eliminate, join
+from passes.shard.elimination.marginals import Marginals, outside_step
+from passes.shard.elimination.model import Charges, Model, Owned
+from passes.shard.elimination.powers import Power, power
+from passes.shard.elimination.shares import Shares
+from passes.shard.elimination.structure import Run, structure_of
+from passes.shard.problem.problem import Floats, ShardProblem
+
+MOST_STATES = 1 << 22
+"""Entries of a step's table."""
+MOST_WORK = 1 << 31
+"""Sums in the powers of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One search at one price: ``total`` is the least sum, or a bound of it where not ``exact``."""
+
+    choices: tuple[int, ...]
+    total: float
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A run as a step: variables before and behind it (of the first copy's neighbours), and those that all copies share."""
+
+    run: Run
+    before: tuple[int, ...]
+    behind: tuple[int, ...]
+    shared: tuple[int, ...]
+    inner: Eliminated
+    powers: Power
+    last: tuple[int, ...]
+    """The variables of the last copy that ``behind`` stands for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """One search: each of ``steps`` stands in ``outer`` as a factor of ``whole``."""
+
+    model: Model
+    steps: tuple[Step, ...]
+    whole: tuple[Factor, ...]
+    outer: Eliminated
+
+
+class FoldedSearch:
+    """Searches of one problem at different prices; what repeats is found once."""
+
+    def __init__(self, problem: ShardProblem, budget: int = BUDGET, *, shared: bool = False) -> None:
+        """``shared``: for bounds, see ``shares``."""
+        self.problem, self.budget, self.until = problem, budget, math.inf
+        self.whole = False
+        """Whether the last search made no table in parts: a larger budget changes nothing."""
+        self.structure = structure_of(problem)
+        self.charges = (Shares if shared else Charges)(problem, self.structure.spread)
+        wide = self.too_wide()
+        if wide:
+            self.structure = structure_of(problem, wide)
+        self.plain_nodes, self.plain_values = self.outside()
+        self.free = frozenset(self.plain_nodes)
+        self.cells = {run: np.array(problem.cells[run.chain][run.first : run.last + 1]) for run in self.structure.runs}
+
+    def outside(self) -> tuple[list[int], list[int]]:
+        """Nodes that are in no run, and values that have a factor outside of runs."""
+        problem, places = self.problem, self.structure.places
+        within: set[tuple[int, int]] = set()
+        for run in self.structure.runs:
+            within.update((run.chain, copy) for copy in range(run.first, run.last + 1))
+        self.within = within
+        nodes = [node for node in range(problem.size) if node not in places or places[node][:2] not in within]
+        free = set(nodes)
+        values = [
+            number
+            for number, value in enumerate(problem.values)
+            if value.maker[0] in free or any(node in free for node, _ in value.readers)
+        ]
+        return nodes, values
+
+    def too_wide(self) -> list[Run]:
+        """Runs whose powers would take too much."""
+        model = Model(self.problem, self.charges)
+        wide = []
+        for run in self.structure.runs:
+            owned = self.step_factors(model, run)
+            before, _, shared = self.borders(model, run, owned)
+            state = math.prod(model.sizes[v] for v in before)
+            common = math.prod(model.sizes[v] for v in shared)
+            rounds = 2 * run.count.bit_length()
+            if common * state * state > MOST_STATES or common * state**3 * rounds > MOST_WORK or not self.separable(run, model):
+                wide.append(run)
+        return wide
+
+    def separable(self, run: Run, model: Model) -> bool:
+        """Whether no table ties a copy to others than its neighbours and what all share."""
+        places = self.structure.places
+        for number in self.structure.touching.get((run.chain, run.first), ()):
+            for owned in model.value_factors(number, frozenset(self.problem.cells[run.chain][run.first])):
+                copies = {places[n][1] for n in owned.nodes if n in places and places[n][0] == run.chain}
+                maker = self.problem.values[number].maker[0]
+                strangers = [n for n in owned.nodes if n not in places or places[n][0] != run.chain]
+                if len(copies) > 2 or (strangers and set(strangers) != {maker}) or (strangers and len(copies) > 1):
+                    return False
+        return True
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def step_factors(self, model: Model, run: Run) -> list[Owned]:
+        """Factors of the first copy of a run, those to the copy before included, those to the next not."""
+        here, ahead = (run.chain, run.first), (run.chain, run.first + 1)
+        places = self.structure.places
+        nodes = frozenset(self.problem.cells[run.chain][run.first])
+        found = [model.node_factor(node) for node in self.problem.cells[run.chain][run.first]]
+        for number in self.structure.touching.get(here, ()):
+            for owned in model.value_factors(number, nodes):
+                cells = {places[node][:2] for node in owned.nodes if node in places}
+                if here in cells and ahead not in cells:
+                    found.append(owned)
+        return found
+
+    def cut(self, model: Model, chain: int, copy: int) -> tuple[int, ...]:
+        """Variables of ``copy`` in factors with the next, in an order that all copies of a run share."""
+        places = self.structure.places
+        found: dict[int, None] = {}
+        for number in self.structure.crossing.get((chain, copy), ()):
+            for owned in model.value_factors(number, ()):
+                cells = {places[node][:2] for node in owned.nodes if node in places}
+                if (chain, copy + 1) in cells and (chain, copy) in cells:
+                    found.update((v, None) for v in owned.factor.scope if places[model.owner[v]][:2] == (chain, copy))
+        return tuple(found)
+
+    def borders(
+        self, model: Model, run: Run, factors: Sequence[Owned]
+    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        before, behind = self.cut(model, run.chain, run.first - 1), self.cut(model, run.chain, run.first)
+        places = self.structure.places
+        cells = {(run.chain, run.first - 1), (run.chain, run.first)}
+        scopes = {v for owned in factors for v in owned.factor.scope}
+        shared = sorted(v for v in scopes if places.get(model.owner[v], (-1, -1))[:2] not in cells)
+        return before, behind, tuple(shared)
+
+    def step(self, model: Model, run: Run) -> Step:
+        factors = self.step_factors(model, run)
+        before, behind, shared = self.borders(model, run, factors)
+        kept = (*shared, *before, *behind)
+        inner = eliminate([owned.factor for owned in factors], model.sizes, kept, self.budget, self.until)
+        table = np.ascontiguousarray(join(inner.left, kept, model.sizes))
+        state = [math.prod(model.sizes[v] for v in border) for border in (shared, before, behind)]
+        powers = power(table.reshape(state), run.count)
+        return Step(run, before, behind, shared, inner, powers, self.cut(model, run.chain, run.last))
+
+    # -- all -----------------------------------------------------------------------------------------------------------
+
+    def plain_factors(self, model: Model) -> list[Owned]:
+        """Factors outside of runs."""
+        factors = [model.node_factor(node) for node in self.plain_nodes]
+        for number in self.plain_values:
+            factors += [owned for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
+        return factors
+
+    def run(self, price: float, *, memory_only: bool = False) -> Found:
+        """The least of seconds plus ``price`` times bytes; ``memory_only``: of bytes alone."""
+        if memory_only:
+            return least_memory(self.problem)
+        solved = self.solved(price)
+        model, outer = solved.model, solved.outer
+        total = sum(float(factor.table) for factor in outer.left)
+        values: dict[int, int] = {}
+        outer.trace(values)
+        choices = np.zeros(self.problem.size, dtype=np.int64)
+        for node in self.plain_nodes:
+            choices[node] = values[model.choice(node)]
+        exact = self.whole and not model.relaxed and model.is_exact(values)
+        for step in solved.steps:
+            exact = self.write(model, step, values, choices) and exact
+        return Found(tuple(choices.tolist()), total, exact)
+
+    def solved(self, price: float) -> Solved:
+        """The tables of a search at this price."""
+        model = Model(self.problem, self.charges, price)
+        steps = [self.step(model, run) for run in self.structure.runs]
+        factors = [owned.factor for owned in self.plain_factors(model)]
+        whole = []
+        for step in steps:
+            scope = (*step.shared, *step.before, *step.last)
+            whole.append(Factor(scope, step.powers.table.reshape([model.sizes[v] for v in scope])))
+        outer = eliminate([*factors, *whole], model.sizes, (), self.budget, self.until)
+        self.whole = outer.exact and all(step.inner.exact for step in steps)
+        return Solved(model, tuple(steps), tuple(whole), outer)
+
+    def least(self, price: float) -> list[Floats]:
+        """For each kind of nodes and each choice, what any plan costs at least in which one of them takes it."""
+        solved = self.solved(price)
+        model = solved.model
+        found = [np.full(len(kind.seconds), np.inf) for kind in self.problem.node_kinds]
+
+        def told(nodes: Iterable[int], marginals: Marginals) -> None:
+            for node in nodes:
+                kind = self.problem.kinds[node]
+                np.minimum(found[kind], marginals.of[model.choice(node)], out=found[kind])
+
+        outer = Marginals(model.sizes)
+        outer.through(solved.outer, (), np.zeros(()), solved.whole)
+        told(self.plain_nodes, outer)
+        for step, whole in zip(solved.steps, solved.whole, strict=True):
+            kept = (*step.shared, *step.before, *step.behind)
+            around = outside_step(step.powers, outer.outside[id(whole)].reshape(step.powers.table.shape))
+            inner = Marginals(model.sizes)
+            inner.through(step.inner, kept, around.reshape([model.sizes[v] for v in kept]))
+            told(self.problem.cells[step.run.chain][step.run.first], inner)
+        return found
+
+    def is_plain(self, owned: Owned) -> bool:
+        """Whether a factor is part of no step: it touches no run, or leads from the last copy of one to the next cell."""
+        places = self.structure.places
+        cells = {places[node][:2] for node in owned.nodes if node in places}
+        touched = cells & self.within
+        ends = {(run.chain, run.last) for run in self.structure.runs}
+        return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
+
+    def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> bool:
+        """The choices of a run's copies, given the values at its ends; whether they are exact."""
+        exact = True
+
+        def number(variables: Sequence[int]) -> int:
+            result = 0
+            for variable in variables:
+                result = result * model.sizes[variable] + values[variable]
+            return result
+
+        def apart(state: int, variables: Sequence[int]) -> dict[int, int]:
+            found = {}
+            for variable in reversed(variables):
+                state, found[variable] = divmod(state, model.sizes[variable])
+            return found
+
+        common = {variable: values[variable] for variable in step.shared}
+        state = number(step.before)
+        nodes = self.problem.cells[step.run.chain][step.run.first]
+        known: dict[tuple[int, int], int] = {}
+        patterns: list[list[int]] = []
+        rows = []
+        for following in step.powers.states(number(step.shared), state, number(step.last)):
+            if (state, following) not in known:
+                inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
+                step.inner.trace(inner)
+                exact = exact and model.is_exact(inner)
+                known[state, following] = len(patterns)
+                patterns.append([inner[model.choice(node)] for node in nodes])
+            rows.append(known[state, following])
+            state = following
+        choices[self.cells[step.run]] = np.array(patterns)[rows]
+        return exact
+
+
+def least_memory(problem: ShardProblem) -> Found:
+    """Each node's least memory, then the least seconds of its own: a plan where anything fits, if no choice of one node rules
+    out those of others, as none does here."""
+    by_kind = [int(np.lexsort((kind.seconds, kind.memory))[0]) for kind in problem.node_kinds]
+    choices = tuple(by_kind[kind] for kind in problem.kinds)
+    return Found(choices, problem.memory(choices), True)
+
+
+__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory"]

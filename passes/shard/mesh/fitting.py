@@ -1,0 +1,170 @@
+"""Plans that fit with all that they need: weights, and the activations that are alive at once.
+
+The search limits what is a sum over nodes (``build``), which activations alive at once are not. So a plan that fits by that sum
+is counted whole (``footprint``), and where it is too large others are looked for: by a lower limit, by what is missing; and by
+problems in which the values that were alive where most was count as memory of the ops that make and read them, all copies of a
+layer alike, which is right for plans that treat copies alike. Then plans by name. No other plan is ruled out: what is found
+fits, and the bound of the search, which counts less, is one of all plans that fit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ir.module import Module
+from ir.types import type_bytes
+from passes.model.spmd.footprint import Footprint, footprint
+from passes.model.spmd.layouts import fullest
+from passes.model.spmd.price import price
+from passes.model.spmd.staged import Staged
+from passes.model.spmd.synced import synchronised
+from passes.model.work import now
+from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
+from passes.shard.plan.decide import decisions_of
+from passes.shard.problem.build import ShardInput
+from passes.shard.problem.problem import Floats, ShardProblem
+from passes.shard.solver.search import NoPlanError, ShardPlan, solve
+
+MOST_TRIES = 5
+"""Limits that are tried in each of the two ways."""
+AGREE = 1e-9
+
+
+class Fitter:
+    """Counts plans of one problem whole against a limit, in bytes of the smallest device; None: there is no limit.
+    ``nearest``: what the plan needs that missed it least."""
+
+    def __init__(
+        self, module: Module, given: ShardInput, limit: float | None, *, training: bool, uneven: bool, microbatches: int = 1
+    ) -> None:
+        self.module, self.given, self.limit = module, given, limit
+        self.training, self.uneven, self.microbatches = training, uneven, microbatches
+        self.resources = {name: resource.type for name, resource in module.resources.items()}
+        self.nearest: Footprint | None = None
+        self.last: Staged | None = None
+        self.after: tuple[Staged, Staged] | None = None
+
+    def staged(self, choices: Sequence[int]) -> Staged:
+        """A plan as the one stage that it is, with its bill. The last one is remembered."""
+        given, func = self.given, self.given.func
+        decisions = decisions_of(given, choices)
+        if self.last is None or self.last.decisions != decisions:
+            bill = price(
+                self.module,
+                func,
+                given.mesh,
+                decisions,
+                training=self.training,
+                uneven=self.uneven,
+                microbatches=self.microbatches,
+            )
+            self.last = Staged(tuple(range(len(func.ops))), given.mesh, decisions, bill)
+        return self.last
+
+    def synchronised(self, choices: Sequence[int]) -> Staged:
+        """The same with how its gradients are synchronised (``synced``), but for what a plan that is kept may still gain."""
+        before = self.staged(choices)
+        if self.after is None or self.after[0] is not before:
+            self.after = before, before
+            if self.training:
+                self.after = before, synchronised(self.module, before, self.microbatches, flips=0)
+        return self.after[1]
+
+    def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
+        """The plan with its seconds all told, and a bound of all plans."""
+        value = self.synchronised(plan.choices).bill.overlapped
+        bound = min(bound, value)
+        done = value <= bound * (1 + AGREE)
+        reason = "" if done else plan.reason or ("overlap" if self.given.overlap is not None else "")
+        return replace(plan, value=value, bound=bound, status="optimal" if done else "feasible", reason=reason)
+
+    def needs(self, choices: Sequence[int]) -> Footprint:
+        """What a plan needs of the fullest device."""
+        found = footprint(self.given.func, self.resources, self.synchronised(choices))
+        if self.nearest is None or found.total < self.nearest.total:
+            self.nearest = found
+        return found
+
+    def fits(self, choices: Sequence[int]) -> bool:
+        return self.limit is None or self.needs(choices).total <= self.limit
+
+    def fitting(self, plan: ShardPlan, *, tie: bool, seconds: float) -> ShardPlan | None:
+        """``plan`` where it fits, else the quickest of those found that do; None where there is none."""
+        if self.limit is None or self.fits(plan.choices):
+            return plan
+        ends = now() + seconds
+        found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, tie, ends)) is not None]
+        found += [] if tie else [other for other in self.by_name() if self.fits(other.choices)]
+        if not found:
+            return None
+        best = min(found, key=lambda other: other.value)
+        bound = min(plan.bound, best.value)
+        done = best.value <= bound * (1 + AGREE)
+        return replace(best, bound=bound, status="optimal" if done else "feasible", reason="" if done else "workspace")
+
+    def lower(self, plan: ShardPlan, leaning: bool, tie: bool, ends: float) -> ShardPlan | None:
+        """The first plan that fits under ever lower limits."""
+        assert self.limit is not None
+        problem = self.given.problem
+        for left in range(MOST_TRIES, 0, -1):
+            bytes_ = self.needs(plan.choices)
+            if bytes_.total <= self.limit:
+                return plan
+            if now() > ends or plan.interrupted:
+                break
+            if leaning:
+                problem = self.leaning(bytes_.alive)
+            room = problem.memory(plan.choices) - (bytes_.total - self.limit)
+            try:
+                other = solve(problem, memory=room, tie=tie, seconds=max(0.1, (ends - now()) / left))
+            except NoPlanError:
+                break
+            choices = other.choices
+            plan = replace(other, value=self.given.problem.cost(choices), memory=self.given.problem.memory(choices))
+        return None
+
+    def by_name(self) -> list[ShardPlan]:
+        found = []
+        for name in STRATEGIES:
+            try:
+                if name != "tied":
+                    found.append(named_plan(self.module, self.given, name, memory=self.limit, uneven=self.uneven))
+            except (UnfitError, NoPlanError):
+                continue
+        return found
+
+    def leaning(self, alive: Collection[str]) -> ShardProblem:
+        """The problem in which ``alive`` values are memory too: half by the layouts in which they are made, half by those in
+        which they are read. What stands for one node is spread over all nodes of its kind."""
+        given, problem = self.given, self.given.problem
+        often = Counter(problem.kinds)
+        added: dict[int, Floats] = {}
+
+        def add(node: int, bytes_: Floats) -> None:
+            kind = problem.kinds[node]
+            added[kind] = added.get(kind, 0.0) + bytes_ / often[kind]
+
+        for value in problem.values:
+            maker, result = value.maker
+            name = given.kept[maker] if maker in given.kept else given.func.ops[maker].results[result].name
+            if name not in alive or maker in given.kept:
+                continue
+            type_ = given.func.ops[maker].results[result].type
+            layouts, needs = given.layouts[name].placements, problem.value_kinds[value.kind].needs
+            sizes = (type_bytes(type_) or 0) / 2 * np.array([fullest(type_, lies, given.mesh) for lies in layouts])
+            add(maker, sizes[problem.node(maker).makes[result] % len(layouts)])
+            first = np.array([keys[0] for keys in needs], np.int64)
+            for node, port in value.readers:
+                add(node, sizes[first[problem.node(node).reads[port]]] / len(value.readers))
+        kinds = tuple(
+            replace(kind, memory=kind.memory + added[number]) if number in added else kind
+            for number, kind in enumerate(problem.node_kinds)
+        )
+        return replace(problem, node_kinds=kinds)
+
+
+__all__ = ["Fitter"]

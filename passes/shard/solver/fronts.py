@@ -1,0 +1,337 @@
+"""Bounds and plans under a memory limit between two prices: memory counted in whole units beside its price.
+
+At one price of memory all copies of a layer choose alike, so the plans found at neighbouring prices are far apart and the
+Lagrangian bound is below any plan by up to what one copy gains. Here an elimination keeps a *front* for each entry of its
+tables: the least priced cost by the number of units of memory that are taken. With ``units[choice]`` the whole units in what a
+choice needs beyond the least one of its node, a plan within the limit takes at most ``most`` of them, so
+
+    seconds >= min over k <= most of (least of seconds + price * rest over plans that take k units) - price * rest left,
+
+where the *rest* is what units round away, and no more of it is left than the limit has beyond ``k`` units, nor than choices
+have in all. Fronts are added by (min, +) convolution. An entry is left out where every plan that takes it costs more than
+``target`` at this price (``marginals``); the result then bounds the plans up to the target only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from passes.model.work import did, now
+from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
+from passes.shard.elimination.folded import FoldedSearch, Step
+from passes.shard.elimination.marginals import Marginals, outside_powers
+from passes.shard.elimination.powers import Power
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
+
+MOST_UNITS = 512
+"""Units that the limit is divided into, at most."""
+MOST_ENTRIES = 1 << 16
+"""Entries of one table that are looked at; where more could be of a plan within the target, there are no fronts."""
+TRIED = 4
+"""Numbers of units for which a plan is written down."""
+SLACK = 1e-9
+
+
+class TooManyError(Exception):
+    """A table has too many entries that could be of a plan within the target, or time is over."""
+
+
+Front = Floats
+"""``[k]``: the least of seconds and the price of what ``k`` units round away, inf where none is better than with fewer."""
+Table = dict[tuple[int, ...], Front]
+"""Fronts by the entry of a factor."""
+
+
+def added(fronts: Sequence[Front]) -> list[Front]:
+    """The fronts of the sums of the first one, two, ... of ``fronts``."""
+    sums = [fronts[0]]
+    for front in fronts[1:]:
+        one, two = sums[-1], front
+        if np.isfinite(two).sum() < np.isfinite(one).sum():
+            one, two = two, one
+        total = np.full(len(one), np.inf)
+        for k in np.flatnonzero(np.isfinite(one)):
+            np.minimum(total[k:], one[k] + two[: len(two) - k], out=total[k:])
+            did("shift", 1)
+        sums.append(total)
+    return sums
+
+
+def parted(fronts: Sequence[Front], units: int) -> list[int]:
+    """Units of each of ``fronts`` in the least sum that takes ``units``."""
+    sums, parts = added(fronts), []
+    for before, front in zip(reversed(sums[:-1]), reversed(fronts[1:]), strict=True):
+        parts.append(int(np.argmin(before[units::-1] + front[: units + 1])))
+        units -= parts[-1]
+    return [units, *reversed(parts)]
+
+
+@dataclass(slots=True)
+class _Tree:
+    """Fronts of the messages of one elimination; ``units_of[id(table)]``: of the tables of nodes."""
+
+    sizes: dict[int, int]
+    outside: dict[int, Floats]
+    units_of: dict[int, Integers]
+    paid: Floats
+    """``[k]``: the price of ``k`` units."""
+    target: float
+    ends: float
+    tables: dict[int, Table] = field(default_factory=dict)
+
+    def fronts(self, factors: Sequence[Factor], scope: Scope, entry: tuple[int, ...]) -> list[Front] | None:
+        """Fronts that add up to the sum of ``factors`` at an entry of their joined table: that of all that is fixed first; None
+        where there is none."""
+        place = dict(zip(scope, entry, strict=True))
+        fixed, units, found = 0.0, 0, []
+        for factor in factors:
+            index = tuple(place[variable] for variable in factor.scope)
+            if id(factor) in self.tables:
+                front = self.tables[id(factor)].get(index)
+                if front is None:
+                    return None
+                found.append(front)
+            else:
+                fixed += float(factor.table[index])
+                if id(factor.table) in self.units_of:
+                    units += int(self.units_of[id(factor.table)][index])
+        if units >= len(self.paid):
+            return None
+        start = np.full(len(self.paid), np.inf)
+        start[units] = fixed - self.paid[units]
+        return [start, *found]
+
+    def entries(self, factors: Sequence[Factor], scope: Scope, outside: Floats) -> Iterator[tuple[int, ...]]:
+        """Those of the joined table that may be of a plan within the target."""
+        if np.prod([self.sizes[variable] for variable in scope], dtype=np.float64) > PIECE:
+            raise TooManyError
+        total = np.asarray(join(factors, scope, self.sizes) + outside)
+        alive = np.argwhere(total <= self.target)
+        if len(alive) > MOST_ENTRIES:
+            raise TooManyError
+        yield from map(tuple, alive.tolist())
+
+    def sum(self, factors: Sequence[Factor], scope: Scope, outside: Floats, kept: int) -> Table:
+        """Fronts of the sum of ``factors`` over ``scope``, least over all but the first ``kept`` variables; ``outside``: what
+        the rest costs at least."""
+        found: Table = {}
+        for entry in self.entries(factors, scope, outside):
+            self.in_time()
+            fronts = self.fronts(factors, scope, entry)
+            if fronts is not None:
+                front = added(fronts)[-1]
+                known = found.get(entry[:kept])
+                found[entry[:kept]] = front if known is None else np.minimum(known, front)
+        around = np.broadcast_to(outside, [self.sizes[variable] for variable in scope]) if scope else outside
+        none = (0,) * (len(scope) - kept)
+        pruned = ((entry, self.pruned(front, float(around[(*entry, *none)]))) for entry, front in found.items())
+        return {entry: front for entry, front in pruned if np.isfinite(front).any()}
+
+    def in_time(self) -> None:
+        """Raises TooManyError once time is over."""
+        if now() > self.ends:
+            raise TooManyError
+
+    def pruned(self, front: Front, outside: float) -> Front:
+        """Without what is no better than with fewer units, or beyond the target."""
+        fewer = np.concatenate([[np.inf], np.minimum.accumulate(front)[:-1]])
+        return np.where((front < fewer) & (front + self.paid + outside <= self.target), front, np.inf)
+
+    def through(self, found: Eliminated) -> None:
+        """Makes the fronts of all messages."""
+        for bucket in found.buckets:
+            for part, message in zip(bucket.parts, bucket.messages, strict=True):
+                outside = self.outside[id(message)][..., None]
+                self.tables[id(message)] = self.sum(part, (*message.scope, bucket.variable), outside, len(message.scope))
+
+    def spread(self, factors: Sequence[Factor], scope: Scope, entry: tuple[int, ...], units: int, told: dict[int, int]) -> None:
+        """Tells each message among ``factors`` its part of ``units``."""
+        fronts = self.fronts(factors, scope, entry)
+        assert fronts is not None
+        having = [factor for factor in factors if id(factor) in self.tables]
+        told.update(zip(map(id, having), parted(fronts, units)[1:], strict=True))
+
+    def trace(self, found: Eliminated, values: dict[int, int], told: dict[int, int]) -> None:
+        """Adds the values of the variables eliminated, given those kept and the units told to messages that are left."""
+        for bucket in reversed(found.buckets):
+            (part,), (message,) = bucket.parts, bucket.messages
+            here = tuple(values[variable] for variable in message.scope)
+            units, scope = told[id(message)], (*message.scope, bucket.variable)
+            best, value = np.inf, -1
+            for choice in range(self.sizes[bucket.variable]):
+                fronts = self.fronts(part, scope, (*here, choice))
+                cost = added(fronts)[-1][units] if fronts is not None else np.inf
+                if cost < best:
+                    best, value = cost, choice
+            values[bucket.variable] = value
+            self.spread(part, scope, (*here, value), units, told)
+
+
+def unit_of(problem: ShardProblem, room: float) -> float:
+    """Bytes of a unit, a part of what some choice adds, that rounds little away, and ``room`` has at most ``MOST_UNITS``:
+    by so much the limit is above what any plan needs."""
+    often = np.bincount(problem.kinds, minlength=len(problem.node_kinds))
+    added_ = [kind.memory - kind.memory.min() for kind in problem.node_kinds]
+    sizes = sorted({float(size) for one in added_ for size in one.tolist() if room / MOST_UNITS < size <= room}, reverse=True)
+    candidates = [size / part for size in sizes[:64] for part in (1, 2, 3, 4, 6, 8) if size / part > room / MOST_UNITS]
+
+    def lost(unit: float) -> float:
+        """Bytes, and a little of the unit: of those that lose the same the smaller."""
+        rest = [np.mod(one[one <= room] * (1 + SLACK), unit).sum() for one in added_]
+        return float(often @ np.array(rest)) + unit * 1e-3
+
+    return min(candidates, key=lost, default=room / MOST_UNITS)
+
+
+class Fronts:
+    """The fronts of one folded search at one price."""
+
+    def __init__(self, search: FoldedSearch, price: float, memory: float, value: float) -> None:
+        """Of plans of at most ``value`` seconds that need at most ``memory`` bytes. Raises TooManyError."""
+        self.search, self.price, self.memory = search, price, memory
+        problem = search.problem
+        least = float(sum(problem.node(node).memory.min() for node in range(problem.size)))
+        room = max(memory - least, 0.0)
+        unit = unit_of(problem, room)
+        most = int(room * (1 + SLACK) / unit) if unit else 0
+        self.solved = search.solved(price)
+        if not search.whole:
+            raise TooManyError
+        model = self.solved.model
+        beyond = [kind.memory - kind.memory.min() for kind in problem.node_kinds]
+        units = [np.floor(one * (1 + SLACK) / unit) if unit else 0.0 * one for one in beyond]
+        most_left = [float((one - unit * own)[own <= most].max()) for one, own in zip(beyond, units, strict=True)]
+        rest = sum(most_left[kind] for kind in problem.kinds)
+        paid: Floats = price * unit * np.arange(most + 1, dtype=np.float64)
+        self.unpaid = price * np.minimum(memory - unit * np.arange(most + 1), least + rest)
+        target = (value + price * memory) * (1 + SLACK)
+        outer = Marginals(model.sizes, keep=True)
+        outer.through(self.solved.outer, (), np.zeros(()), self.solved.whole)
+        units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
+        self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target, search.until)
+        self.inner: list[_Tree] = []
+        self.powers: list[dict[int, Table]] = []
+        for step, whole in zip(self.solved.steps, self.solved.whole, strict=True):
+            self.step(step, whole, outer.outside[id(whole)])
+        self.outer.through(self.solved.outer)
+        fronts = self.outer.fronts(self.solved.outer.left, (), ())
+        self.front = added(fronts)[-1] if fronts is not None else np.full(most + 1, np.inf)
+        self.values = self.front - self.unpaid
+
+    @property
+    def bound(self) -> float:
+        """Seconds that no plan up to the target is below; inf where there is none."""
+        return float(self.values.min()) * (1 - SLACK)
+
+    def fitting(self) -> list[tuple[int, ...]]:
+        """A few plans that fit, those first that promise most."""
+        promising = [int(k) for k in np.argsort(self.values, kind="stable")[:TRIED] if np.isfinite(self.values[k])]
+        plans = map(self.plan, promising)
+        return [choices for choices in plans if self.search.problem.memory(choices) <= self.memory]
+
+    def step(self, step: Step, whole: Factor, outside: Floats) -> None:
+        """The fronts of a run: of one copy, then of its powers."""
+        sizes, outer = self.outer.sizes, self.outer
+        kept = (*step.shared, *step.before, *step.behind)
+        around = outside_powers(step.powers, outside.reshape(step.powers.table.shape))
+        single = next(one for one, _ in around.values() if one.parts is None)
+        here = around[id(single)][1]
+        marginals = Marginals(sizes, keep=True)
+        marginals.through(step.inner, kept, here.reshape([sizes[v] for v in kept]))
+        tree = _Tree(sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
+        tree.through(step.inner)
+        table = tree.sum(step.inner.left, kept, here.reshape([sizes[v] for v in kept]), len(kept))
+        shape = step.powers.table.shape
+        tables = {id(single): self.numbered(table, [sizes[v] for v in kept], shape)}
+        self.inner.append(tree)
+        self.powers.append(tables)
+        for one, outside_ in sorted(around.values(), key=lambda pair: pair[0].count):
+            if one.parts is not None:
+                tables[id(one)] = self.product(tables[id(one.parts[0])], tables[id(one.parts[1])], outside_)
+        outer.tables[id(whole)] = self.numbered(tables[id(step.powers)], shape, [sizes[v] for v in whole.scope])
+
+    @staticmethod
+    def numbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
+        """The same entries of a table in another shape."""
+        found: Table = {}
+        for entry, front in table.items():
+            state = int(np.ravel_multi_index(entry, tuple(shape))) if shape else 0
+            found[tuple(map(int, np.unravel_index(state, tuple(other)))) if other else ()] = front
+        return found
+
+    def product(self, left: Table, right: Table, outside: Floats) -> Table:
+        """Fronts of two stretches of copies, one behind the other."""
+        following: dict[tuple[int, int], list[tuple[int, Front]]] = {}
+        for (u, middle, last), front in right.items():
+            following.setdefault((u, middle), []).append((last, front))
+        found: Table = {}
+        for (u, first, middle), front in left.items():
+            self.outer.in_time()
+            for last, other in following.get((u, middle), ()):
+                total = added([front, other])[-1]
+                known = found.get((u, first, last))
+                found[u, first, last] = total if known is None else np.minimum(known, total)
+        pruned = ((entry, self.outer.pruned(front, float(outside[entry]))) for entry, front in found.items())
+        return {entry: front for entry, front in pruned if np.isfinite(front).any()}
+
+    # -- plans ---------------------------------------------------------------------------------------------------------
+
+    def plan(self, units: int) -> tuple[int, ...]:
+        """The choices of the plan of least priced cost that takes ``units``."""
+        model, outer = self.solved.model, self.solved.outer
+        values: dict[int, int] = {}
+        told: dict[int, int] = {}
+        self.outer.spread(outer.left, (), (), units, told)
+        self.outer.trace(outer, values, told)
+        choices = np.zeros(self.search.problem.size, dtype=np.int64)
+        for node in self.search.plain_nodes:
+            choices[node] = values[model.choice(node)]
+        for number, (step, whole) in enumerate(zip(self.solved.steps, self.solved.whole, strict=True)):
+            entry = tuple(values[v] for v in whole.scope)
+            shape = step.powers.table.shape
+            state = int(np.ravel_multi_index(entry, whole.table.shape)) if entry else 0
+            u, first, last = map(int, np.unravel_index(state, shape))
+            copies = self.search.cells[step.run]
+            known: dict[tuple[int, int, int], list[int]] = {}
+            for copy, ends in zip(copies, self.states(number, step.powers, u, first, last, told[id(whole)]), strict=True):
+                if ends not in known:
+                    known[ends] = self.copy(number, step, u, *ends)
+                choices[copy] = known[ends]
+        return tuple(choices.tolist())
+
+    def states(self, number: int, power: Power, u: int, first: int, last: int, units: int) -> list[tuple[int, int, int]]:
+        """For each copy of a stretch the states at its ends and its units."""
+        if power.parts is None:
+            return [(first, last, units)]
+        one, two = (self.powers[number][id(part)] for part in power.parts)
+        best, found = np.inf, (0, 0)
+        for (u_, first_, middle), front in one.items():
+            other = two.get((u, middle, last))
+            if (u_, first_) == (u, first) and other is not None:
+                sums = front[units::-1] + other[: units + 1]
+                if sums.min() < best:
+                    best, found = float(sums.min()), (middle, int(sums.argmin()))
+        middle, behind = found
+        return [
+            *self.states(number, power.parts[0], u, first, middle, units - behind),
+            *self.states(number, power.parts[1], u, middle, last, behind),
+        ]
+
+    def copy(self, number: int, step: Step, u: int, first: int, last: int, units: int) -> list[int]:
+        """The choices of one copy."""
+        model, tree = self.solved.model, self.inner[number]
+        kept = (*step.shared, *step.before, *step.behind)
+        shape = tuple(model.sizes[v] for v in kept)
+        state = int(np.ravel_multi_index((u, first, last), step.powers.table.shape))
+        entry = tuple(map(int, np.unravel_index(state, shape))) if kept else ()
+        values = dict(zip(kept, entry, strict=True))
+        told: dict[int, int] = {}
+        tree.spread(step.inner.left, kept, entry, units, told)
+        tree.trace(step.inner, values, told)
+        return [values[model.choice(node)] for node in self.search.problem.cells[step.run.chain][step.run.first]]
+
+
+__all__ = ["Fronts", "TooManyError"]

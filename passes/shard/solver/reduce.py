@@ -1,0 +1,274 @@
+"""Choices that no cheapest plan needs: exact reductions before the search.
+
+A choice ``b`` of a node goes where another, ``a``, costs no more whatever the neighbours choose (dead-end elimination,
+Goldstein 1994): with the seconds of the node itself and, per value that it makes or reads, the least difference that any
+choices around it can bring,
+
+    seconds[b] - seconds[a] + sum over values of min over surroundings (cost with b - cost with a) >= 0.
+
+Taking ``a`` for ``b`` never makes a plan dearer, at one node after another, so a cheapest plan is left; and ``a`` needs no more
+memory, so this holds under any price of memory too. Nodes of one kind keep the same choices (``b`` goes where that holds at all
+of them): what repeats still repeats. The fewer choices there are, the fewer can surround another: rounds, until nothing goes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from passes.model.work import did, now
+from passes.shard.problem.problem import Floats, Integers, NodeKind, ShardProblem, ValueNode
+
+ROUNDS = 8
+MOST_UNIONS = 1 << 8
+"""Ways to need a value together that are looked at one by one; of more, a bound is taken."""
+MOST_SUMS = 1 << 21
+"""Sums that are made for a pair of a reader and a value; where there would be more, likewise."""
+
+Port: TypeAlias = tuple[int, tuple[int, ...]]
+"""A reading node: its kind and the ports at which it reads a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """One value as a node sees it: ``result`` that it makes, or -1 where it reads it at ``ports``; the other ``readers``."""
+
+    kind: int
+    maker: tuple[int, int]
+    result: int
+    ports: tuple[int, ...]
+    readers: tuple[Port, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """``kept[node kind]``: the choices that are left, by their number in the problem that was given."""
+
+    problem: ShardProblem
+    kept: tuple[Integers, ...]
+
+    def original(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Choices of the reduced problem as those of the one given."""
+        pairs = zip(self.problem.kinds, choices, strict=True)
+        return tuple(int(self.kept[kind][choice]) for kind, choice in pairs)
+
+    def nearest(self, choices: Sequence[int]) -> tuple[int, ...]:
+        """Choices of the problem given as those of the reduced one; for one that is gone, the cheapest by itself."""
+        known = [{int(choice): number for number, choice in enumerate(kept)} for kept in self.kept]
+        cheapest = [int(np.argmin(kind.seconds)) if len(kind.seconds) else 0 for kind in self.problem.node_kinds]
+        pairs = zip(self.problem.kinds, choices, strict=True)
+        return tuple(known[kind].get(choice, cheapest[kind]) for kind, choice in pairs)
+
+    def then(self, further: Reduced) -> Reduced:
+        """With a reduction of the reduced problem."""
+        kept = tuple(kept[more] for kept, more in zip(self.kept, further.kept, strict=True))
+        return Reduced(further.problem, kept)
+
+
+def whole(problem: ShardProblem) -> Reduced:
+    """Nothing is gone."""
+    return Reduced(problem, tuple(np.arange(len(kind.seconds)) for kind in problem.node_kinds))
+
+
+def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced:
+    """The problem without the choices ``gone[node kind]``; a kind whose choices would all go stays as it is."""
+    alive = tuple(
+        np.arange(len(kind.seconds)) if all_gone.all() else np.flatnonzero(~all_gone)
+        for kind, all_gone in zip(problem.node_kinds, gone, strict=True)
+    )
+    kinds = tuple(_of(kind, left) for kind, left in zip(problem.node_kinds, alive, strict=True))
+    return Reduced(replace(problem, node_kinds=kinds), alive)
+
+
+def reduced(problem: ShardProblem, fixed: Set[int] = frozenset(), until: float = math.inf) -> Reduced:
+    """The problem without choices that are never needed; the same cheapest cost. ``fixed``: kinds of nodes that keep all of
+    their choices; then the same cheapest cost for each of these. Past the time ``until`` (of ``now``) no more
+    are looked for."""
+    if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
+        return whole(problem)
+    return _Reduction(problem, fixed, until).run()
+
+
+class _Reduction:
+    def __init__(self, problem: ShardProblem, fixed: Set[int], until: float) -> None:
+        self.problem, self.fixed, self.until = problem, fixed, until
+        self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
+        self.places = _places(problem)
+        self.known: dict[tuple[object, ...], Floats] = {}
+        self.members: dict[int, Floats] = {}
+        self.wants: dict[tuple[object, ...], tuple[Floats, Integers]] = {}
+        self.together: dict[tuple[object, ...], Floats | None] = {}
+
+    def run(self) -> Reduced:
+        for _ in range(ROUNDS):
+            self.known.clear()
+            if not any([self.shrink(kind) for kind in range(len(self.alive))]):
+                break
+        kinds = tuple(_of(kind, alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
+        return Reduced(replace(self.problem, node_kinds=kinds), tuple(self.alive))
+
+    def shrink(self, number: int) -> bool:
+        """Drops choices of one kind; whether any went."""
+        kind, alive = self.problem.node_kinds[number], self.alive[number]
+        if len(alive) < 2 or not self.places[number] or number in self.fixed or now() > self.until:
+            return False
+        seconds, memory = kind.seconds[alive], kind.memory[alive]
+        gain = np.full((len(alive), len(alive)), np.inf)
+        for sides in self.places[number]:
+            here = seconds[None, :] - seconds[:, None]
+            for side in sides:
+                here = here + self.difference(number, side)
+                did("side", 1)
+            np.minimum(gain, here, out=gain)
+        better = (gain >= 0) & (memory[:, None] <= memory[None, :])
+        np.fill_diagonal(better, False)
+        left = np.ones(len(alive), dtype=bool)
+        for choice in reversed(range(len(alive))):
+            left[choice] = not (better[:, choice] & left).any()
+        self.alive[number] = alive[left]
+        return not left.all()
+
+    def difference(self, number: int, side: _Side) -> Floats:
+        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value."""
+        kind, alive = self.problem.node_kinds[number], self.alive[number]
+        if side.result >= 0:
+            classes, each = np.unique(kind.makes[side.result][alive], return_inverse=True)
+            found = self.cached(("made", side, classes.tobytes()), lambda: self.made(side, classes))
+        else:
+            rows, each = self.wanted(side.kind, (number, side.ports))
+            found = self.cached(("read", side, rows.tobytes()), lambda: self.read(side, rows))
+        return found[np.ix_(each, each)]
+
+    def cached(self, key: tuple[object, ...], make: object) -> Floats:
+        if key not in self.known:
+            assert callable(make)
+            self.known[key] = make()
+        return self.known[key]
+
+    def wanted(self, value: int, port: Port) -> tuple[Floats, Integers]:
+        """``[need, key]``: which keys of a value the distinct needs of a reader have; and the need of each of its choices."""
+        number, ports = port
+        kind, alive, table = self.problem.node_kinds[number], self.alive[number], self.problem.value_kinds[value]
+        key = (value, port, len(alive))  # choices only go
+        if key not in self.wants:
+            if value not in self.members:
+                members = self.members[value] = np.zeros((len(table.needs), table.weights.shape[1]))
+                for need, keys in enumerate(table.needs):
+                    members[need, list(keys)] = 1.0
+            columns = [kind.reads[port][alive] for port in ports]
+            code = columns[0]
+            for column in columns[1:]:
+                code = np.unique(code * len(table.needs) + column, return_inverse=True)[1]
+            _, first, each = np.unique(code, return_index=True, return_inverse=True)
+            self.wants[key] = np.maximum.reduce([self.members[value][column[first]] for column in columns]), each
+        return self.wants[key]
+
+    def unions(self, side: _Side) -> Floats | None:
+        """What the other readers may need together; None where there are too many ways."""
+        key = (side.kind, side.readers, *(len(self.alive[number]) for number, _ in side.readers))
+        if key not in self.together:
+            self.together[key] = _unions([self.wanted(side.kind, port)[0] for port in side.readers])
+        return self.together[key]
+
+    def weights(self, side: _Side) -> Floats:
+        """Of the sources that the maker can still give."""
+        kind, result = side.maker
+        sources = np.unique(self.problem.node_kinds[kind].makes[result][self.alive[kind]])
+        return self.problem.value_kinds[side.kind].weights[sources]
+
+    def made(self, side: _Side, sources: Integers) -> Floats:
+        """Between sources, whatever the readers need: each union of needs, or, of many, all that ``b`` might cost less, and
+        what it costs more for the reader that makes this most."""
+        weights = self.problem.value_kinds[side.kind].weights[sources]
+        if not side.readers:
+            return np.zeros((len(sources), len(sources)))
+        unions = self.unions(side)
+        if unions is not None:
+            return _least(weights @ unions.T)
+        readers = [self.wanted(side.kind, port)[0] for port in side.readers]
+        more = weights[None, :, :] - weights[:, None, :]
+        could = np.maximum.reduce([table.max(axis=0) for table in readers])
+        less = np.minimum(more, 0.0) @ could
+        dearer = np.maximum(more, 0.0)
+        return np.asarray(less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0))
+
+    def read(self, side: _Side, rows: Floats) -> Floats:
+        """Between sets of needed keys, whatever the source and what others need anyway."""
+        weights = self.weights(side)
+        unions = self.unions(side) if side.readers else np.zeros((1, rows.shape[1]))
+        if unions is None or len(unions) * len(rows) ** 2 * len(weights) > MOST_SUMS:
+            extra = rows[:, None, :] * (1.0 - rows[None, :, :])
+            return np.asarray(-np.max(extra @ weights.T, axis=-1))
+        found = np.full((len(rows), len(rows)), np.inf)
+        for union in unions:
+            costs = (weights * (1.0 - union)) @ rows.T
+            np.minimum(found, _least(costs.T), out=found)
+        return found
+
+
+def _least(costs: Floats) -> Floats:
+    """``[a, b]``: the least of ``costs[b] - costs[a]`` over columns."""
+    found = np.asarray((costs[None, :, :] - costs[:, None, :]).min(axis=-1))
+    did("pair", len(costs) * costs.size)
+    return found
+
+
+def _unions(readers: Sequence[Floats]) -> Floats | None:
+    """What all readers may need together; None where there are too many ways."""
+    found = readers[0]
+    for table in readers[1:]:
+        if len(found) * len(table) > 16 * MOST_UNIONS:
+            return None
+        either = np.maximum(found[:, None, :], table[None, :, :]).reshape(-1, found.shape[1])
+        first: dict[bytes, int] = {}
+        for number, row in enumerate(np.packbits(either > 0, axis=1)):
+            first.setdefault(row.tobytes(), number)
+        found = either[list(first.values())]
+        if len(found) > MOST_UNIONS:
+            return None
+    return found if len(found) <= MOST_UNIONS else None
+
+
+def _of(kind: NodeKind, alive: Integers) -> NodeKind:
+    """The kind with some of its choices."""
+    return NodeKind(
+        tuple(kind.labels[choice] for choice in alive.tolist()),
+        kind.seconds[alive],
+        kind.memory[alive],
+        tuple(column[alive] for column in kind.reads),
+        tuple(column[alive] for column in kind.makes),
+    )
+
+
+def _places(problem: ShardProblem) -> list[list[tuple[_Side, ...]]]:
+    """For each kind, the distinct ways in which its nodes stand among values."""
+    sides: list[list[_Side]] = [[] for _ in problem.kinds]
+    for value in problem.values:
+        ports = _ports(value)
+        kinds = {node: problem.kinds[node] for node in (value.maker[0], *ports)}
+        maker = (kinds[value.maker[0]], value.maker[1])
+        everyone = tuple(sorted((kinds[node], listed) for node, listed in ports.items()))
+        sides[value.maker[0]].append(_Side(value.kind, maker, value.maker[1], (), everyone))
+        for node, listed in ports.items():
+            others = list(everyone)
+            others.remove((kinds[node], listed))
+            sides[node].append(_Side(value.kind, maker, -1, listed, tuple(others)))
+    found: list[dict[tuple[_Side, ...], None]] = [{} for _ in problem.node_kinds]
+    for node, kind in enumerate(problem.kinds):
+        found[kind][tuple(sides[node])] = None
+    return [list(places) for places in found]
+
+
+def _ports(value: ValueNode) -> dict[int, tuple[int, ...]]:
+    ports: dict[int, tuple[int, ...]] = {}
+    for node, port in value.readers:
+        ports[node] = (*ports.get(node, ()), port)
+    return ports
+
+
+__all__ = ["Reduced", "reduced", "whole", "without"]

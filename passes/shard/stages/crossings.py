@@ -1,0 +1,186 @@
+"""What crosses between stages, from below: bytes by run, and the best link that a block can have to those before and behind it.
+
+A member of a mesh of n devices receives at least one n-th of each value that enters, over at best the fastest route from any
+earlier device; as much it sends. All members together receive and send at least the whole value: a medium that every route
+between the block and those beside it crosses (``Path.media``) is busy with all of it. Where the mesh beside it has another
+shape, values cross whole. These are what every plan pays, whatever the layouts at its borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ir.topology import Topology
+from ir.types import type_bytes
+from passes.model.network import FREE, Network
+from passes.shard.problem.build import ShardInput
+from passes.shard.problem.problem import Floats
+from passes.shard.stages.submeshes import Block
+
+MOST_PAIRS = 256
+"""Devices up to which every route is looked at; of more, the ports are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """``[i, j]``: bytes and number of values that enter, and that leave, the run of units i .. j - 1; ``close_``: those that
+    come from unit i - 1, hence from the stage before, and those that unit j reads, hence the stage behind. ``again``: values
+    that more than one stage is sent."""
+
+    enter: Floats
+    enters: Floats
+    leave: Floats
+    leaves: Floats
+    close_enter: Floats
+    close_leave: Floats
+    _: KW_ONLY
+    again: tuple[Again, ...] = ()
+
+    def receive(self, devices: int, link: Link, alike: bool) -> Floats:
+        """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
+        size = self.enter if alike else self.enter + self.close_enter * (devices - 1)
+        return size / (devices * link.bandwidth) + self.enters * link.latency
+
+    def send(self, devices: int, link: Link, alike: bool) -> Floats:
+        found = self.leave / (devices * link.bandwidth) + self.leaves * link.latency
+        if not alike:  # one message at least, of all of it
+            found += self.close_leave * (1 / (link.alone or link.bandwidth) - 1 / (devices * link.bandwidth))
+        for value in self.again:
+            further = link.further[: int(value.stages.max()) - 1]
+            one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
+            sums = np.concatenate([[0.0], np.cumsum(one)])
+            home = value.home
+            found[: home + 1, home + 1 : home + 1 + len(value.stages)] += sums[np.minimum(value.stages - 1, len(one))]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A value of unit ``home``, its bytes and how often each message goes; ``stages[k]``: to how many stages a run sends it
+    that ends behind unit ``home + k``."""
+
+    home: int
+    size: int
+    times: int
+    stages: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A best case: the least latency and the greatest bandwidth, of a member while all send; ``further``: the next best of
+    both, for each device more; ``alone``: the bandwidth while one member sends, 0 where it is the same."""
+
+    latency: float
+    bandwidth: float
+    further: tuple[tuple[float, float], ...] = ()
+    alone: float = 0.0
+
+
+def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
+    """``given``: the problem of the whole function on any mesh. A value is sent once, or with ``reach`` to as many stages as
+    its readers need at least: ``reach[i]`` is the unit behind the last that a stage may have that has unit i."""
+    unit_of = {op: unit for unit, ops in enumerate(units) for op in ops}
+    count = len(units)
+    tables = [np.zeros((count, count + 1)) for _ in range(6)]
+    again: list[Again] = []
+    for value in given.problem.values:
+        node, result = value.maker
+        if node not in unit_of:
+            continue
+        made = given.func.ops[node].results[result]
+        times = 2 if made.name in given.trained else 1  # its gradient comes back
+        size = times * (type_bytes(made.type) or 0)
+        home = unit_of[node]
+        readers = sorted({unit_of[reader] for reader, _ in value.readers if reader in unit_of})
+        # It enters runs that begin behind its maker, from the first of their units that reads it on.
+        for before, reader in pairwise([home, *(unit for unit in readers if unit > home)]):
+            for table, amount in ((tables[0], size), (tables[1], times)):
+                table[before + 1 : reader + 1, reader + 1 :] += amount
+        if readers and readers[-1] > home:
+            nearest = next(unit for unit in readers if unit > home)
+            tables[4][home + 1, nearest + 1 :] += size
+            for reader in readers:
+                if reader > home:
+                    tables[5][: home + 1, reader] += size
+        if readers and readers[-1] > home:
+            for table, amount in ((tables[2], size), (tables[3], times)):
+                table[: home + 1, home + 1 : readers[-1] + 1] += amount
+            often = [stages_needed(readers, behind, reach) for behind in range(home + 1, readers[-1] + 1)]
+            if max(often) > 1:
+                again.append(Again(home, size // times, times, np.array(often)))
+    return Volumes(*tables, again=tuple(again))
+
+
+def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int:
+    """Stages that hold those of ``units`` (ascending, some of them not before ``first``) at least; one where there is no
+    ``reach``."""
+    if not reach:
+        return 1
+    count = 0
+    for unit in units:
+        if unit >= first:
+            count, first = count + 1, max(reach[unit], unit + 1)
+    return count
+
+
+class Links:
+    """Best links of a topology."""
+
+    def __init__(self, topology: Topology, net: Network) -> None:
+        devices = topology.devices
+        ports = [net.port(device.name) for device in devices]
+        paid = [port for port in ports if port != FREE]
+        self.best = Link(min((p.latency for p in paid), default=0.0), max((p.bandwidth for p in paid), default=np.inf))
+        if len(paid) < len(ports):
+            self.best = Link(0.0, np.inf)
+        self.latency: Floats | None = None
+        if 1 < len(devices) <= MOST_PAIRS:
+            count = len(devices)
+            self.latency, self.bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
+            crossing: dict[str, tuple[float, list[tuple[int, int]]]] = {}
+            for a, one in enumerate(devices):
+                for b, two in enumerate(devices):
+                    if a != b:
+                        path = net.path(one.name, two.name)
+                        self.latency[a, b], self.bandwidth[a, b] = path.latency, path.bandwidth
+                        for name, bandwidth in path.media:
+                            crossing.setdefault(name, (bandwidth, []))[1].append((a, b))
+            self.crosses, self.media = np.zeros((len(crossing), count, count), bool), np.zeros(len(crossing))
+            for number, (bandwidth, pairs) in enumerate(crossing.values()):
+                self.media[number] = bandwidth
+                senders, receivers = zip(*pairs, strict=True)
+                self.crosses[number, senders, receivers] = True
+            self.paying = np.array([port != FREE for port in ports])
+
+    def before(self, block: Block) -> Link:
+        """To the earlier device that is best for it, of the member with the slowest such link: every member receives."""
+        if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
+            return self.best
+        own = slice(None, block.first), slice(block.first, block.behind)
+        latency, bandwidth = self.latency[own].min(axis=0), self.bandwidth[own].max(axis=0)
+        worst = int(bandwidth.argmin())
+        return Link(float(latency[worst]), min(float(bandwidth[worst]), self.shared(own, block)))
+
+    def behind(self, block: Block) -> Link:
+        """The best link of any member to a later device: one member may send for all."""
+        if self.latency is None or block.behind == len(self.latency) or not self.paying[block.first : block.behind].all():
+            return self.best
+        own = slice(block.first, block.behind), slice(block.behind, None)
+        latencies = np.sort(self.latency[own].min(axis=0)).tolist()
+        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
+        bandwidths = np.sort(np.minimum(reached, part))[::-1].tolist()
+        alone = float(min(reached.max(), part * (block.behind - block.first)))
+        return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)), alone)
+
+    def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
+        """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
+        common = self.crosses[:, *pairs].all(axis=(1, 2))
+        return float(self.media[common].min(initial=np.inf)) / (block.behind - block.first)
+
+
+__all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

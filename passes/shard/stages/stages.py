@@ -1,0 +1,422 @@
+"""Joint search: where to cut a model into stages, on how many devices each, as which mesh, and how each is sharded.
+
+A stage costs the sharded time of its run of units on its mesh, with what it receives and sends; a plan its slowest stage (the
+period of a stream). The search is lazy (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids;
+the dynamic programme of ``pipeline`` finds the best plan under these, the forms of mesh in it get the tables of their units,
+which bound all runs, and so on until all that decides the value has them. The plan is then settled stage by stage, each given
+the layouts that the stages before it really send, and priced with the real links (``settled``). Where that costs a stage more
+than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
+Where value and bound are still apart, plans on blocks of one size each are tried, the larger of which have few stages to send
+to; then bounds are made of better plans only: in these, stages are so short that a value with many readers is sent to many. In
+the end runs are searched one by one. Before all that a plan on blocks of one size is settled, so that there is one when time
+is over; after that time no problem is built for a better one.
+
+In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
+synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
+and GPipe fill and drain. Stage ``s`` of ``S`` (from 0) holds what the backward passes of ``min(microbatches, S - s)``
+microbatches need, as in 1F1B; bounds count that of one.
+
+What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
+it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
+bound of all plans over these cuts and blocks, and the distance of the two is the gap. ``optimal`` is said where they meet only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ir.module import Module
+from ir.topology import Topology
+from passes.model.folding import Folding
+from passes.model.network import Network
+from passes.model.spmd.staged import Staged
+from passes.model.work import now
+from passes.shard.mesh.named import UnfitError
+from passes.shard.problem.problem import Floats
+from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
+from passes.shard.stages.bounding import Bounding, Form
+from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
+from passes.shard.stages.settled import Settled, Settler
+from passes.shard.stages.submeshes import Block, Submeshes, of_shape
+
+Progress = Callable[[str, float | None], None]
+TIGHT = 1e-9
+"""Relative: values that count as equal."""
+NEAR = 1e-2
+"""Relative gap at which plans of one size of block are not looked for."""
+FAR = 5e-2
+"""Relative gap of a training step's plan and bound beyond which neither bounds of better plans nor searches of single runs are
+tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
+SHARES = ((0.5, 0.7), (0.75, 0.9), (0.95, 1.0))
+"""Of the time: until when bounds get better, and until when plans are looked for; the second and third time bounds are of
+better plans than the best only, the last time runs are searched one by one."""
+FIRST = 0.1
+"""Of the time: until when the bounds of a first plan get better."""
+SOME = 2.0
+"""Seconds for a plan where there is none yet, whatever time is left."""
+COARSE = 0.05
+"""Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
+MOST_TRIES = 8
+"""Plans that are settled."""
+MOST_LARGE = 40
+"""Plans of which a stage is too large."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagesPlan:
+    """``value`` and ``bound`` in seconds per sample of the slowest stage; ``stages`` as decided. Statistics: ``units`` of the
+    function, ``forms`` of meshes, distinct ``keys`` of runs, runs that were ``solved``, ``rounds`` of the programme.
+    ``unsharded``: operators without a layout rule."""
+
+    stages: tuple[Staged, ...]
+    value: float
+    bound: float
+    units: int
+    forms: int
+    keys: int
+    solved: int
+    rounds: int
+    unsharded: tuple[str, ...] = ()
+    interrupted: bool = False
+    """From the keyboard: this is the plan at hand."""
+
+
+class StageSearch:
+    """The search over one module and one set of blocks."""
+
+    def __init__(
+        self,
+        module: Module,
+        topology: Topology,
+        net: Network,
+        folding: Folding | None,
+        meshes: Submeshes,
+        *,
+        memory: int = 0,
+        spare: int = 0,
+        uneven: bool = False,
+        training: bool = False,
+        microbatches: int = 1,
+        family: str = "",
+        strategy: str = "",
+        overlap: float | None = None,
+        gap: float = ENOUGH_PROVEN,
+        incumbent: float = math.inf,
+        progress: Progress = lambda label, fraction: None,
+    ) -> None:
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
+        ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: on meshes of one shape, a
+        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``overlap``: as of ``build``;
+        then the search is for bounds alone. ``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the
+        value of a plan of another kind: only better plans are looked for."""
+        self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
+        self.incumbent = incumbent
+        self.bounding = Bounding(
+            module,
+            topology,
+            net,
+            folding,
+            meshes,
+            memory=memory,
+            spare=spare,
+            uneven=uneven,
+            training=training,
+            microbatches=microbatches,
+            family=family,
+            strategy=strategy,
+            overlap=overlap,
+            progress=progress,
+        )
+        self.step, self.bound, self.rounds = COARSE, 0.0, 0
+        self.found: Sequenced | None = None
+        self.settler = Settler(self.bounding, topology, net)
+        self.at_hand: Settled | None = None
+        self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
+
+    def search(self, stages: int, seconds: float) -> StagesPlan | None:
+        """The plan; None where nothing fits or is better than the incumbent, which ``bound`` proves. ``stages``: exactly so
+        many; 0: any number. An interrupt from the keyboard ends the search with the plan at hand, or with the first that can
+        be made of what is known."""
+        start = now()
+        ends, bounding = start + seconds, self.bounding
+        sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
+        best: Settled | None = None
+        interrupted = False
+        try:
+            if self.incumbent < math.inf:
+                if not self.bounded(stages, start + SHARES[0][0] * seconds, exact=False):
+                    self.bound = math.inf
+                if self.refuted:
+                    return None
+            # So that there is a plan whatever happens; what fits at all fits on many devices together.
+            for size in (sizes[0], *reversed(sizes[1:])):
+                best = best or self.plain(stages, start + FIRST * seconds, best, size)
+            for turn, (bounds, plans) in enumerate(SHARES):
+                if turn and best is not None and self.flushes and not self.near(best, FAR, math.inf):
+                    break
+                if turn and best is not None and not bounding.better(self.worth(best.seconds), self.flushes) and turn == 1:
+                    continue
+                if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
+                    break
+                until = start + plans * seconds
+                if not turn:
+                    best = self.settled(stages, (now() + until) / 2, best, tries=1)
+                    for number, size in enumerate(sizes):
+                        if best is not None and not self.near(best, max(NEAR, self.gap), until):
+                            left = (until - now()) / (len(sizes) - number)
+                            best = self.plain(stages, now() + left, best, size)
+                    sizes.sort(key=lambda size: self.reached.get(size, math.inf))
+                # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
+                # the search above may have passed by.
+                for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
+                    enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
+                    if best is None or not self.near(best, enough, until):
+                        forms = [block.form for block in self.meshes.blocks if block.behind - block.first in some]
+                        best = self.settled(stages, until, best, frozenset(forms))
+                if best is None or self.near(best, self.gap, ends):
+                    break
+        except KeyboardInterrupt:
+            interrupted = True
+            best = self.at_hand or self.settled(stages, 0.0, best)
+            if best is None and self.incumbent < math.inf:
+                raise
+        if best is None or self.worth(best.seconds) >= self.incumbent:
+            return None
+        keys = len({key for row in bounding.units.keys for key in row})
+        told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
+        staged = tuple(map(self.settler.decided, best.drafts))
+        value = self.worth(best.seconds)
+        return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
+
+    def alone(self, stages: int) -> float:
+        """A bound of plans of one stage, inf where there is none."""
+        return min((seconds for _, seconds in self.on_one(stages)), default=math.inf)
+
+    def overlapped(self, stages: int) -> float:
+        """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
+        as long as this takes (``exchange``). The search counts them behind it."""
+        # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
+        # 1 / (M + 1) of S + M B, which a step takes at least.
+        share = 1 - 1 / (self.bounding.microbatches + 1)
+        found = (max(share * seconds, form.compute) for form, seconds in self.on_one(stages))
+        return self.worth([min(found, default=math.inf)])
+
+    def on_one(self, stages: int) -> Iterator[tuple[Form, float]]:
+        """Bounds of plans of one stage, all counted, with the form of its mesh; none where there is no such plan."""
+        if stages < 2 and self.bounding.units.count:
+            for block in self.meshes.blocks:
+                yield self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])
+
+    @property
+    def refuted(self) -> bool:
+        """Whether no plan is better than the incumbent by more than the gap."""
+        return self.bound * (1 + self.gap) >= self.incumbent
+
+    def near(self, best: Settled, gap: float, ends: float) -> bool:
+        """Whether nothing better is looked for."""
+        return min(self.worth(best.seconds), self.incumbent) <= self.bound * (1 + gap) or now() > ends
+
+    def bounded(self, stages: int, until: float, exact: bool) -> bool:
+        """Betters the bound until all that decides is as it is; False where nothing fits."""
+        while True:
+            self.rounds += 1
+            self.found = self.best(self.bounding.table, stages, until, known=self.found)
+            if not self.found.runs:
+                return False
+            self.bound = max(self.bound, self.found.value)
+            self.progress("stages", None)
+            left = until - now()
+            if left < 0 or self.bound >= self.incumbent:
+                return True
+            if not self.bounding.refine(self.found, left, exact=exact):
+                if not self.flushes or stages or self.step <= STEP:
+                    return True
+                self.step = max(STEP, self.step / 8)
+
+    def best(
+        self,
+        tables: Tables,
+        stages: int,
+        until: float,
+        *,
+        gaps: bool = True,
+        known: Sequenced | None = None,
+        among: Submeshes | None = None,
+    ) -> Sequenced:
+        """The best sequence under these seconds; ``known``: under seconds that were nowhere above these; ``among``: the blocks,
+        all unless given."""
+        meshes, units = among or self.meshes, self.bounding.units.count
+        if self.flushes:
+            return flush(tables, meshes, units, self.flushes, stages, until, self.step, known)
+        limit = slowest(tables, known.runs) if known is not None else math.inf
+        return least(tables, meshes, units, stages, gaps=gaps, limit=limit)
+
+    def worth(self, seconds: Sequence[float]) -> float:
+        """The value of a plan, given what its stages spend."""
+        return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
+
+    def plain(self, stages: int, ends: float, best: Settled | None, size: int) -> Settled | None:
+        """A plan on blocks of so many devices, as meshes of as few axes as there are, or ``best``."""
+        blocks = [block for block in self.meshes.blocks if block.behind - block.first == size]
+        axes = min(len(block.mesh.axes) for block in blocks)
+        forms = frozenset(block.form for block in blocks if len(block.mesh.axes) == axes)
+        self.tried = math.inf
+        best = self.settled(stages, ends, best, forms, tries=1)
+        self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
+        return best
+
+    def settled(
+        self,
+        stages: int,
+        ends: float,
+        best: Settled | None,
+        forms: frozenset[int] | None = None,
+        tries: int = MOST_TRIES,
+    ) -> Settled | None:
+        """The best of some plans as they really cost, and of ``best``; ``forms``: of the meshes of their blocks, None for any.
+        The first one that is found of all is built whatever time is left, others on forms for which there is time."""
+        bounding, count = self.bounding, self.bounding.units.count
+        built = False  # whether plans are on forms only whose problems are built
+        seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
+        often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
+        raised: dict[object, tuple[Table, Table]] = {}
+        full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
+
+        def table(block: Block, before: bool, behind: bool) -> Table:
+            if (forms is not None and block.form not in forms) or (built and bounding.forms[block.form].cutter is None):
+                return nowhere
+            bound = bounding.table(block, before, behind)
+            places = seen.get((block, before, behind), {})
+            key: object = (block, before, behind) if places else id(bound)
+            known = raised.get(key)
+            if known is None or known[0] is not bound:
+                costs = bound.seconds + often / math.prod(block.mesh.sizes)
+                for place, cost in places.items():
+                    costs[place] = max(costs[place], cost)
+                for large in (key for form, key in full if form == block.form):
+                    for start, end in bounding.runs_of[large]:
+                        costs[: start + 1, end:] = math.inf
+                known = raised[key] = bound, Table.of(costs)
+            return known[1]
+
+        # First without idle devices between stages: bounds take links from the best of them, plans from the last.
+        gaps = self.flushes > 0
+        number = 0
+        while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
+            if best is not None and self.near(best, self.gap, ends):
+                break
+            gaps = gaps or number == MOST_TRIES // 2
+            most = min(self.worth(best.seconds), self.incumbent) if best is not None else self.incumbent
+            found = self.refined(table, stages, ends, gaps, most, forms)
+            if not found.runs or found.value >= most:
+                if gaps:
+                    break
+                gaps, number = True, number + 1
+                continue
+            limit = slowest(table, found.runs) * (1 + TIGHT)
+            if best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+                built = True  # there was no time for these
+                continue
+            self.progress("stages", number / MOST_TRIES)
+            made = self.settler.settle(found.runs, max(ends, now() + SOME) if best is None else ends)
+            learnt = False
+            if isinstance(made, int):
+                full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
+                raised.clear()
+                continue
+            number += 1
+            self.tried = min(self.tried, self.worth(made.seconds))
+            for run, sides, cost in zip(found.runs, alike(found.runs), made.seconds, strict=True):
+                known = seen.setdefault((run.block, *sides), {})
+                if cost > known.get((run.first, run.behind), limit):
+                    known[run.first, run.behind], learnt = cost, True
+            raised.clear()
+            often = often if bounding.volumes.again else self.often(made)
+            if best is None or self.worth(made.seconds) < self.worth(best.seconds):
+                best = self.at_hand = made
+            if not learnt:
+                if gaps:
+                    break
+                gaps = True
+        return best
+
+    def refined(
+        self, table: Tables, stages: int, ends: float, gaps: bool, most: float, forms: frozenset[int] | None
+    ) -> Sequenced:
+        """Of the best sequences (on ``forms``) the one of least sum, once no bound of its runs gets better or none is worth
+        less than ``most``; its value is the best's."""
+        count, meshes = self.bounding.units.count, self.meshes
+        if forms is not None:
+            meshes = replace(meshes, blocks=tuple(block for block in meshes.blocks if block.form in forms))
+        found: Sequenced | None = None
+        while True:
+            found = self.best(table, stages, ends, gaps=gaps, known=found, among=meshes)
+            if not found.runs or found.value >= most:
+                return found
+            limit = slowest(table, found.runs) * (1 + TIGHT)
+            short = shortest(table, meshes, count, limit, len(found.runs) if self.flushes else stages, gaps=gaps)
+            short = replace(short if short.runs else found, value=found.value)
+            if not self.bounding.refine(short, ends - now(), exact=False, among=forms):
+                return short
+
+    def often(self, made: Settled) -> Floats:
+        """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
+        it: what other plans will spend, but no bound."""
+        bounding = self.bounding
+        table = np.zeros((bounding.units.count, bounding.units.count + 1))
+        problem, ops = bounding.base.problem, bounding.base.func.ops
+        home = {op: number for number, stage in enumerate(made.drafts) for op in stage.ops}
+        for value in problem.values:
+            node, result = value.maker
+            if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
+                readers = [reader for reader, _ in value.readers if reader < len(ops)]
+                others = len({home[reader] for reader in readers} - {home[node]})
+                maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
+                devices = len(made.drafts[home[node]].mesh.devices)
+                table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
+        return table
+
+
+def stages_by_name(
+    searching: Callable[[Submeshes, str], StageSearch], meshes: Submeshes, strategy: str, stages: int, seconds: float
+) -> StagesPlan | None:
+    """The plan called ``strategy`` in stages on meshes of one shape, the best of the shapes that there are: ops are split as in
+    the plan of the whole function, and cut where the slowest stage is quickest. ``searching`` makes a search among meshes. The
+    bound is one of plans of any kind on any of ``meshes``. None where nothing fits; raises UnfitError where the model has no
+    such plan on any shape."""
+    shapes = sorted({block.mesh.sizes for block in meshes.blocks}, key=lambda sizes: (-math.prod(sizes), sizes))
+    if len(shapes) > 1:  # what is split over one device is not split
+        shapes = [sizes for sizes in shapes if 1 < math.prod(sizes) <= meshes.devices // max(stages, 1)] or [(1,)]
+    ends = now() + seconds
+    best: StagesPlan | None = None
+    unfit: list[UnfitError] = []
+    for number, sizes in enumerate(shapes):
+        left = max(0.1, (ends - now()) / (len(shapes) - number))
+        if best is not None and now() > ends:
+            break
+        try:
+            found = searching(of_shape(meshes, sizes), strategy).search(stages, left)
+        except UnfitError as error:
+            unfit.append(UnfitError(f"mesh {'x'.join(map(str, sizes))}: {error}"))
+            continue
+        if found is not None and (best is None or found.value < best.value):
+            best = found
+        if found is not None and found.interrupted:
+            return replace(best or found, bound=0.0, interrupted=True)
+    if best is None:
+        if len(unfit) == len(shapes):
+            raise unfit[0]
+        return None
+    search = searching(meshes, "")
+    free = search.search(stages, BOUNDING)
+    bound = free.bound if free is not None else 0.0
+    if search.flushes:
+        bound = min(bound, search.overlapped(stages))
+    return replace(best, bound=min(bound, best.value))
+
+
+__all__ = ["StageSearch", "StagesPlan", "stages_by_name"]

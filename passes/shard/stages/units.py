@@ -1,0 +1,213 @@
+"""Units: the pieces between the places where a function may be cut into stages, and which runs of them are alike.
+
+Order: that of ``fold``, a topological one in which every copy of a repeated part lies in one stretch; so any run of units from
+the first on is a downset. A *cut* lies where few values cross: in a valley of their number, then of their bytes, along the
+order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are the deepest
+within some ops around them, as few as needed. A *run* is a stretch of units, what a stage holds.
+
+Constant ops (``constants``) are in no unit: a run holds what it needs of them.
+
+Two runs with one *key* have equal ops in equal order, wired alike among themselves, and alike in which values enter, are shared
+and leave: so they are the same problem, wherever they lie. Keys say nothing of names and positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ir.module import Func
+from ir.types import type_bytes
+from passes.model.folding import Folding
+from passes.model.graph import reads
+from passes.shard.problem.build import ShardInput
+from passes.shard.problem.constants import constants_of
+
+MOST_CUTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Units:
+    """``ops[unit]``: positions in the function, ascending; ``keys[first][last - first]``: of the run from first to last."""
+
+    ops: tuple[tuple[int, ...], ...]
+    keys: tuple[tuple[int, ...], ...]
+    constants: Constants
+
+    @property
+    def count(self) -> int:
+        return len(self.ops)
+
+    def run(self, first: int, behind: int) -> tuple[int, ...]:
+        """Positions of the ops of units ``first .. behind - 1``, unit by unit, behind the constant ops that they need: a
+        topological order, and the same in all runs of one key."""
+        own = [op for unit in self.ops[first:behind] for op in unit]
+        return (*self.constants.needed(own), *own)
+
+    def key(self, first: int, behind: int) -> int:
+        return self.keys[first][behind - first - 1]
+
+
+def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int = MOST_CUTS) -> Units:
+    """``given``: the problem of ``func`` on any mesh, for the kinds of its nodes."""
+    constants = Constants(given)
+    order = [op for op in (folding.order if folding is not None else range(len(func.ops))) if op not in constants.ops]
+    cuts = _cuts(func, order, most)
+    bounds = [0, *cuts, len(order)]
+    ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
+    return Units(ops, _keys(given, ops, constants), constants)
+
+
+def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
+    """Places in ``order`` before which a stage may begin."""
+    place = {op: i for i, op in enumerate(order)}
+    made = {value.name: (place[i], type_bytes(value.type) or 0) for i in order for value in func.ops[i].results}
+    last = dict.fromkeys(made, -1)
+    for i in order:
+        for name in reads(func.ops[i]):
+            if name in last:
+                last[name] = max(last[name], place[i])
+    count, size = [0] * (len(order) + 1), [0] * (len(order) + 1)
+    for name, (maker, width) in made.items():
+        if last[name] > maker:
+            for table, amount in ((count, 1), (size, width)):
+                table[maker + 1] += amount
+                table[last[name] + 1] -= amount
+    for p in range(len(order)):
+        count[p + 1] += count[p]
+        size[p + 1] += size[p]
+    crossing = list(zip(count, size, strict=True))
+    crossing[0] = crossing[-1] = (len(order), 0)  # the ends are no cuts
+    found: list[int] = []
+    start = 1
+    while start < len(order):
+        behind = start
+        while crossing[behind] == crossing[start]:
+            behind += 1
+        if crossing[start - 1] > crossing[start] < crossing[behind]:
+            found += range(start, behind)
+        start = behind
+    around = 1
+    while len(found) > most:
+        found = [
+            p
+            for i, p in enumerate(found)
+            if all(
+                (*crossing[p], p) <= (*crossing[q], q)
+                for q in found[max(0, i - around) : i + around + 1]
+                if abs(p - q) <= around
+            )
+        ]
+        around += 1
+    return found
+
+
+def _keys(given: ShardInput, units: Sequence[Sequence[int]], constants: Constants) -> tuple[tuple[int, ...], ...]:
+    problem = given.problem
+    ops = len(given.func.ops)
+    unit_of = {op: unit for unit, members in enumerate(units) for op in members}
+    local = {op: i for members in units for i, op in enumerate(members)}
+    read: list[list[tuple[int, int]]] = [[] for _ in range(problem.size)]
+    leaves = [0] * len(problem.values)
+    within: list[int | None] = []
+    for number, value in enumerate(problem.values):
+        readers = [unit_of[node] for node, _ in value.readers if node in unit_of]
+        leaves[number] = max(readers, default=-1)
+        maker = value.maker[0]
+        homes = {*readers, *((unit_of.get(maker, -1),) if maker < ops else ())}
+        within.append(homes.pop() if len(homes) == 1 else None)
+        for node, port in value.readers:
+            read[node].append((port, number))
+    interned: dict[object, int] = {}
+
+    def intern(form: object) -> int:
+        return interned.setdefault(form, len(interned))
+
+    made: list[list[int]] = [[] for _ in units]
+    for number, value in enumerate(problem.values):
+        if value.maker[0] in unit_of:
+            made[unit_of[value.maker[0]]].append(number)
+    outside: list[list[int]] = []
+    content: list[int] = []
+    for unit, members in enumerate(units):
+        slots: dict[int, int] = {}
+        rows = []
+        for op in members:
+            row: list[object] = [problem.kinds[op]]
+            for port, number in sorted(read[op]):
+                maker, result = problem.values[number].maker
+                if within[number] == unit and maker < ops:
+                    row.append((port, local[maker], result))
+                elif within[number] == unit:
+                    row.append((port, "w", problem.kinds[maker], slots.setdefault(number, len(slots))))
+                else:
+                    kind = problem.values[number].kind
+                    held: object = problem.kinds[maker] if maker >= ops else -1
+                    if maker in constants.ops:
+                        held = (constants.form(maker), result)
+                    row.append((port, "e", kind, held, slots.setdefault(number, len(slots))))
+            rows.append(tuple(row))
+        given_out = tuple(
+            (local[maker], result)
+            for number in made[unit]
+            for maker, result in (problem.values[number].maker,)
+            if any(node >= ops for node, _ in problem.values[number].readers)
+        )
+        outside.append([number for number in slots if within[number] != unit])
+        content.append(intern((tuple(rows), given_out)))
+    keys = []
+    for first in range(len(units)):
+        row_keys, chain = [], -1
+        seen: dict[int, int] = {}
+        alive: list[int] = []
+        for unit in range(first, len(units)):
+            slots_told: list[object] = []
+            for number in outside[unit]:
+                maker, result = problem.values[number].maker
+                if unit_of.get(maker, -1) >= first:
+                    slots_told.append((unit - unit_of[maker], local[maker], result))
+                else:
+                    slots_told.append(seen.setdefault(number, len(seen)))
+            chain = intern((chain, content[unit], tuple(slots_told)))
+            alive = [number for number in (*alive, *made[unit]) if leaves[number] > unit]
+            out = tuple((unit - unit_of[m], local[m], r) for number in alive for m, r in (problem.values[number].maker,))
+            row_keys.append(intern((chain, out)))
+        keys.append(tuple(row_keys))
+    return tuple(keys)
+
+
+class Constants:
+    """The constant ops of a function, of which a run holds those that it reads."""
+
+    def __init__(self, given: ShardInput) -> None:
+        self.func, self.kinds = given.func, given.problem.kinds
+        self.ops = constants_of(given.func, frozenset(given.kept.values()) - given.filled)
+        self.maker = {value.name: op for op in sorted(self.ops) for value in given.func.ops[op].results}
+        self.forms: dict[int, object] = {}
+
+    def needed(self, ops: Sequence[int]) -> tuple[int, ...]:
+        """The constant ops that ``ops`` read, and those that these read, in the order in which they are first needed."""
+        found: dict[int, None] = {}
+
+        def visit(op: int) -> None:
+            for name in reads(self.func.ops[op]):
+                maker = self.maker.get(name)
+                if maker is not None and maker not in found:
+                    visit(maker)
+                    found[maker] = None
+
+        for op in ops:
+            visit(op)
+        return tuple(found)
+
+    def form(self, op: int) -> object:
+        """What its seconds and layouts depend on."""
+        if op not in self.forms:
+            names = reads(self.func.ops[op])
+            made = tuple(self.form(self.maker[name]) if name in self.maker else name for name in names)
+            self.forms[op] = (self.kinds[op], made)
+        return self.forms[op]
+
+
+__all__ = ["MOST_CUTS", "Constants", "Units", "units_of"]
