@@ -114,7 +114,7 @@ class Bounding:
         self.memory, self.spare = memory, spare
         self.training, self.microbatches, self.family = training, microbatches, family
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
-        self.links = Links(topology, net)
+        self.links = Links(topology, net, returns=training)
         self.solved = 0
         self.took: dict[int, float] = {}
         began = now()

@@ -355,6 +355,29 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
     assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Activations from two members to one of three, which passes them on, and gradients back to one of the two."""
+    machines = tmp_path / "machines.toml"
+    host = (
+        '[[hosts]]\nname = "{0}"\n[[devices]]\nname = "{0}{{0..{1}}}"\ntype = "core"\nhost = "{0}"\n'
+        '[[links]]\neach = "devices of {0}"\nto = "{0}"\nbandwidth = "8 GB/s"\nlatency = "6 us"\n'
+        '[[links]]\neach = "{0}"\nto = "between"\nbandwidth = "50 MB/s"\nlatency = "0 us"\nshared = true\n'
+    )
+    types = '[types.core]\nkind = "cpu"\nmemory = "4 GiB"\nmemory_bandwidth = "20 GB/s"\nrates = { f32 = "0.2 GFLOP/s" }\n'
+    text = f'version = 1\nswitches = ["between"]\n{types}{host.format("p", 1)}{host.format("q", 2)}'
+    machines.write_text(text)
+    model = "zoo:bert-small,layers=4,hidden=64,vocab=100,seq=16,batch=6"
+    built = tmp_path / "built"
+    step = ["--objective", "training", "--stages", "2", "--microbatches", "4"]
+    assert main(["compile", model, "-t", str(machines), *step, "-q", "-o", str(built)]) == 0
+    plan = json.loads((built / "plan.json").read_text())
+    assert [len(stage["devices"]) for stage in plan["stages"]] == [2, 3]
+    assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
+
+
 def test_each_weight_is_synchronised_as_its_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One by gathered factors, one through the second rank, the others by all-reduce."""
     built = compiled(tmp_path / "data", "--mesh", "2", "--strategy", "data")
