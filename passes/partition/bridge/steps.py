@@ -83,8 +83,10 @@ class Steps:
                     found[:, i] += (self.learned.update[name], sizes[name], sizes[name] / max(sizes[name], BUCKET))
         return found
 
-    def problem(self, stream: Problem, replicas: int = 1) -> Problem:
-        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``."""
+    def problem(self, stream: Problem, replicas: int = 1, *, least: bool = False) -> Problem:
+        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``. A weight
+        has a second gradient where microbatches add to one; not where the ``least`` bytes of a stage are asked for, which has
+        either these or activations alive."""
         func, kinds = self.module.entry, stream.kinds
         rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
@@ -97,8 +99,9 @@ class Steps:
         for i, op in enumerate(func.ops):
             for name in reads(op):
                 readers.setdefault(name, []).append(i)
+        gradients = 1 if least or self.microbatches == 1 else 2
         held = [
-            (size + (size + state[name] if name in state else 0), tuple(readers[name]))
+            (size + (gradients * size + state[name] if name in state else 0), tuple(readers[name]))
             for name, size in sizes.items()
             if name in readers and size
         ]
