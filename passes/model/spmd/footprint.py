@@ -50,7 +50,7 @@ def footprint(func: Func, resources: Mapping[str, Type], stage: Staged, buffers:
     places = {(member.place, member.room): None for member in stage.mesh.members} or {(stage.mesh.foremost, 1.0): None}
     walk = _Walk(func, resources, stage)
     most, alive = max((walk.peak(place, room) for place, room in places), key=lambda found: found[0])
-    weights = math.ceil(bill.memory - bill.saved)
+    weights = math.ceil(bill.memory - bill.saved + bill.constants)
     return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), buffers, alive)
 
 

@@ -170,6 +170,8 @@ class _Walk:
             return
         learns = name in self.state
         if type_.elements <= (1 if self.training and type_.dtype.is_float else 64):
+            size = type_.nbytes + (type_.nbytes + self.state[name] if learns else 0)
+            self.bill.constants += size * self.fullest(type_, (Replicate(),) * len(self.mesh.axes))
             return
         self.lies[name] = decisions.kept[name]
         size = type_.nbytes
