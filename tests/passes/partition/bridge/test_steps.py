@@ -263,6 +263,44 @@ def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
     assert fits.value > free.value
 
 
+def test_a_plan_fits_where_devices_have_as_much_as_place_counts() -> None:
+    module = chain([64, 64, 64, 64], 3)
+    found = PartitionPass(objective="training", microbatches=8, stages=2).run(module, PassContext())
+    plan, placed, topology = found.first(Plan), PlacePass().run(found, PassContext()).first(Plan), module.first(Topology)
+    assert plan is not None
+    assert placed is not None
+    assert topology is not None
+    needed = max(stage.memory for stage in placed.stages)
+    for limit, fits in ((needed, True), (needed - 1, False)):
+        small = replace(topology, types=tuple(replace(type_, memory=limit) for type_ in topology.types))
+        assert Steps(found, small, network(small), 8).fits(found, plan) == fits
+
+
+def test_no_plan_that_does_not_fit_stands_over_one_that_does() -> None:
+    """Of three stages the quickest, of two one that fits, of one stage one that does not."""
+    module = chain([64, 64, 64, 64], 3)
+    passes = {stages: PartitionPass(objective="training", microbatches=8, stages=stages) for stages in (1, 2, 3)}
+    plans = {stages: one.run(module, PassContext()) for stages, one in passes.items()}
+    seconds = {1: 1.5, 2: 2.0, 3: 1.0}
+
+    class Judged(Steps):
+        def fits(self, module: Module, plan: Plan) -> bool:
+            return len(plan.stages) == 2
+
+    def plan_of(stages: int) -> tuple[Module, Plan, float]:
+        plan = plans[stages or 3].first(Plan)
+        assert plan is not None
+        told = replace(plan, value=seconds[stages or 3], bound=0.0)
+        return plans[stages or 3].replace(plan, told), told, 0.0
+
+    topology = module.first(Topology)
+    assert topology is not None
+    steps = Judged(module, topology, network(topology), 8)
+    kept = steps.quickest(plan_of, lambda stages: range(stages, 4)).first(Plan)
+    assert kept is not None
+    assert (len(kept.stages), kept.value) == (2, 2.0)
+
+
 def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
     module = chain([64, 64, 64, 64], 3)
     one = planned(module, microbatches=1, stages=3)
