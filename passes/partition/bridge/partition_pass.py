@@ -269,11 +269,13 @@ class PartitionPass(Pass):
             safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
         if self.chunks > 1:
             safe = chunked(safe, self.chunks, self.stages)
+        stream, replicas = safe, min(self.replicas or MOST_REPLICAS, len(topology.devices))
         if steps is not None:
-            safe = steps.problem(safe, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+            safe = steps.problem(stream, replicas)
         fine = safe
         if self._pipeline and not states_bytes(module.entry) and memory_can_bind(safe):
-            fine = replace(safe, live=np.array(own_bytes(module.entry), np.int64))
+            least = steps.problem(stream, replicas, least=True) if steps is not None else safe
+            fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
         return _Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
 

@@ -31,6 +31,8 @@ RATES = 4
 """Rates of tolls on memory; see ``kernels.toll``."""
 PRICE_STEPS = 100_000_000
 """Steps that looking for tolls may take: tens of seconds."""
+PRICED_TAILS = 3
+"""Arrays of tails that looking for tolls holds: those without tolls, the best and those that are tried."""
 MOST_STATES = 4096
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
 UNIT = 2.0**-53
@@ -181,20 +183,26 @@ def _programs(reduced: Reduced) -> tuple[Ints, list[set[int]], Ints]:
     return np.array(live, np.int64), readers, own.weight_bytes
 
 
+def _room(reduced: Reduced) -> list[int]:
+    """Numbers of pieces that may be left, of each kind; more pieces than nodes are never used. Raises TooManyKindsError."""
+    room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
+    if math.prod(room) > MOST_STATES:
+        raise TooManyKindsError(
+            f"latency: {len(room)} kinds of accelerators with {math.prod(room)} combinations of pieces left, of at most "
+            f"{MOST_STATES}"
+        )
+    return room
+
+
 class Engine:
     """See the module."""
 
-    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice) -> None:
+    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice, memory: float = math.inf) -> None:
         self.reduced = reduced
         self.graph = graph
         self.lattice = lattice
-        # More pieces than nodes are never used.
-        room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
-        if math.prod(room) > MOST_STATES:
-            raise TooManyKindsError(
-                f"latency: {len(room)} kinds of accelerators with {math.prod(room)} combinations of pieces left, of at most "
-                f"{MOST_STATES}"
-            )
+        self.memory = memory
+        room = _room(reduced)
         self.stride = np.cumprod([1, *room]).astype(np.int64)
         self.states = int(self.stride[-1])
         width = np.diff(lattice.front_ptr) + 1
@@ -210,9 +218,9 @@ class Engine:
         self.steps = 0
 
     @staticmethod
-    def open(reduced: Reduced, *, most: int, band: int | None = None) -> Engine | None:
+    def open(reduced: Reduced, *, most: int, band: int | None = None, memory: float = math.inf) -> Engine | None:
         """The engine over every ideal, or over a ``band`` of them (``kernels.enumerate_ideals``); none when they are more than
-        ``most``."""
+        ``most``, or their tails more than ``memory`` bytes."""
         graph = graph_of(reduced)
         n = len(reduced.groups)
         count, bits, cover_ptr, cover_node, cover_to = kernels.enumerate_ideals(graph.before, n if band is None else band, most)
@@ -225,6 +233,8 @@ class Engine:
             attributed[source.groups[-1]] += source.size
         values = np.column_stack([graph.seconds.T, graph.lacking.T, reduced.size, attributed]).astype(np.float64)
         total, front_ptr, front = kernels.sums(bits, graph.follow, np.ascontiguousarray(values))
+        if 8 * (len(front) + len(bits)) * math.prod(_room(reduced)) > memory:
+            return None
         lattice = kernels.Lattice(
             bits,
             cover_ptr,
@@ -237,7 +247,7 @@ class Engine:
             np.rint(total[:, 2 * kinds]).astype(np.int64),
             np.rint(total[:, 2 * kinds + 1]).astype(np.int64),
         )
-        return Engine(reduced, graph, lattice)
+        return Engine(reduced, graph, lattice, memory)
 
     @property
     def ideals(self) -> int:
@@ -249,7 +259,7 @@ class Engine:
         if not self._fill(self.tail, most, self.rate, 0.0, keep_on):
             return None
         root = float(self.tail[self.start[0] + self.states - 1])
-        if math.isfinite(root) and self.reduced.pieces > 1:
+        if math.isfinite(root) and self.reduced.pieces > 1 and PRICED_TAILS * self.tail.nbytes <= self.memory:
             root = max(root, self._price(root, most, keep_on))
         return min(root, most)
 
@@ -296,7 +306,8 @@ class Engine:
                     return math.inf
                 if value > best:
                     best, base, better = value, rates, True
-                    self.priced, self.rate = tried.copy(), rate
+                    spare = self.priced if self.priced.size else np.empty_like(tried)
+                    self.priced, self.rate, tried = tried, rate, spare
             if began:
                 step *= 2 if better else 0.5
             else:

@@ -211,11 +211,9 @@ class _Search:
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
         """An engine for plans better than the best, if its tails fit the memory; none otherwise."""
-        engine = Engine.open(restricted(small, self._most()), most=most, band=band)
+        engine = Engine.open(restricted(small, self._most()), most=most, band=band, memory=self.budget.memory)
         if engine is not None:
             self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
-            if len(engine.tail) * 8 > self.budget.memory:
-                return None
         return engine
 
     def _along(self, small: Reduced, band: int, most: int) -> bool | None:
@@ -319,7 +317,8 @@ class _Search:
 
     def _room(self, engine: Engine) -> int:
         """Labels that there is memory for."""
-        return POLICY.label_bytes // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+        bytes_ = min(POLICY.label_bytes, self.budget.memory)
+        return bytes_ // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
 
     def _most(self) -> float:
         """Plans that end at this or later are of no interest."""

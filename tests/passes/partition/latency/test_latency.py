@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -145,7 +146,7 @@ def test_leaving_nodes_out_is_a_lower_bound(seed: int, count: int) -> None:
     assert critical_path(problem) <= best
     if not small.groups:
         return
-    engine = Engine.open(kept(small, min(count, len(small.groups))), most=1000)
+    engine = Engine.open(kept(small, min(count, len(small.groups))), most=600)
     assert engine is not None
     least = engine.bound(math.inf, lambda part: True)
     assert least is not None
@@ -249,6 +250,26 @@ def test_a_lattice_over_budget_still_has_a_plan_and_a_bound(monkeypatch: pytest.
     assert faults(problem, found.schedule.pieces) == []
     assert critical_path(problem) <= found.bound <= found.value
     assert found.value < schedule(problem, []).latency
+
+
+def test_memory_is_looked_at_before_it_is_taken() -> None:
+    """Tails that do not fit are never made, and tolls, which take as much twice more, are looked for where these fit too."""
+    small = reduced(replace(grid(3, 7), pieces=2))
+    engine = Engine.open(small, most=600)
+    assert engine is not None
+    engine.bound(math.inf, lambda part: True)  # which loads the kernels
+    tails = engine.tail.nbytes
+    others = 0
+    for limit, least, most in ((tails - 1, 0, 0), (tails, 1, 1), (3 * tails, 2, 3)):
+        tracemalloc.start()
+        engine = Engine.open(small, most=600, memory=limit)
+        if engine is not None:
+            engine.bound(math.inf, lambda part: True)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (engine is None) == (most == 0)
+        others = others or peak  # the lattice itself
+        assert least - 0.5 < (peak - others) / tails < most + 0.5
 
 
 def test_the_time_limit_ends_the_search() -> None:
