@@ -335,7 +335,7 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
     machines.write_text(
         'version = 1\n[types]\ncore = "preset:cpu-1"\n[[hosts]]\nname = "p"\n[[hosts]]\nname = "q"\n'
         '[[devices]]\nname = "p{0..1}"\ntype = "core"\nhost = "p"\n[[devices]]\nname = "q0"\ntype = "core"\nhost = "q"\n'
-        '[[links]]\nends = ["p0", "p1", "q0"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
+        '[[links]]\nends = ["p0", "p1", "q0"]\nbandwidth = "20 GB/s"\nlatency = "2 us"\n'
     )
     found = compiled(tmp_path / "found", "--mesh", "auto", "--stages", "2", topology=str(machines))
     plan = json.loads((found / "plan.json").read_text())
@@ -374,7 +374,7 @@ def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
     step = ["--objective", "training", "--stages", "2", "--microbatches", "4"]
     assert main(["compile", model, "-t", str(machines), *step, "-q", "-o", str(built)]) == 0
     plan = json.loads((built / "plan.json").read_text())
-    assert [len(stage["devices"]) for stage in plan["stages"]] == [2, 3]
+    assert [stage["mesh"]["axes"] for stage in plan["stages"]] == [{"x": 2}, {"x": 3}]
     assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
 
 
