@@ -31,7 +31,7 @@ RATES = 4
 """Rates of tolls on memory; see ``kernels.toll``."""
 PRICE_STEPS = 100_000_000
 """Steps that looking for tolls may take: tens of seconds."""
-MOST_STATES = 4096
+MOST_STATES = 16384
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
 UNIT = 2.0**-53
 """Relative rounding of a sum."""
@@ -200,7 +200,7 @@ class Engine:
         width = np.diff(lattice.front_ptr) + 1
         self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
         self.width = int(width.max())
-        self.tail = np.full(int(self.start[-1]), math.inf)
+        self.tail = np.empty(0)  # until ``bound`` fills it
         self.priced, self.rate = np.empty(0), np.zeros((len(reduced.kinds), RATES))
         self.longest = _longest(reduced)
         # A piece takes the difference of two sums over ideals, each off by a rounding for every group.
@@ -243,9 +243,15 @@ class Engine:
     def ideals(self) -> int:
         return len(self.lattice.bits)
 
+    @property
+    def entries(self) -> int:
+        """Tails: of each ideal, one per state and node of its frontier, and one."""
+        return int(self.start[-1])
+
     def bound(self, most: float, keep_on: KeepOn) -> float | None:
         """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
         returns; none when stopped."""
+        self.tail = np.full(self.entries, math.inf)
         if not self._fill(self.tail, most, self.rate, 0.0, keep_on):
             return None
         root = float(self.tail[self.start[0] + self.states - 1])

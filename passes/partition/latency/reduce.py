@@ -174,11 +174,16 @@ class _Merger:
             self.parent[v] = u
 
 
+def apart(problem: LatencyProblem) -> Reduced:
+    """The problem with every node a group of its own, nothing free."""
+    return grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
+
+
 def reduced(problem: LatencyProblem) -> Reduced:
     """The problem in groups. Where pieces take bytes that are no sum over nodes, a group may be worth more apart: there are
     none."""
     if problem.programs is not None:
-        return grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
+        return apart(problem)
     merger = _Merger(problem)
     merger.run()
     members: dict[int, list[int]] = {}
@@ -323,4 +328,4 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
     return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
 
 
-__all__ = ["Free", "Reduced", "expanded", "grouped", "reduced", "renumbered", "restricted"]
+__all__ = ["Free", "Reduced", "apart", "expanded", "grouped", "reduced", "renumbered", "restricted"]
