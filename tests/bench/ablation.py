@@ -30,7 +30,7 @@ What it said (4 to 6 s a search unless told, two shared cores, gaps with the pha
     latency     nodes left out           encoder-decoder 6.0 % 17.9 %
     latency     latency bands            ResNet-50, two pieces 8.0 % 17.4 %
     latency     one piece first          BERT of 3 layers, two pieces 0.5 % 0.9 %
-    latency     latency programme        none of 16; 1,500 random problems that it closed are closed without free sources: deleted
+    latency     latency programme        none of 16; 1,500 random problems are closed without free sources: deleted
     any         exact reductions         BERT of 6 layers in 8 s 6.6 % 9.6 %
 """
 

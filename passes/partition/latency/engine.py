@@ -15,12 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.stages.arrays import csr
-from passes.model.stages.problem import Floats, Ints
+from passes.model.stages.arrays import csr, grouped
+from passes.model.stages.problem import Floats
 from passes.model.work import did
 from passes.partition.latency import kernels, label_kernels
+from passes.partition.latency.bounds import fastest, longest_to
 from passes.partition.latency.liveness import Liveness
-from passes.partition.latency.problem import Piece
+from passes.partition.latency.problem import Piece, Programs
 from passes.partition.latency.reduce import Free, Reduced, expanded
 
 HUGE = 1 << 62
@@ -80,44 +81,25 @@ def _longest(reduced: Reduced) -> float:
     return 1.001 * total
 
 
-def _early(reduced: Reduced, makers: Sequence[Iterable[int]]) -> Floats:
-    """When each group can be ready at the earliest: the longest path to it, each on its fastest device, less a rounding."""
-    own = np.minimum(reduced.cpu, reduced.seconds.min(axis=0, initial=math.inf))
-    end = np.where(np.isfinite(own), own, 0.0)
-    for v, before in enumerate(makers):
-        end[v] += max((end[u] for u in before), default=0.0)
-    result: Floats = end * (1 - 1e-12)
-    return result
-
-
 def graph_of(reduced: Reduced) -> kernels.Graph:
     """The arrays of a reduced problem."""
     n = len(reduced.groups)
-    made: list[list[int]] = [[] for _ in range(n)]
-    makers: list[set[int]] = [set() for _ in range(n)]
-    follow: list[set[int]] = [set() for _ in range(n)]
-    for h, (u, readers) in enumerate(zip(reduced.producer, reduced.consumers, strict=True)):
-        made[u].append(h)
-        follow[u].update(readers)
-        for v in readers:
-            makers[v].add(u)
-    before = [set(found) for found in makers]
+    made_ptr, made = grouped(np.array(reduced.producer, np.int64), np.arange(len(reduced.producer)), n)
+    before = [set(found) for found in reduced.makers]
     for u, v in reduced.after:
         before[v].add(u)
-    made_ptr, made_flat = csr(made)
-    maker_ptr, maker_flat = csr([sorted(found) for found in makers])
+    maker_ptr, maker_flat = csr([sorted(found) for found in reduced.makers])
     kinds = len(reduced.kinds)
     # What may cost something in any piece comes first; the rest only when memory overflows.
     free = sorted(reduced.free, key=lambda f: (not _attended(f), f.node))
     transfer = np.array([f.transfer for f in free], dtype=np.float64).reshape(len(free), kinds).T.copy()
     size = np.array([f.size for f in free], np.float64)
     rate = transfer / np.maximum(size, 1e-9)
-    live, weights, weight_bytes = _programs(reduced)
     return kernels.Graph(
         before=_rows(before, n),
-        follow=_rows(follow, n),
+        follow=_rows(reduced.following, n),
         made_ptr=made_ptr,
-        made=made_flat,
+        made=made,
         readers=_rows(reduced.consumers, n),
         transfer=reduced.transfer,
         maker_ptr=maker_ptr,
@@ -134,30 +116,27 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         free_size=size,
         free_inside=np.array([f.inside for f in free], np.bool_).reshape(len(free), kinds).T.copy(),
         evict=np.argsort(rate, axis=1, kind="stable").astype(np.int64),
-        early=_early(reduced, makers),
+        # The longest path to each group, each on its fastest device, less a rounding.
+        early=longest_to(np.where(np.isfinite(own := fastest(reduced)), own, 0.0), reduced.makers) * (1 - 1e-12),
         several=sum(_attended(f) for f in free),
         whole=reduced.pieces == 1,
         programs=reduced.problem.programs is not None,
-        live=live,
-        heavy=np.argsort(-live, kind="stable"),
         received=reduced.received,
-        weights=_rows(weights, n),
-        weight_bytes=weight_bytes,
-        **_ops(reduced),
+        **_programs(reduced),
     )
 
 
-def _ops(reduced: Reduced) -> dict[str, Any]:
-    """The fields of ``Graph`` that tell what is alive; no ops where nobody told."""
-    programs = reduced.problem.programs
-    own = None if programs is None else programs.liveness
+def _programs(reduced: Reduced) -> dict[str, Any]:
+    """The fields of ``Graph`` that tell which weights groups share and what is alive; no ops where bytes are sums."""
     nothing = np.zeros(0, np.int64)
-    if own is None:
-        own = Liveness(nothing, nothing, (), (), nothing, ())
+    programs = reduced.problem.programs or Programs(nothing, nothing, (), Liveness(nothing, nothing, (), (), nothing, ()))
+    own = programs.liveness
     label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
     made_ptr, made = csr(own.made)
     read_ptr, read = csr(own.read)
     return {
+        "weights": _rows([{label[v] for v in found if v in label} for found in programs.weight_readers], len(reduced.groups)),
+        "weight_bytes": programs.weight_bytes,
         "ops": np.array([label.get(v, -1) for v in own.node.tolist()], np.int64),
         "inner": own.inner,
         "op_made_ptr": made_ptr,
@@ -168,17 +147,6 @@ def _ops(reduced: Reduced) -> dict[str, Any]:
         "argument": np.array(own.argument, np.bool_),
         "left": np.zeros(len(own.bytes), np.int64),
     }
-
-
-def _programs(reduced: Reduced) -> tuple[Ints, list[set[int]], Ints]:
-    """The largest bytes alive of each group, and the groups that read each weight and its bytes."""
-    own = reduced.problem.programs
-    if own is None:
-        return np.zeros(len(reduced.groups), np.int64), [], np.zeros(0, np.int64)
-    label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
-    readers = [{label[v] for v in found if v in label} for found in own.weight_readers]
-    live = [max((int(own.live[v]) for v in nodes), default=0) for nodes in reduced.groups]
-    return np.array(live, np.int64), readers, own.weight_bytes
 
 
 class Engine:

@@ -30,10 +30,10 @@ class Graph(NamedTuple):
     ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
     node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
     overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan has a node ready before; ``whole``: a
-    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``live``, ``received`` and ``weights``
-    (readers; ``weight_bytes``) as in ``problem.Programs``, ``heavy`` the nodes by ``live``, the largest first. Or, where there
-    are ``ops`` (the node of each, -1 for none): ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``,
-    ``value_bytes``, ``argument`` as in ``Liveness``; ``left`` is room for a number per value, all 0."""
+    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``received`` and ``weights`` (readers;
+    ``weight_bytes``) as in ``problem.Programs``, and of its ``Liveness`` the ``ops`` (the node of each, -1 for none),
+    ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``, ``value_bytes``, ``argument``; ``left`` is room for a
+    number per value, all 0."""
 
     before: Any
     follow: Any
@@ -59,8 +59,6 @@ class Graph(NamedTuple):
     several: int
     whole: bool
     programs: bool
-    live: Any
-    heavy: Any
     received: Any
     weights: Any
     weight_bytes: Any
@@ -337,15 +335,7 @@ def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
     if not graph.programs:
         return total
     inner, outer = lattice.bits[j], lattice.bits[i]
-    if len(graph.ops):
-        total += workspace(graph, inner, outer)
-    for x in range(0 if len(graph.ops) else len(graph.heavy)):
-        v = graph.heavy[x]
-        if graph.live[v] == 0:
-            break
-        if ((outer[v >> 6] & ~inner[v >> 6]) >> np.uint64(v & 63)) & np.uint64(1):
-            total += graph.live[v]
-            break
+    total += workspace(graph, inner, outer)
     for w in range(len(graph.weight_bytes)):
         if meets(graph.weights[w], inner, outer):
             total += graph.weight_bytes[w]

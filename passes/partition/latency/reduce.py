@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -69,6 +70,23 @@ class Reduced:
     free: tuple[Free, ...]
     colours: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def following(self) -> tuple[set[int], ...]:
+        """Groups that read any tensor of each."""
+        found: tuple[set[int], ...] = tuple(set() for _ in self.groups)
+        for u, readers in zip(self.producer, self.consumers, strict=True):
+            found[u].update(readers)
+        return found
+
+    @cached_property
+    def makers(self) -> tuple[set[int], ...]:
+        """Groups that make what each reads."""
+        found: tuple[set[int], ...] = tuple(set() for _ in self.groups)
+        for u, readers in enumerate(self.following):
+            for v in readers:
+                found[v].add(u)
+        return found
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -25,7 +25,7 @@ from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
 from passes.model.work import now
 from passes.partition.latency.bounds import critical_path, fastest, kept
-from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
+from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.partition.latency.reduce import Reduced, apart, reduced, renumbered, restricted
 from passes.partition.search.throughput import Statistics
