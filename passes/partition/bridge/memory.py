@@ -11,17 +11,21 @@ from ir.module import Func
 from passes.model.graph import cuts_of
 from passes.model.liveness import stage_live
 from passes.model.stages.arrays import Ints
-from passes.model.stages.bounds import prices
+from passes.model.stages.bounds import lower_bound, prices
 from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
+from passes.model.work import now
 from passes.partition.bridge.asked import Asked
 from passes.partition.bridge.plan import with_stages
-from passes.partition.objective import Solution
+from passes.partition.objective import Budget, Progress, Solution
 from passes.partition.search.throughput import TIGHT
 
 _ROUNDS = 4
 """Searches with lowered limits, and as many with more workspace counted before."""
+
+OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
+"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
 
 def within_memory(asked: Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution]) -> Solution:
@@ -78,6 +82,24 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
     return members, needs
 
 
+def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progress: Progress) -> Solution:
+    """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
+    weights, so what is proven where these alone count is proven of all."""
+    from passes.partition.assignment.solver import solve_any
+
+    problem = asked.problem
+    known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
+    if solution.interrupted or known.status == "optimal":
+        return known
+    weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
+    left = replace(budget, seconds=max(0.0, ends - now()))
+    least = solve_any(weights, left, progress, starts=[solution.stages or ()])
+    if least.bound <= known.bound:
+        return replace(known, interrupted=least.interrupted)
+    reason = f"{least.reason}; of memory the weights alone counted"
+    return replace(with_bound(solution, least.bound, reason), interrupted=least.interrupted)
+
+
 def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
     """``live`` by node, and at least what is alive in one of these ``stages`` while the node's ops run there."""
     alive = {op: size for own in stages for op, size in zip(own, stage_live(func, own), strict=True)}
@@ -97,4 +119,4 @@ def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
-__all__ = ["against", "with_bound", "within_memory"]
+__all__ = ["against", "bounded", "with_bound", "within_memory"]

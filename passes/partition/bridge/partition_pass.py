@@ -33,7 +33,7 @@ from passes.model.learning import step_text
 from passes.model.liveness import own_bytes, states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
-from passes.model.stages.bounds import best_bound, lower_bound
+from passes.model.stages.bounds import best_bound
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.fusing import streamed_problem_of, with_borders
@@ -47,8 +47,8 @@ from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import explain, inseparable
 from passes.partition.bridge.handover import whole_model, with_handover
 from passes.partition.bridge.limits import at_least_a_plan
-from passes.partition.bridge.memory import against, with_bound, within_memory
-from passes.partition.bridge.plan import Parts, boundaries_text, in_order, named, plan_stages, with_stages
+from passes.partition.bridge.memory import against, bounded, within_memory
+from passes.partition.bridge.plan import Parts, boundaries_text, in_order, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.objective import AnySolution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate
@@ -63,7 +63,7 @@ FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
 
 
-def solve_any(*arguments: Any, **options: Any) -> AnySolution:
+def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
     """``assignment.solver.solve_any``, imported where it is asked for, as all that most plans do not need."""
     from passes.partition.assignment import solver
 
@@ -78,16 +78,13 @@ def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
 
 SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, CONTIGUOUS): solve,
-    (THROUGHPUT.name, ANY): solve_any,
+    (THROUGHPUT.name, ANY): _solve_any,
     (LATENCY.name, CONTIGUOUS): _solve_pieces,
 }
 """How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
 SPLITS = (CONTIGUOUS, ANY)
 MICROBATCHES = 8
 """Of a training step unless it is told."""
-
-OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
-"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +204,9 @@ class PartitionPass(Pass):
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         if isinstance(solution, AnySolution) and steps is None:
-            solution = self._worth_its_boundaries(asked, solution)
+            from passes.partition.bridge.on_links import worth_its_boundaries
+
+            solution = worth_its_boundaries(asked, solution)
         searched = time.perf_counter()
         solution = self._on_machines(asked, solution, ends - now())
         parts = asked.parts(solution)
@@ -278,7 +277,7 @@ class PartitionPass(Pass):
         if solution.stages is None:
             raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
         if overcounts:
-            solution = self._bounded(solution, asked, budget, ends, context)
+            solution = bounded(solution, asked, budget, ends, context.progress)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
 
         def again(tightened: Problem) -> Solution:
@@ -436,41 +435,6 @@ class PartitionPass(Pass):
         if most < 2:
             return problem
         return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
-
-    def _worth_its_boundaries(self, asked: Asked, solution: AnySolution) -> Solution:
-        """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
-        receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
-        device, does not see."""
-        from passes.partition.bridge.on_links import link_value
-
-        problem = asked.problem
-        parts = asked.parts(solution)
-        if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
-            return solution
-        plain = replace(solution, stages=solution.contiguous)
-        values = []
-        for found in (solution, plain):
-            here, names = asked.parts(found), named(problem, found)
-            on = [names[owner] for owner, _ in here]
-            values.append(link_value(asked.module, asked.topology, asked.net, self.comm, asked.members(here), on))
-        if values[0] < values[1] or math.isinf(values[1]):
-            return solution
-        return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
-
-    def _bounded(self, solution: Solution, asked: Asked, budget: Budget, ends: float, context: PassContext) -> Solution:
-        """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
-        weights, so what is proven where these alone count is proven of all."""
-        problem = asked.problem
-        known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
-        if solution.interrupted or known.status == "optimal":
-            return known
-        weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
-        left = replace(budget, seconds=max(0.0, ends - now()))
-        least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
-        if least.bound <= known.bound:
-            return replace(known, interrupted=least.interrupted)
-        reason = f"{least.reason}; of memory the weights alone counted"
-        return replace(with_bound(solution, least.bound, reason), interrupted=least.interrupted)
 
     def _plan(self, asked: Asked, solution: Solution, parts: Parts) -> Plan:
         """The plan, its stages in pipeline order, and its certificate."""
