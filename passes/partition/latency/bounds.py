@@ -61,9 +61,7 @@ def kept(reduced: Reduced, count: int) -> Reduced:
             onward[v] |= {w} if w in chosen else onward[w]
     first = [nodes[0] for nodes in reduced.groups]
     after = [(first[v], first[w]) for v in sorted(chosen) for w in sorted(onward[v])]
-    sources = [free.node for free in reduced.free if not free.sink]
-    sinks = [free.node for free in reduced.free if free.sink]
-    return grouped(reduced.problem, [reduced.groups[g] for g in sorted(chosen)], sources, sinks, after)
+    return grouped(reduced.problem, [reduced.groups[g] for g in sorted(chosen)], [free.node for free in reduced.free], after)
 
 
 __all__ = ["critical_path", "fastest", "kept", "longest_to", "through"]

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from passes.model.stages.arrays import csr, grouped
-from passes.model.stages.problem import Floats
 from passes.model.work import did
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.bounds import fastest, longest_to
@@ -28,10 +27,6 @@ HUGE = 1 << 62
 """Stands for no memory limit."""
 WORK = 200_000
 """Steps of a kernel between two looks at the work done: some tenths of a second."""
-RATES = 4
-"""Rates of tolls on memory; see ``kernels.toll``."""
-PRICE_STEPS = 100_000_000
-"""Steps that looking for tolls may take: tens of seconds."""
 MOST_STATES = 16384
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
 UNIT = 2.0**-53
@@ -68,17 +63,7 @@ def _rows(sets: Sequence[Iterable[int]], n: int) -> Any:
 
 def _attended(free: Free) -> bool:
     """Whether it may cost something although memory does not overflow."""
-    return not all(free.inside) or (len(free.groups) > 1 and not free.sink)
-
-
-def _longest(reduced: Reduced) -> float:
-    """No plan takes longer: every node alone, every tensor sent, and received by every reader."""
-    times = np.vstack([reduced.seconds, reduced.cpu[None, :]])
-    total = float(np.where(np.isfinite(times), times, 0.0).max(axis=0).sum())
-    for h, readers in enumerate(reduced.consumers):
-        total += float(reduced.transfer[:, h].max(initial=0.0)) * (1 + len(readers))
-    total += sum(float(free.transfer.max(initial=0.0)) * (1 + len(free.groups)) for free in reduced.free)
-    return 1.001 * total
+    return not all(free.inside) or len(free.groups) > 1
 
 
 def graph_of(reduced: Reduced) -> kernels.Graph:
@@ -111,7 +96,6 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         limit=np.array([HUGE if kind.memory is None else kind.memory for kind in reduced.kinds], np.int64),
         colours=_rows(reduced.colours, n),
         free_groups=_rows([f.groups for f in free], n),
-        free_sink=np.array([f.sink for f in free], np.bool_),
         free_transfer=transfer,
         free_size=size,
         free_inside=np.array([f.inside for f in free], np.bool_).reshape(len(free), kinds).T.copy(),
@@ -169,8 +153,6 @@ class Engine:
         self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
         self.width = int(width.max())
         self.tail = np.empty(0)  # until ``bound`` fills it
-        self.priced, self.rate = np.empty(0), np.zeros((len(reduced.kinds), RATES))
-        self.longest = _longest(reduced)
         # A piece takes the difference of two sums over ideals, each off by a rounding for every group.
         largest, groups = float(lattice.seconds.max(initial=0.0)), len(reduced.groups)
         self.rounding = 2 * UNIT * groups * largest * min(groups, sum(count - 1 for count in room))
@@ -220,62 +202,17 @@ class Engine:
         """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
         returns; none when stopped."""
         self.tail = np.full(self.entries, math.inf)
-        if not self._fill(self.tail, most, self.rate, 0.0, keep_on):
-            return None
-        root = float(self.tail[self.start[0] + self.states - 1])
-        if math.isfinite(root) and self.reduced.pieces > 1:
-            root = max(root, self._price(root, most, keep_on))
-        return min(root, most)
-
-    def _fill(self, tail: Floats, most: float, rate: Floats, stock: float, keep_on: KeepOn) -> bool:
-        """Fills ``tail`` with tolls of at most ``stock`` in all; false when stopped."""
         stamp = np.full(self.ideals, -1, np.int64)
         at = self.ideals - 1
         while at >= 0:
             at, done = kernels.tails(
-                self.graph, self.lattice, self.stride, most, rate, stock, self.start, tail, self.queue, stamp, at, WORK
+                self.graph, self.lattice, self.stride, most, self.start, self.tail, self.queue, stamp, at, WORK
             )
             self.steps += done
             did("step", int(done))
             if not keep_on(1 - (at + 1) / self.ideals):
-                return False
-        return True
-
-    def _price(self, root: float, most: float, keep_on: KeepOn) -> float:
-        """Looks for the tolls that give the best bound at the empty ideal, one rate after another, and keeps their tails for
-        the search. The bound is concave in the rates (but for rounding): steps up and down, doubled where one helps, halved
-        where none does; none at all where the least do not."""
-        limited = [t for t, kind in enumerate(self.reduced.kinds) if kind.memory is not None]
-        count = sum(self.reduced.kinds[t].count for t in limited)
-        best, base, tried = root, np.zeros(RATES), np.empty_like(self.tail)
-        large = root / max(count, 1)
-        step = least = large / 100
-        spent, began = self.steps, False
-        while limited and step >= least > 0 and self.steps - spent < PRICE_STEPS:
-            better = False
-            for m, sign in itertools.product(range(RATES), (1.0, -1.0)):
-                rates = base.copy()
-                rates[m] += sign * step
-                if rates[m] < 0:
-                    continue
-                rate = np.zeros((len(self.reduced.kinds), RATES))
-                rate[limited] = rates
-                stock = float(rates.sum() * count)
-                if not self._fill(tried, most, rate, stock, keep_on):
-                    return best
-                value = float(tried[self.start[0] + self.states - 1]) - stock
-                if math.isinf(value) or value >= most:  # every way takes longer than ``most``
-                    return most
-                if value > self.longest:  # and every way takes more memory than there is
-                    return math.inf
-                if value > best:
-                    best, base, better = value, rates, True
-                    self.priced, self.rate = tried.copy(), rate
-            if began:
-                step *= 2 if better else 0.5
-            else:
-                began, step, best, base = True, large if better else 0.0, root, np.zeros(RATES)
-        return best
+                return None
+        return min(float(self.tail[self.start[0] + self.states - 1]), most)
 
     def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:
         """Searches for an end before ``most`` with at most ``width`` labels per ideal, ``labels`` in all; after ``bound``."""
@@ -283,7 +220,7 @@ class Engine:
         stamp = np.full(self.ideals, -1, np.int64)
         slack = 1e-13 * most if math.isfinite(most) else 0.0
         at, dropped, steps, stopped = 0, math.inf, 0, False
-        tails = label_kernels.Tails(self.stride, self.start, self.tail, self.rate, self.priced)
+        tails = label_kernels.Tails(self.stride, self.start, self.tail)
         limits = label_kernels.Limits(most, slack, self.reduced.pieces, width)
         while at < self.ideals - 1:
             at, dropped, done = label_kernels.search(
@@ -337,7 +274,6 @@ class Engine:
             bytes=np.zeros((labels, devices), np.int64),
             free=np.zeros((labels, devices)),
             home=np.full((labels, colours), label_kernels.OPEN, np.int64),
-            paid=np.zeros((labels, devices)),
             order=np.tile(np.arange(devices), (labels, 1)),
             kind_of=np.array(kind_of, np.int64),
             counts=np.array([1, -1, 0], np.int64),

@@ -52,7 +52,7 @@ def test_search_is_brute_force(seed: int, shape: tuple[int, int, int], programs:
 
 @pytest.mark.parametrize(("seed", "pieces", "expected"), [(253899, 2, 2.0), (202, 1, 2.0), (219, 3, 5.0)])
 def test_a_choice_of_bytes_leaves_no_gap(seed: int, pieces: int, expected: float) -> None:
-    """A sink that half fits costs half its transfer in bounds: a plan that pays all of it hid the best one. Expected values are
+    """A source that half fits costs half its transfer in bounds: a plan that pays all of it hid the best one. Expected values are
     those of a mixed-integer programme of the definition."""
     problem = random_latency(seed, nodes=8, pieces=pieces, kinds=3 if pieces == 2 else 2, devices=4 if pieces == 2 else 3)
     found = solve_latency(problem, QUIET)
@@ -99,8 +99,8 @@ def test_pieces_cannot_wait_for_each_other_in_no_time() -> None:
 @pytest.mark.parametrize(
     ("seed", "pieces", "kinds", "devices"),
     [
-        (1066, 3, 1, 1),  # a piece without bytes pays no toll, what follows does
-        (1077, 2, 2, 2),  # tolls grow without end where memory cannot be enough
+        (1066, 3, 1, 1),  # a piece without bytes, and what follows
+        (1077, 2, 2, 2),  # memory cannot be enough
         (1199, 2, 2, 2),  # a free source is read by another
     ],
 )
