@@ -38,7 +38,7 @@ What it said (4 to 6 s a search unless told, two shared cores, gaps with the pha
     any         first annealing          none of 4 in 8 s; against: BERT of 6 layers 6.3 % 6.2 %  deleted
     any         annealing from the best  none of 4 in 8 s  deleted
     any         annealing                BERT of 6 layers in 8 s 6.3 % 6.5 %
-    any         restriction              none of 5 in 6 s; against: BERT of 6 layers 6.2 % 5.3 %, op ResNet-50 49 % 28 %  deleted
+    any         restriction              none of 5 in 6 s; against: BERT of 6 layers 6.2 % 5.3 %, ResNet-50 49 % 28 %  deleted
     any         moves of clusters, swaps BERT of 3 layers 21.9 28.0; ResNet-50 33.4 33.7 (values of the baseline in 3 s)
     any         near trials              BERT of 6 layers in 8 s 6.3 % 6.6 %
     any         exact reductions         BERT of 6 layers in 8 s 6.6 % 9.6 %

@@ -31,7 +31,7 @@ from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, ordered, quotient, reduce
-from passes.partition.assignment.reduce import reduce_any, restrict
+from passes.partition.assignment.reduce import reduce_any
 from passes.partition.heuristics.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.partition.objective import AnySolution, Anytime
 from passes.partition.search.throughput import Budget, Progress, Solution, solve
@@ -169,11 +169,10 @@ class _Search(Anytime):
 
     def _reduced(self, below: float) -> tuple[Problem, Groups]:
         """The problem of plans at or below a value, and the nodes of each of its nodes."""
-        allowed = restrict(self.problem, below)
         if self.sides is not None:
-            return allowed, tuple((v,) for v in range(allowed.size))
-        groups = reduce_any(allowed, below)
-        return quotient(allowed, groups), groups
+            return self.problem, tuple((v,) for v in range(self.problem.size))
+        groups = reduce_any(self.problem, below)
+        return quotient(self.problem, groups), groups
 
     def _lift(self, stages: Stages, groups: Groups) -> bool:
         return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))

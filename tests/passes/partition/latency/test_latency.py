@@ -52,8 +52,8 @@ def test_search_is_brute_force(seed: int, shape: tuple[int, int, int], programs:
 
 @pytest.mark.parametrize(("seed", "pieces", "expected"), [(253899, 2, 2.0), (202, 1, 2.0), (219, 3, 5.0)])
 def test_a_choice_of_bytes_leaves_no_gap(seed: int, pieces: int, expected: float) -> None:
-    """A source that half fits costs half its transfer in bounds: a plan that pays all of it hid the best one. Expected values are
-    those of a mixed-integer programme of the definition."""
+    """A source that half fits costs half its transfer in bounds: a plan that pays all of it hid the best one. Expected values
+    are those of a mixed-integer programme of the definition."""
     problem = random_latency(seed, nodes=8, pieces=pieces, kinds=3 if pieces == 2 else 2, devices=4 if pieces == 2 else 3)
     found = solve_latency(problem, QUIET)
     assert (found.status, found.value, found.bound) == ("optimal", expected, expected)
