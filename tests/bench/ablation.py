@@ -49,6 +49,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
 from dnnc.frontends.workloads import Machines
@@ -56,12 +58,14 @@ from dnnc.solve import SolveOptions, solve_file
 from ir.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
+from passes.model.stages import bounds
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.lattice import states, tables
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import ordered, quotient, reduce
 from passes.partition.assignment import solver as assignment
-from passes.partition.bounds import subproblems
+from passes.partition.bounds import interval_bounds, intervals, subproblems
 from passes.partition.groups import along_order
 from passes.partition.groups import solver as groups
 from passes.partition.latency import LatencyBudget, solve_latency
@@ -257,12 +261,36 @@ def unless(method: str, phase: str, *, done: bool) -> Patch:
     return search.Search, method, chosen
 
 
-def alone(problem: Any, *rest: Any) -> Any:
+def alone(problem: Any, *rest: Any, **options: Any) -> Any:
     return tuple((v,) for v in range(problem.size))
+
+
+def unpriced(self: Any, price: Any, seconds: Any, transfer: Any) -> Any:
+    """``Tables._support`` without what a tensor that is cut adds to a boundary."""
+    weight, ahead, behind = SUPPORT(self, price, seconds, transfer)
+    return weight, 0 * ahead, 0 * behind
+
+
+def one_support(kinds: Any, present: Any) -> Any:
+    """``states._supports`` with all kinds on either side of every boundary."""
+    return (tuple(kinds),), [np.zeros(len(rows), np.int64) for rows in present]
+
+
+def looked(self: Any, stage: Any) -> None:
+    """``IntervalBounds._look`` without a minimum cut of the stage's own."""
+    self.looked[stage.entry] = True
+
+
+SUPPORT = tables.Tables._support
 
 
 def ungrouped(problem: Any) -> Any:
     return latency_reduce.grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
+
+
+def efforts(chosen: Callable[[tuple[float, float, int]], bool]) -> Patch:
+    """Contractions of the chosen efforts alone."""
+    return subproblems, "EFFORTS", tuple(effort for effort in subproblems.EFFORTS if chosen(effort))
 
 
 SHARED = ("stream", "training", "pipedream")
@@ -281,6 +309,18 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "contractions": (("stream", "training"), ((search.Search, "_contract", nothing),)),
     "sorted branches": (("stream", "training"), ((subproblems, "symmetric", nothing),)),
     "intervals": (("stream", "training"), ((search.IntervalBounds, "run", nothing),)),
+    "unavoidable transfers": (("stream",), ((bounds, "transfer_bound", lambda problem, price: 0.0),)),
+    "rounded pieces": (("stream", "training"), (efforts(lambda effort: not effort[1]),)),
+    "nodes that give way": (("stream", "training"), (efforts(lambda effort: not effort[0]),)),
+    "few ideals first": (("stream", "training"), (efforts(lambda effort: effort[2] == subproblems.MANY),)),
+    "windows with transfers": (SHARED, ((tables.Tables, "_support", unpriced),)),
+    "windows by kinds": (("stream", "training"), ((states, "_supports", one_support),)),
+    "cuts of stages": (("stream", "training"), ((interval_bounds.IntervalBounds, "_look", looked),)),
+    "unused intervals": (("stream", "training"), ((interval_bounds.IntervalBounds, "_prune", nothing),)),
+    "split by nodes": (
+        ("stream", "training"),
+        ((intervals.IntervalSpace, "parted", lambda space, interval, among: space.halves(interval)),),
+    ),
     "parts": (SHARED, ((search.Search, "_parts", nothing),)),
     "bands": (SHARED, ((search.Search, "_band", nothing),)),
     "contiguous start": (("any",), ((assignment._Search, "_contiguous", nothing),)),
