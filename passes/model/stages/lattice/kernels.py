@@ -75,10 +75,9 @@ def possible_states(
 
 
 @compiled
-def keeps_demands(begin: Any, end: Any, tensors: Tensors) -> bool:
+def keeps_demands(begin: Any, end: Any, forced: Any, pin_ptr: Any, pin: Any) -> bool:
     """Whether no tensor that must be cut has its maker and a reader between two ideals."""
     one = np.uint64(1)
-    forced, pin_ptr, pin = tensors.forced, tensors.pin_ptr, tensors.pin
     for f in range(forced.shape[0]):
         h = forced[f]
         u = pin[pin_ptr[h]]
@@ -254,7 +253,7 @@ def solve_family(
                                         low = least_beside(k, i, j, q, anchor, under, over, slack, busy, moving, raw)
                                         inside = inside or (low <= most and lacking[i, k] == lacking[j, k])
                             if inside and demands:
-                                inside = keeps_demands(bits[j], bits[i], tensors)
+                                inside = keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)
                             if inside:
                                 priced += 1
                                 priced_at[j] = i
