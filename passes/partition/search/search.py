@@ -372,7 +372,7 @@ class Search(Anytime):
             if not self._near_enough() and applies(self.tables):
                 intervals = IntervalBounds(self.tables, self.value)
                 try:
-                    intervals.run(self.value, self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
+                    intervals.run(self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
                 finally:  # an interrupt included: what is proven stays so
                     self.tell(intervals.bound, intervals.reason)
         if not self._near_enough():
