@@ -19,14 +19,15 @@ import numpy as np
 from passes.model.stages.bounds import lower_bound, prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
-from passes.model.stages.problem import Floats, Joins, Kind, Problem, plan_loads
+from passes.model.stages.problem import Kind, Problem, plan_loads
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution
 from passes.partition.search.search import TIGHT, Search
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
     TrainingLoad,
-    TrainingProblem,
+    joined,
+    one_sided,
     training_load,
     training_value,
     units,
@@ -78,7 +79,7 @@ def solve_training(
     )
 
 
-def training_objective(problem: TrainingProblem, objective: str) -> SearchObjective:
+def training_objective(problem: Problem, objective: str) -> SearchObjective:
     """What a search over ideals of ``problem`` needs to know; its stages hold units."""
     return _Training(problem, objective)
 
@@ -86,17 +87,16 @@ def training_objective(problem: TrainingProblem, objective: str) -> SearchObject
 class _Training(SearchObjective):
     """The objective as the search wants it: nodes are units, labels are kinds."""
 
-    def __init__(self, training: TrainingProblem, objective: str) -> None:
-        self.training, self.objective = training, objective
-        sides = training.seconds.sum(axis=0, keepdims=True) if objective == "sum" else training.seconds
-        self.whole = self.problem = _precedence(training, sides)
-        self.price = prices(self.problem)
+    def __init__(self, units: Problem, objective: str) -> None:
+        self.units, self.objective = units, objective
+        self.whole = self.problem = one_sided(units) if objective == "sum" else units
+        self.price = prices(units)
 
     def bound(self) -> tuple[float, str]:
         """Of both sides together; for ``split`` also the sum of what holds for either side alone."""
         best, reason = lower_bound(self.problem, self.price)
         if self.objective == "split":
-            parts = [_precedence(self.training, self.training.seconds[[side]]) for side in (0, 1)]
+            parts = [replace(self.units, seconds=np.ascontiguousarray(seconds)) for seconds in joined(self.units).seconds]
             apart = sum(lower_bound(part, prices(part))[0] for part in parts)
             if apart > best:
                 return apart, "forward and backward each at their own bound of load balance or largest node"
@@ -107,15 +107,15 @@ class _Training(SearchObjective):
         if loads is None:
             return math.inf
         for kind, nodes in stages:
-            limit = self.training.kinds[kind].memory
-            if limit is not None and int(self.training.size[list(nodes)].sum()) > limit:
+            limit = self.units.kinds[kind].memory
+            if limit is not None and int(self.units.weight_bytes[list(nodes)].sum()) > limit:
                 return math.inf
         # The definition sums more exactly, but over every tensor: only the stages that may be the largest are asked.
         largest = np.flatnonzero((loads >= loads.max(axis=1, initial=0.0, keepdims=True) * (1 - TIGHT)).any(axis=0))
-        return training_value(self.objective, [training_load(self.training, *stages[s]) for s in largest.tolist()])
+        return training_value(self.objective, [training_load(self.units, *stages[s]) for s in largest.tolist()])
 
     def dearest(self, stages: Stages) -> Sequence[int]:
-        loads = [training_load(self.training, kind, nodes) for kind, nodes in stages]
+        loads = [training_load(self.units, kind, nodes) for kind, nodes in stages]
         return max(loads, key=lambda load: load.forward + load.backward).nodes
 
     def programme(
@@ -173,27 +173,6 @@ class _Sides:
         )
         self.tested = before + found.tested
         return found
-
-
-def _precedence(training: TrainingProblem, seconds: Floats) -> Problem:
-    """What the walk over the lattice needs, loads of as many sides as ``seconds[G, T, n]`` has: tensors that cost nothing say
-    who precedes whom, those that cost join units without a direction."""
-    makers = [v for v, targets in enumerate(training.following) if targets]
-    side = training.side if len(seconds) > 1 else np.zeros(len(training.pins), np.int64)
-    return Problem(
-        names=training.names,
-        kinds=training.kinds,
-        seconds=np.ascontiguousarray(seconds.sum(axis=0)),
-        producer=np.array(makers, np.int64),
-        consumers=tuple(training.following[v] for v in makers),
-        transfer=np.zeros((len(training.kinds), len(makers))),
-        tensor_bytes=np.zeros(len(makers), np.int64),
-        tensor_names=tuple(training.names[v] for v in makers),
-        live=np.zeros(training.count, np.int64),
-        weight_bytes=training.size,
-        weight_readers=tuple((v,) for v in range(training.count)),
-        joins=Joins(training.pins, training.transfer, side, seconds),
-    )
 
 
 __all__ = ["TrainingSolution", "solve_training", "training_objective"]
