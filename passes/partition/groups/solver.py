@@ -113,11 +113,11 @@ def group_parts(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupSt
         if there:
             send[source] += max(hierarchy.latency[outer] for outer in apart)
             send[source] += hierarchy.flow[any(apart)][h] if hierarchy.once else 0.0
-    found = []
+    parts = []
     for stage, into, out in zip(stages, receive, send, strict=True):
         compute = float(problem.seconds[0, list(stage.nodes)].sum())
-        found.append((compute / stage.replicas, into / stage.replicas, out / stage.replicas))
-    return found
+        parts.append((compute / stage.replicas, into / stage.replicas, out / stage.replicas))
+    return parts
 
 
 def group_value(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupStage]) -> float:
@@ -128,14 +128,14 @@ def group_value(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupSt
 def packed(stages: Sequence[tuple[int, Sequence[int]]], size: int, groups: int) -> tuple[GroupStage, ...] | None:
     """Stages of (replicas, nodes) on the devices in order, a new group begun where the one at hand has too few left; None where
     the groups do not do."""
-    found: list[GroupStage] = []
+    placed: list[GroupStage] = []
     free = 0
     for replicas, nodes in stages:
         if free % size + replicas > size:
             free += size - free % size
-        found.append(GroupStage(free, replicas, tuple(nodes)))
+        placed.append(GroupStage(free, replicas, tuple(nodes)))
         free += replicas
-    return tuple(found) if free <= groups * size else None
+    return tuple(placed) if free <= groups * size else None
 
 
 def solve_groups(
@@ -215,11 +215,11 @@ class _Search:
         # Tensors are named by their numbers, so that those that are left can be told.
         names = tuple(map(str, range(len(problem.consumers))))
         self.problem = quotient(replace(problem, tensor_names=names, transfer=hierarchy.seconds(False)[None]), joined)
-        kept = [int(name) for name in self.problem.tensor_names]
+        tensors = [int(name) for name in self.problem.tensor_names]
         # Seconds to receive and to send each tensor, inside a group and between groups.
         times: tuple[Ints | int, ...] = (1, 1, readers, readers)
         self.seconds = [
-            hierarchy.seconds(outer, count)[kept] for outer, count in zip((False, True, False, True), times, strict=True)
+            hierarchy.seconds(outer, count)[tensors] for outer, count in zip((False, True, False, True), times, strict=True)
         ]
         # No stage is empty, so more groups, or devices in a group, than these are never used.
         self.replicas = min(rules.replicas, hierarchy.size)
@@ -274,10 +274,10 @@ class _Search:
         self._raise(least, "dynamic programme over ideals: groups pay the outer price where they begin and end")
         if relaxed > trial or self._tight():
             return True
-        found = level.exact()
-        if found is None:
+        best = level.exact()
+        if best is None:
             return False
-        stages, value = found
+        stages, value = best
         if stages is None:
             self._raise(trial * (1 - TIGHT / 2), "dynamic programme over ideals and groups: nothing is better by more")
             return True
@@ -365,7 +365,7 @@ class _Level:
         reached = np.full((search.groups + 1, count), np.inf)
         came = np.full((search.groups + 1, count), -1, np.int64)
         reached[0, 0] = 0.0
-        known: dict[tuple[int, int], float] = {}
+        costs: dict[tuple[int, int], float] = {}  # of a group by the ideals where it begins and ends
         most = self.trial * (1 + TIGHT / 4)
         for group in range(search.groups):
             ahead = self.backward[:, (group + 1) * size].copy()
@@ -377,14 +377,14 @@ class _Level:
                 least = np.maximum(np.maximum(self.group.closed, ahead), reached[group, begin])
                 least[: begin + 1] = np.inf
                 for end in np.flatnonzero((least <= most) & (least < reached[group + 1])).tolist():
-                    if (begin, end) not in known:
+                    if (begin, end) not in costs:
                         # Nothing is read after the last ideal, so its cost is exact already.
-                        known[begin, end] = float(self.group.closed[end]) if end == last else np.inf
+                        costs[begin, end] = float(self.group.closed[end]) if end == last else np.inf
                         if end != last:
-                            kept = self.group.closed.copy()
-                            known[begin, end] = self._group(group, begin, end, most)
-                            self.group.closed[:] = kept
-                    worst = max(reached[group, begin], known[begin, end])
+                            closed = self.group.closed.copy()
+                            costs[begin, end] = self._group(group, begin, end, most)
+                            self.group.closed[:] = closed
+                    worst = max(reached[group, begin], costs[begin, end])
                     if worst <= most and worst < reached[group + 1, end]:
                         reached[group + 1, end], came[group + 1, end] = worst, begin
                         if end == last:
@@ -432,15 +432,15 @@ class _Level:
         size, *fewest = self._devices(group)
         least = fewest[end == self.family.size - 1]
         devices = least + int(self.group.value[least : size + 1, end].argmin())
-        found: list[tuple[int, tuple[int, ...]]] = []
+        backward: list[tuple[int, tuple[int, ...]]] = []
         here = end
         while here != begin:
             pair, replicas = int(self.group.pair_of[devices, here]), int(self.group.with_replicas[devices, here])
             before = int(self.pairs.before[pair])
-            found.append((replicas, members(self.tables, self.family.bits[here] & ~self.family.bits[before])))
+            backward.append((replicas, members(self.tables, self.family.bits[here] & ~self.family.bits[before])))
             here, devices = before, devices - replicas
         stages, first = [], group * self.search.rules.hierarchy.size
-        for replicas, nodes in reversed(found):
+        for replicas, nodes in reversed(backward):
             stages.append(GroupStage(first, replicas, nodes))
             first += replicas
         return stages
