@@ -2,7 +2,7 @@
 
 The port model prices every transfer at the best that a device can do. On hosts of several devices each, joined by slower links,
 its best plan may put a large tensor on a border between hosts. So along the order of the best plan on ports, plans of every
-number of stages are made for both speeds (``groups.along_order``) and evaluated with them; how many stages the best one sends
+number of stages are made for both speeds (``groups.best_along``) and evaluated with them; how many stages the best one sends
 each tensor to serves the next round. The best of all rounds and the plan on ports are then evaluated as ``place`` does, stages
 in the order of the devices, and the better is kept. The bound stays as it is: no link is faster than a port.
 
@@ -31,13 +31,11 @@ from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
-from passes.model.stages.reduce import memory_can_bind
 from passes.model.work import now
 from passes.partition.bridge.asked import Asked
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.plan import named, with_stages
-from passes.partition.groups.along_order import Hierarchy, best_along
-from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups
+from passes.partition.groups.solver import GroupPlan, Hierarchy, best_along, group_value, packed, solve_groups
 from passes.partition.objective import AnySolution, PlacedSolution
 from passes.partition.search.throughput import TIGHT, Solution
 
@@ -134,26 +132,18 @@ def _in_groups(
     topology: Topology,
     seconds: float,
 ) -> PlacedSolution | None:
-    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where memory may bind, which the programme
-    over groups counts for workloads only, or something is demanded."""
-    if memory_can_bind(problem) or problem.forced or problem.stages is not None:
+    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where the number of stages is prescribed, or
+    the plan at hand has no such form."""
+    if problem.stages is not None:
         return None
-    nothing = np.zeros(0, np.int64)
-    free = replace(
-        problem,
-        kinds=(replace(problem.kinds[0], memory=None),),
-        live=np.zeros_like(problem.live),
-        weight_bytes=nothing,
-        weight_readers=(),
-    )
     once = replace(hierarchy, once=True)
     groups = len(topology.devices) // hierarchy.size
     start = packed([(1, nodes) for _, nodes in stages], hierarchy.size, groups)
     if start is None:
         return None
-    value = group_value(free, once, start)
+    value = group_value(problem, once, start)
     known = GroupPlan(start, value, min(solution.bound, value), solution.reason)
-    found = solve_groups(free, once, groups, known, replicas=most, seconds=seconds)
+    found = solve_groups(problem, once, groups, known, replicas=most, seconds=seconds)
     if found.interrupted:
         raise KeyboardInterrupt
     names = [device.name for device in topology.devices]
