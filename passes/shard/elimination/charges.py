@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from passes.shard.problem.graph import Form
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 JOINT = 1 << 22
@@ -47,34 +48,25 @@ class Charge:
     wild: frozenset[int] = frozenset()
 
 
-def charge_of(
-    problem: ShardProblem,
-    kind: int,
-    maker: tuple[int, int],
-    readers: Sequence[tuple[int, tuple[int, ...]]],
-    *,
-    joint: bool = True,
-) -> Charge:
-    """``maker``: its node kind and result; ``readers``: node kind and ports of each reading node; ``joint``: whether they may
-    meet in one table."""
-    value = problem.value_kinds[kind]
+def charge_of(problem: ShardProblem, form: Form, *, joint: bool = True) -> Charge:
+    """The tables of all values of a form; ``joint``: whether maker and readers may meet in one table."""
+    value, maker, readers = problem.value_kinds[form.kind], form.maker, form.readers
     sources, source_of = np.unique(problem.node_kinds[maker[0]].makes[maker[1]], return_inverse=True)
-    need_of: list[Integers] = []
-    needs: list[list[tuple[int, ...]]] = []
-    for node_kind, ports in readers:
+    known: dict[tuple[int, tuple[int, ...]], tuple[list[tuple[int, ...]], Integers]] = {}
+    for node_kind, ports in dict.fromkeys(readers):
         columns = [problem.node_kinds[node_kind].reads[port] for port in ports]
         rows = [tuple(sorted({key for column in columns for key in value.needs[column[c]]})) for c in range(len(columns[0]))]
         distinct = sorted(set(rows))
-        needs.append(distinct)
-        need_of.append(np.array([distinct.index(row) for row in rows], np.int64))
+        known[node_kind, ports] = distinct, np.array([distinct.index(row) for row in rows], np.int64)
+    needs, need_of = [known[reader][0] for reader in readers], tuple(known[reader][1] for reader in readers)
     weights = value.weights[sources]
     size = len(sources) * math.prod(len(rows) for rows in needs)
     if joint and len(readers) <= MOST_JOINT and size <= JOINT:
-        return Charge("joint", source_of, tuple(need_of), (_joint(weights, needs),))
+        return Charge("joint", source_of, need_of, (_joint(weights, needs),))
     held = _held(weights, needs)
     if held is not None:
-        return Charge("held", source_of, tuple(need_of), *held)
-    return Charge("relaxed", source_of, tuple(need_of), _relaxed(weights, needs))
+        return Charge("held", source_of, need_of, *held)
+    return Charge("relaxed", source_of, need_of, _relaxed(weights, needs))
 
 
 def _joint(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> Floats:
@@ -120,11 +112,12 @@ def _held(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[
         paid[source, number] = cost
     # Which states lack which keys, then which readers' needs meet none of them.
     lacks = np.array([[key not in keys and weights[source, key] != 0 for key in asked] for source, keys, _ in states])
-    tables = [paid]
+    tables: dict[int, Floats] = {}  # equal readers have one
     for rows in needs:
-        wants = np.array([[key in row for key in asked] for row in rows])
-        tables.append(np.where(lacks.astype(np.int64) @ wants.T.astype(np.int64), np.inf, 0.0))
-    return tuple(tables), frozenset(wild)
+        if id(rows) not in tables:
+            wants = np.array([[key in row for key in asked] for row in rows])
+            tables[id(rows)] = np.where(lacks.astype(np.int64) @ wants.T.astype(np.int64), np.inf, 0.0)
+    return (paid, *(tables[id(rows)] for rows in needs)), frozenset(wild)
 
 
 def _relaxed(weights: Floats, needs: Sequence[Sequence[tuple[int, ...]]]) -> tuple[Floats, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,11 +69,12 @@ class FoldedSearch:
         self.problem, self.budget, self.until = problem, budget, math.inf
         self.whole = False
         """Whether the last search made no table in parts: a larger budget changes nothing."""
-        self.structure = structure_of(problem)
+        self.structure = structure_of(problem.graph)
         self.charges = (Shares if shared else Charges)(problem, self.structure.spread)
         wide = self.too_wide()
         if wide:
-            self.structure = structure_of(problem, wide)
+            runs = tuple(run for run in self.structure.runs if run not in wide)
+            self.structure = replace(self.structure, runs=runs)
         self.plain_nodes, self.plain_values = self.outside()
         self.free = frozenset(self.plain_nodes)
         self.cells = {run: np.array(problem.cells[run.chain][run.first : run.last + 1]) for run in self.structure.runs}

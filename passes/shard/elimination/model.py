@@ -14,7 +14,7 @@ import numpy as np
 
 from passes.shard.elimination.charges import Charge, charge_of
 from passes.shard.elimination.elimination import Factor
-from passes.shard.problem.problem import Floats, Integers, ShardProblem, ValueNode
+from passes.shard.problem.problem import Floats, Graph, Integers, ShardProblem, ValueNode
 
 
 class Charges:
@@ -23,7 +23,7 @@ class Charges:
     def __init__(self, problem: ShardProblem, spread: Set[int] = frozenset()) -> None:
         """``spread``: values whose readers must not meet in one table."""
         self.problem, self.spread = problem, spread
-        self.known: dict[object, Charge] = {}
+        self.known: dict[tuple[int, bool], Charge] = {}
         self.values: dict[int, tuple[Charge, tuple[int, ...]]] = {}
 
     def of(self, number: int) -> tuple[Charge, tuple[int, ...]]:
@@ -33,17 +33,11 @@ class Charges:
         return self.values[number]
 
     def found(self, number: int) -> tuple[Charge, tuple[int, ...]]:
-        value, joint = self.problem.values[number], number not in self.spread
-        ports: dict[int, list[int]] = {}
-        for node, port in value.readers:
-            ports.setdefault(node, []).append(port)
-        kinds = self.problem.kinds
-        readers = tuple((kinds[node], tuple(listed)) for node, listed in ports.items())
-        maker = (kinds[value.maker[0]], value.maker[1])
-        key = (value.kind, maker, readers, joint)
-        if key not in self.known:
-            self.known[key] = charge_of(self.problem, value.kind, maker, readers, joint=joint)
-        return self.known[key], tuple(ports)
+        form, row = self.problem.graph.form_of[number]
+        joint = number not in self.spread
+        if (form, joint) not in self.known:
+            self.known[form, joint] = charge_of(self.problem, self.problem.graph.forms[form], joint=joint)
+        return self.known[form, joint], tuple(self.problem.graph.forms[form].nodes[row, 1:].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +156,7 @@ def tied(problem: ShardProblem) -> tuple[ShardProblem, tuple[int, ...], tuple[tu
             readers=tuple(dict.fromkeys((stands[node], port) for node, port in value.readers)),
         )
         counted[merged] = counted.get(merged, 0.0) + 1.0
-    one = replace(problem, values=tuple(counted), cells=())
+    one = replace(problem, graph=Graph(problem.kinds, tuple(counted)))
     return one, tuple(stands), tuple(counted.items())
 
 

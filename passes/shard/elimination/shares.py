@@ -17,6 +17,7 @@ import numpy as np
 
 from passes.shard.elimination.charges import Charge
 from passes.shard.elimination.model import Charges
+from passes.shard.problem.graph import Form
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 
@@ -43,35 +44,20 @@ class Shares(Charges):
 
     def __init__(self, problem: ShardProblem, spread: frozenset[int] = frozenset()) -> None:
         super().__init__(problem, spread)
-        self.forms: dict[object, _Sharing] = {}
-        self.form_of: dict[int, object] = {}
+        self.forms: dict[tuple[int, bool], _Sharing] = {}
+        self.form_of: dict[int, tuple[int, bool]] = {}
 
     def found(self, number: int) -> tuple[Charge, tuple[int, ...]]:
         charge, nodes = super().found(number)
         if charge.mode == "joint":
             return charge, nodes
-        value = self.problem.values[number]
-        kinds = self.problem.kinds
-        ports: dict[int, list[int]] = {}
-        for node, port in value.readers:
-            ports.setdefault(node, []).append(port)
-        readers = [(kinds[node], tuple(listed)) for node, listed in ports.items()]
-        spread = number in self.spread
-        key = (value.kind, kinds[value.maker[0]], value.maker[1], tuple(readers), spread)
-        self.form_of[number] = key
+        key = self.form_of[number] = self.problem.graph.form_of[number][0], number in self.spread
         if key not in self.forms:
-            self.forms[key] = self.sharing(charge, value.kind, (kinds[value.maker[0]], value.maker[1]), readers, spread)
+            self.forms[key] = self.sharing(charge, self.problem.graph.forms[key[0]], key[1])
         return self.forms[key].priced(), nodes
 
-    def sharing(
-        self,
-        charge: Charge,
-        kind: int,
-        maker: tuple[int, int],
-        readers: Sequence[tuple[int, tuple[int, ...]]],
-        spread: bool,
-    ) -> _Sharing:
-        value = self.problem.value_kinds[kind]
+    def sharing(self, charge: Charge, form: Form, spread: bool) -> _Sharing:
+        value, maker, readers = self.problem.value_kinds[form.kind], form.maker, form.readers
         sources = np.unique(self.problem.node_kinds[maker[0]].makes[maker[1]])
         wants: list[Floats] = []
         for (node_kind, listed), classes in zip(readers, charge.need_of, strict=True):

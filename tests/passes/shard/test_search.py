@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
+from passes.shard import Graph, NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
 from passes.shard.elimination import charges
 from passes.shard.solver import search
 from passes.shard.solver.search import FoldedSearch, QuickSearch, searched
@@ -98,7 +98,7 @@ def alternating(copies: int) -> ShardProblem:
     value = ValueKind(np.array([[0.0, 1e6], [1e6, 0.0]]), ((0,), (1,)))
     values = tuple(ValueNode(0, (node, 0), ((node + 1, 0),)) for node in range(copies))
     cells = (tuple((node,) for node in range(1, copies + 1)),)
-    return ShardProblem((first, block), (value,), (0, *[1] * copies), values, cells)
+    return ShardProblem((first, block), (value,), Graph((0, *[1] * copies), values, cells))
 
 
 def test_copies_are_not_tied() -> None:
