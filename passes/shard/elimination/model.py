@@ -7,7 +7,7 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Set
+from collections.abc import Container, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,8 +60,6 @@ class Model:
         self.unary: dict[int, Floats] = {}
         self.links: dict[int, Floats] = {}
         self.permuted: dict[int, Floats] = {}
-        self.relaxed = False
-        self.wild: dict[int, frozenset[int]] = {}
 
     def variable(self, owner: int, size: int, *name: object) -> int:
         number = self.numbers.setdefault((owner, *name), len(self.numbers))
@@ -73,10 +71,6 @@ class Model:
     def choice(self, node: int) -> int:
         """The variable of a node's choice."""
         return self.variable(node, len(self.problem.node(node).seconds))
-
-    def is_exact(self, values: Mapping[int, int]) -> bool:
-        """Whether what was found stands in no wild state."""
-        return not any(values.get(variable, -1) in states for variable, states in self.wild.items())
 
     def node_factor(self, node: int) -> Owned:
         kind = self.problem.kinds[node]
@@ -98,11 +92,11 @@ class Model:
         charge, readers = self.charges.of(number)
         maker = value.maker[0]
         found: list[Owned] = []
-        direct = charge.mode == "joint" and len(readers) == 1 and readers[0] != maker
+        direct = charge.joint and len(readers) == 1 and readers[0] != maker
         source = self.classed(found, maker, charge.source_of, direct, "source", number)
         wanted = [i for i, node in enumerate(readers) if nodes is None or node in nodes]
         needs = [self.classed(found, readers[i], charge.need_of[i], direct, "need", number) for i in wanted]
-        if charge.mode == "joint":
+        if charge.joint:
             table = charge.tables[0]
             if direct:  # no variables between: the table in terms of choices
                 if id(table) not in self.permuted:
@@ -110,17 +104,8 @@ class Model:
                 table = self.permuted[id(table)]
             found.append(Owned(Factor((source, *needs), table), (maker, *readers)))
             return found
-        first, tables = source, charge.tables
-        if charge.mode == "held":
-            first = self.variable(maker, tables[0].shape[1], "held", number)
-            found.append(Owned(Factor((source, first), tables[0]), (maker,)))
-            if charge.wild:
-                self.wild[first] = charge.wild
-            tables = tables[1:]
-        else:
-            self.relaxed = True
         for i, need in zip(wanted, needs, strict=True):
-            found.append(Owned(Factor((first, need), tables[i]), (maker, readers[i])))
+            found.append(Owned(Factor((source, need), charge.tables[i]), (maker, readers[i])))
         return found
 
     def classed(self, found: list[Owned], node: int, classes: Integers, direct: bool, *name: object) -> int:
