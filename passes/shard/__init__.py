@@ -26,13 +26,14 @@ from passes.shard.mesh.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.plan.decide import decisions_of, truthful
 from passes.shard.problem.build import ShardInput, build
 from passes.shard.problem.outline import is_kept
-from passes.shard.problem.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.shard_pass import ShardPass
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
 
 __all__ = [
     "STRATEGIES",
     "Alternative",
+    "Graph",
     "Layer",
     "NoPlanError",
     "NodeKind",

@@ -95,6 +95,7 @@ from passes.partition.pipedream import solver as pipedream
 from passes.partition.search import search
 from passes.partition.search.throughput import Budget, solve
 from tests.bench import latency as latency_bench
+from tests.bench import shard_phases
 from tests.bench.any_split import read_any
 from tests.bench.machine import header
 from tests.conftest import shared_folder
@@ -192,7 +193,8 @@ def assigned(path: Path, seconds: float) -> Outcome:
     return Outcome(found.value, found.bound, 0.0)
 
 
-Instance = Callable[[float], Outcome]
+Instance = Callable[[float], Any]
+"""Has ``value`` and ``bound``."""
 
 
 def instances() -> dict[str, dict[str, Instance]]:
@@ -205,7 +207,8 @@ def instances() -> dict[str, dict[str, Instance]]:
     stream["transformer-base cpu-4"] = partial(streamed, cache(partial(zoo, "zoo:transformer-base", "preset:cpu-4")))
     stream["cached decoder"] = partial(streamed, cached_decoder)
     stream["series-parallel"] = partial(streamed, partial(series_parallel, 3))
-    found = {"stream": stream, "training": {}, "pipedream": {}, "latency": {}, "any": {}, "groups": {}}
+    found: dict[str, dict[str, Instance]] = {"stream": stream, "training": {}, "pipedream": {}, "latency": {}, "any": {}}
+    found |= {"groups": {}, **shard_phases.instances()}
     tight, two = lattices.Machines(8, 0, 25e9, 1.3), lattices.Machines(6, 1, 10e9)
     for name in ("encoder-decoder", "experts"):
         for words, machines in (("tight", tight), ("two kinds", two)):
@@ -354,6 +357,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "along the order": (("groups",), ((groups, "ROUND_SECONDS", 0.0),)),
     "groups exact": (("groups",), ((groups._Level, "exact", nothing),)),
     "groups": (("groups",), ((groups._Search, "run", nothing),)),
+    **shard_phases.PHASES,
 }
 """By name: the searches that have the phase, and the patches that switch it off."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, eli
 from passes.shard.elimination.marginals import Marginals, outside_step
 from passes.shard.elimination.model import Charges, Model, Owned
 from passes.shard.elimination.powers import Power, power
-from passes.shard.elimination.shares import Shares
 from passes.shard.elimination.structure import Run, structure_of
 from passes.shard.problem.problem import Floats, ShardProblem
 
@@ -30,11 +29,10 @@ MOST_WORK = 1 << 31
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One search at one price: ``total`` is the least sum, or a bound of it where not ``exact``."""
+    """One search at one price: ``total`` is the least sum, or below it where tables were made in parts or relaxed."""
 
     choices: tuple[int, ...]
     total: float
-    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +62,17 @@ class Solved:
 class FoldedSearch:
     """Searches of one problem at different prices; what repeats is found once."""
 
-    def __init__(self, problem: ShardProblem, budget: int = BUDGET, *, shared: bool = False) -> None:
-        """``shared``: for bounds, see ``shares``."""
-        self.problem, self.budget, self.until = problem, budget, math.inf
+    def __init__(self, problem: ShardProblem, budget: int = BUDGET, until: float = math.inf) -> None:
+        """``budget``: entries of the largest table; ``until``: as of ``eliminate``."""
+        self.problem, self.budget, self.until = problem, budget, until
         self.whole = False
         """Whether the last search made no table in parts: a larger budget changes nothing."""
-        self.structure = structure_of(problem)
-        self.charges = (Shares if shared else Charges)(problem, self.structure.spread)
+        self.structure = structure_of(problem.graph)
+        self.charges = Charges(problem, self.structure.spread)
         wide = self.too_wide()
         if wide:
-            self.structure = structure_of(problem, wide)
+            runs = tuple(run for run in self.structure.runs if run not in wide)
+            self.structure = replace(self.structure, runs=runs)
         self.plain_nodes, self.plain_values = self.outside()
         self.free = frozenset(self.plain_nodes)
         self.cells = {run: np.array(problem.cells[run.chain][run.first : run.last + 1]) for run in self.structure.runs}
@@ -187,10 +186,9 @@ class FoldedSearch:
         choices = np.zeros(self.problem.size, dtype=np.int64)
         for node in self.plain_nodes:
             choices[node] = values[model.choice(node)]
-        exact = self.whole and not model.relaxed and model.is_exact(values)
         for step in solved.steps:
-            exact = self.write(model, step, values, choices) and exact
-        return Found(tuple(choices.tolist()), total, exact)
+            self.write(model, step, values, choices)
+        return Found(tuple(choices.tolist()), total)
 
     def solved(self, price: float) -> Solved:
         """The tables of a search at this price."""
@@ -235,9 +233,8 @@ class FoldedSearch:
         ends = {(run.chain, run.last) for run in self.structure.runs}
         return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
 
-    def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> bool:
-        """The choices of a run's copies, given the values at its ends; whether they are exact."""
-        exact = True
+    def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> None:
+        """Writes down the choices of a run's copies, given the values at its ends."""
 
         def number(variables: Sequence[int]) -> int:
             result = 0
@@ -261,13 +258,11 @@ class FoldedSearch:
             if (state, following) not in known:
                 inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
                 step.inner.trace(inner)
-                exact = exact and model.is_exact(inner)
                 known[state, following] = len(patterns)
                 patterns.append([inner[model.choice(node)] for node in nodes])
             rows.append(known[state, following])
             state = following
         choices[self.cells[step.run]] = np.array(patterns)[rows]
-        return exact
 
 
 def least_memory(problem: ShardProblem) -> Found:
@@ -275,7 +270,7 @@ def least_memory(problem: ShardProblem) -> Found:
     out those of others, as none does here."""
     by_kind = [int(np.lexsort((kind.seconds, kind.memory))[0]) for kind in problem.node_kinds]
     choices = tuple(by_kind[kind] for kind in problem.kinds)
-    return Found(choices, problem.memory(choices), True)
+    return Found(choices, problem.memory(choices))
 
 
 __all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory"]

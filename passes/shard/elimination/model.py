@@ -7,14 +7,14 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Set
+from collections.abc import Container, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from passes.shard.elimination.charges import Charge, charge_of
 from passes.shard.elimination.elimination import Factor
-from passes.shard.problem.problem import Floats, Integers, ShardProblem, ValueNode
+from passes.shard.problem.problem import Floats, Graph, Integers, ShardProblem, ValueNode
 
 
 class Charges:
@@ -23,7 +23,7 @@ class Charges:
     def __init__(self, problem: ShardProblem, spread: Set[int] = frozenset()) -> None:
         """``spread``: values whose readers must not meet in one table."""
         self.problem, self.spread = problem, spread
-        self.known: dict[object, Charge] = {}
+        self.known: dict[tuple[int, bool], Charge] = {}
         self.values: dict[int, tuple[Charge, tuple[int, ...]]] = {}
 
     def of(self, number: int) -> tuple[Charge, tuple[int, ...]]:
@@ -33,17 +33,11 @@ class Charges:
         return self.values[number]
 
     def found(self, number: int) -> tuple[Charge, tuple[int, ...]]:
-        value, joint = self.problem.values[number], number not in self.spread
-        ports: dict[int, list[int]] = {}
-        for node, port in value.readers:
-            ports.setdefault(node, []).append(port)
-        kinds = self.problem.kinds
-        readers = tuple((kinds[node], tuple(listed)) for node, listed in ports.items())
-        maker = (kinds[value.maker[0]], value.maker[1])
-        key = (value.kind, maker, readers, joint)
-        if key not in self.known:
-            self.known[key] = charge_of(self.problem, value.kind, maker, readers, joint=joint)
-        return self.known[key], tuple(ports)
+        form, row = self.problem.graph.form_of[number]
+        joint = number not in self.spread
+        if (form, joint) not in self.known:
+            self.known[form, joint] = charge_of(self.problem, self.problem.graph.forms[form], joint=joint)
+        return self.known[form, joint], tuple(self.problem.graph.forms[form].nodes[row, 1:].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +60,6 @@ class Model:
         self.unary: dict[int, Floats] = {}
         self.links: dict[int, Floats] = {}
         self.permuted: dict[int, Floats] = {}
-        self.relaxed = False
-        self.wild: dict[int, frozenset[int]] = {}
 
     def variable(self, owner: int, size: int, *name: object) -> int:
         number = self.numbers.setdefault((owner, *name), len(self.numbers))
@@ -79,10 +71,6 @@ class Model:
     def choice(self, node: int) -> int:
         """The variable of a node's choice."""
         return self.variable(node, len(self.problem.node(node).seconds))
-
-    def is_exact(self, values: Mapping[int, int]) -> bool:
-        """Whether what was found stands in no wild state."""
-        return not any(values.get(variable, -1) in states for variable, states in self.wild.items())
 
     def node_factor(self, node: int) -> Owned:
         kind = self.problem.kinds[node]
@@ -104,11 +92,11 @@ class Model:
         charge, readers = self.charges.of(number)
         maker = value.maker[0]
         found: list[Owned] = []
-        direct = charge.mode == "joint" and len(readers) == 1 and readers[0] != maker
+        direct = charge.joint and len(readers) == 1 and readers[0] != maker
         source = self.classed(found, maker, charge.source_of, direct, "source", number)
         wanted = [i for i, node in enumerate(readers) if nodes is None or node in nodes]
         needs = [self.classed(found, readers[i], charge.need_of[i], direct, "need", number) for i in wanted]
-        if charge.mode == "joint":
+        if charge.joint:
             table = charge.tables[0]
             if direct:  # no variables between: the table in terms of choices
                 if id(table) not in self.permuted:
@@ -116,17 +104,8 @@ class Model:
                 table = self.permuted[id(table)]
             found.append(Owned(Factor((source, *needs), table), (maker, *readers)))
             return found
-        first, tables = source, charge.tables
-        if charge.mode == "held":
-            first = self.variable(maker, tables[0].shape[1], "held", number)
-            found.append(Owned(Factor((source, first), tables[0]), (maker,)))
-            if charge.wild:
-                self.wild[first] = charge.wild
-            tables = tables[1:]
-        else:
-            self.relaxed = True
         for i, need in zip(wanted, needs, strict=True):
-            found.append(Owned(Factor((first, need), tables[i]), (maker, readers[i])))
+            found.append(Owned(Factor((source, need), charge.tables[i]), (maker, readers[i])))
         return found
 
     def classed(self, found: list[Owned], node: int, classes: Integers, direct: bool, *name: object) -> int:
@@ -162,7 +141,7 @@ def tied(problem: ShardProblem) -> tuple[ShardProblem, tuple[int, ...], tuple[tu
             readers=tuple(dict.fromkeys((stands[node], port) for node, port in value.readers)),
         )
         counted[merged] = counted.get(merged, 0.0) + 1.0
-    one = replace(problem, values=tuple(counted), cells=())
+    one = replace(problem, graph=Graph(problem.kinds, tuple(counted)))
     return one, tuple(stands), tuple(counted.items())
 
 

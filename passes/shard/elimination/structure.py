@@ -8,11 +8,11 @@ its description its own, so what is not truly periodic is simply not part of a r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
-from passes.shard.problem.problem import ShardProblem, ValueNode
+from passes.shard.problem.graph import Graph, ValueNode
 
 Place: TypeAlias = tuple[int, int, int]
 """Chain, copy, slot."""
@@ -44,16 +44,17 @@ class Structure:
     spread: frozenset[int]
 
 
-def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structure:
-    """The runs of the chains of ``problem.cells``, those of ``without`` left out. Linear in the problem."""
+@lru_cache(maxsize=2)
+def structure_of(graph: Graph) -> Structure:
+    """The runs of the chains of ``graph.cells``. Linear in the graph."""
     places: dict[int, Place] = {}
-    for chain, cells in enumerate(problem.cells):
+    for chain, cells in enumerate(graph.cells):
         for copy, nodes in enumerate(cells):
             places.update((node, (chain, copy, slot)) for slot, node in enumerate(nodes))
     told: dict[tuple[int, int], list[tuple[Any, int]]] = {}  # keys are nested tuples of integers
     across: dict[tuple[int, int], list[tuple[Any, int]]] = {}
     spread: set[int] = set()
-    for number, value in enumerate(problem.values):
+    for number, value in enumerate(graph.values):
         ends = [places.get(node) for node, _ in (value.maker, *value.readers)]
         for chain in sorted({end[0] for end in ends if end}):
             copies = sorted({end[1] for end in ends if end and end[0] == chain})
@@ -61,9 +62,9 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
             key: Any
             if not outside and copies[-1] - copies[0] <= 1:
                 for copy in copies:
-                    told.setdefault((chain, copy), []).append((_inside(problem, value, places, copy), number))
+                    told.setdefault((chain, copy), []).append((_inside(graph, value, places, copy), number))
                 if len(copies) == 2:
-                    key = _inside(problem, value, places, copies[0])
+                    key = _inside(graph, value, places, copies[0])
                     across.setdefault((chain, copies[0]), []).append((key, number))
             else:
                 maker = ends[0]
@@ -78,9 +79,9 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
                     key = (1, number, tuple(ports[copy])) if given else (2, number, (copy,))
                     told.setdefault((chain, copy), []).append((key, number))
     runs: list[Run] = []
-    for chain, cells in enumerate(problem.cells):
+    for chain, cells in enumerate(graph.cells):
         digests = [
-            (tuple(problem.kinds[node] for node in nodes), sorted(key for key, _ in told.get((chain, copy), ())))
+            (tuple(graph.kinds[node] for node in nodes), sorted(key for key, _ in told.get((chain, copy), ())))
             for copy, nodes in enumerate(cells)
         ]
         odd = [any(key[0] == 2 for key in keys) for _, keys in digests]
@@ -90,7 +91,7 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
             while last + 1 < len(digests) - 1 and not odd[first] and digests[last + 1] == digests[first]:
                 last += 1
             run = Run(chain, first, last)
-            if run.count >= SHORTEST and run not in without:
+            if run.count >= SHORTEST:
                 runs.append(run)
             first = last + 1
     return Structure(
@@ -102,11 +103,11 @@ def structure_of(problem: ShardProblem, without: Sequence[Run] = ()) -> Structur
     )
 
 
-def _inside(problem: ShardProblem, value: ValueNode, places: dict[int, Place], copy: int) -> tuple[Any, ...]:
+def _inside(graph: Graph, value: ValueNode, places: dict[int, Place], copy: int) -> tuple[Any, ...]:
     """A value as ``copy`` sees it."""
 
     def end(node: int, port: int) -> tuple[int, int, int, int]:
-        return places[node][1] - copy, places[node][2], problem.kinds[node], port
+        return places[node][1] - copy, places[node][2], graph.kinds[node], port
 
     return (0, value.kind, end(*value.maker), tuple(sorted(end(*reader) for reader in value.readers)))
 

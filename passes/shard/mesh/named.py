@@ -34,7 +34,7 @@ from ir.ops import Op
 from ir.types import TensorType
 from passes.shard.plan.decide import choice_of, settled, truthful
 from passes.shard.problem.build import ShardInput
-from passes.shard.problem.problem import NodeKind
+from passes.shard.problem.problem import Graph, NodeKind
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
 
 DATA = "data"
@@ -130,7 +130,7 @@ def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
             strategies.append(tuple(taken[other] for other in only))
             saved.append(given.saved[key[0]][only])
         kinds[node] = numbers[key]
-    fixed = replace(problem, node_kinds=tuple(node_kinds), kinds=tuple(kinds), cells=())
+    fixed = replace(problem, node_kinds=tuple(node_kinds), graph=Graph(tuple(kinds), problem.values))
     return replace(given, problem=fixed, strategies=tuple(strategies), saved=tuple(saved))
 
 

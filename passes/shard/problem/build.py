@@ -57,7 +57,6 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.layouts import Layouts, Placements, coherent, layouts_of, local_op, part
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import did
-from passes.shard.problem.cells import cells_of
 from passes.shard.problem.fused import chains_of
 from passes.shard.problem.outline import (
     BEHIND,
@@ -143,7 +142,7 @@ class Builder:
         apart, types = overlap is not None, () if self.training else mesh.types
         if (apart, types) not in self.outlines:
             chains = chains_of(self.func, types, training=self.training)
-            outline = outline_of(self.module, self.func, chains, training=self.training, apart=apart)
+            outline = outline_of(self.module, self.func, chains, self.folding, training=self.training, apart=apart)
             self.outlines[apart, types] = outline
         outline = self.outlines[apart, types]
         if self.last is None or self.last.outline is not outline or self.last.mesh != mesh:
@@ -252,10 +251,7 @@ class _OnMesh:
             draft.finish(times[form.summed] / (self.microbatches if form.flows and form.summed else 1))
             for draft, form in zip(self.drafts, outline.values, strict=True)
         ]
-        problem = ShardProblem(tuple(node_kinds), tuple(values), outline.kinds, outline.nodes)
-        if builder.folding is not None:
-            cells = cells_of(builder.folding, {name: node for node, name in outline.kept.items()})
-            problem = replace(problem, cells=cells)
+        problem = ShardProblem(tuple(node_kinds), tuple(values), outline.graph)
         return ShardInput(
             problem,
             self.mesh,

@@ -15,10 +15,12 @@ from ir.module import Func, Module
 from ir.opdefs import module_opsets
 from ir.ops import Op
 from ir.types import TensorType, Type
+from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, trained
+from passes.shard.problem.cells import cells_of
 from passes.shard.problem.fused import Chains, Epilogue
-from passes.shard.problem.problem import ValueNode
+from passes.shard.problem.graph import Graph, ValueNode
 
 SMALL = 64
 """Elements up to which a constant stands on every device."""
@@ -64,15 +66,14 @@ class OutputForm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """``kinds[node]`` is a number of ``forms``; ``value_of[name]`` a number of ``values`` for what is made or kept; ``nodes``:
-    who makes and reads the values that are read. ``kept``, ``outputs``, ``trained``, ``unsharded``: as of ``ShardInput``.
+    """``graph``: who makes and reads the values that are read; its kinds of nodes are numbers of ``forms``. ``value_of[name]``:
+    a number of ``values`` for what is made or kept. ``kept``, ``outputs``, ``trained``, ``unsharded``: as of ``ShardInput``.
     ``weights``: those that choose where they are kept; ``state``: bytes of optimizer state of those that train; ``read``: how
     often the ops read a name."""
 
     forms: tuple[OpForm | WeightForm | OutputForm, ...]
     values: tuple[ValueForm, ...]
-    kinds: tuple[int, ...]
-    nodes: tuple[ValueNode, ...]
+    graph: Graph
     value_of: dict[str, int]
     kept: dict[int, str]
     outputs: dict[int, str]
@@ -83,8 +84,9 @@ class Outline:
     read: Counter[str]
 
 
-def outline_of(module: Module, func: Func, chains: Chains, *, training: bool, apart: bool) -> Outline:
-    """The outline of ``func``. ``apart``: gradients that the backward pass makes last have forms of their own."""
+def outline_of(module: Module, func: Func, chains: Chains, folding: Folding | None, *, training: bool, apart: bool) -> Outline:
+    """The outline of ``func``, whose repeats ``folding`` tells. ``apart``: gradients that the backward pass makes last have
+    forms of their own."""
     outlining = _Outlining(module, func, chains, training, apart)
     for op in func.ops:
         outlining.op(op)
@@ -92,7 +94,7 @@ def outline_of(module: Module, func: Func, chains: Chains, *, training: bool, ap
         outlining.weight(name)
     for value in func.results:
         outlining.output(value.name)
-    return outlining.finish()
+    return outlining.finish(folding)
 
 
 class _Outlining:
@@ -171,17 +173,17 @@ class _Outlining:
         self.outputs[node] = name
         self.readers.setdefault(name, []).append((node, 0))
 
-    def finish(self) -> Outline:
-        nodes = [
+    def finish(self, folding: Folding | None) -> Outline:
+        values = [
             ValueNode(self.value_of[name], maker, tuple(self.readers[name]))
             for name, maker in self.made.items()
             if name in self.readers
         ]
+        cells = cells_of(folding, {name: node for node, name in self.kept.items()}) if folding is not None else ()
         return Outline(
             tuple(self.forms),
             tuple(self.value_numbers),
-            tuple(self.kinds),
-            tuple(nodes),
+            Graph(tuple(self.kinds), tuple(values), cells),
             {name: self.value_of[name] for name in self.made},
             self.kept,
             self.outputs,

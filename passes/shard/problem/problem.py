@@ -13,6 +13,7 @@ of the tests share.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,7 +21,8 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-Integers: TypeAlias = NDArray[np.int64]
+from passes.shard.problem.graph import Form, Graph, Integers, ValueNode
+
 Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -45,24 +47,24 @@ class ValueKind:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueNode:
-    """A value: its kind, who makes it (node, result), who reads it (node, port)."""
-
-    kind: int
-    maker: tuple[int, int]
-    readers: tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class ShardProblem:
-    """``kinds[node]`` is the kind of each node. ``cells``: chains of repeated parts, each a list of copies, a copy the nodes of
-    one in an order that all copies share; whatever is not in one is not repeated. They only make the search fast."""
+    """Kinds of nodes and of values, and the ``graph`` of these, which is the same where choices of nodes are left out."""
 
     node_kinds: tuple[NodeKind, ...]
     value_kinds: tuple[ValueKind, ...]
-    kinds: tuple[int, ...]
-    values: tuple[ValueNode, ...]
-    cells: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    graph: Graph
+
+    @property
+    def kinds(self) -> tuple[int, ...]:
+        return self.graph.kinds
+
+    @property
+    def values(self) -> tuple[ValueNode, ...]:
+        return self.graph.values
+
+    @property
+    def cells(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        return self.graph.cells
 
     @property
     def size(self) -> int:
@@ -76,17 +78,28 @@ class ShardProblem:
     def node(self, node: int) -> NodeKind:
         return self.node_kinds[self.kinds[node]]
 
-    def cost(self, choices: Sequence[int]) -> float:
+    def cost(self, choices: Sequence[int] | Integers) -> float:
         """Seconds of an assignment; equal values between equal choices are looked at once."""
-        seconds = [kind.seconds.tolist() for kind in self.node_kinds]
-        kinds, known, costs = self.kinds, dict[object, float](), list[float]()
-        for value in self.values:
-            key = value.kind, *[(kinds[node], port, choices[node]) for node, port in (value.maker, *value.readers)]
-            found = known.get(key)
-            if found is None:
-                found = known[key] = self.value_cost(value, choices)
-            costs.append(found)
-        return float(sum([seconds[kind][choice] for kind, choice in zip(kinds, choices, strict=True)]) + sum(costs))
+        costs = self._of_nodes([kind.seconds for kind in self.node_kinds], choices).tolist()
+        for form, rows, number in self.graph.distinct(choices):
+            often = np.bincount(number, minlength=len(rows))
+            costs += [self._converted(form, row) * times for row, times in zip(rows.tolist(), often.tolist(), strict=True)]
+        return math.fsum(costs)
+
+    def _of_nodes(self, tables: Sequence[Floats], choices: Sequence[int] | Integers) -> Floats:
+        """What the tables of their kinds say of the choices of all nodes."""
+        starts = np.cumsum([0, *map(len, tables)])
+        table = np.concatenate([np.zeros(0), *tables])
+        return np.asarray(table[starts[np.array(self.kinds, np.int64)] + np.asarray(choices, np.int64)])
+
+    def _converted(self, form: Form, row: Sequence[int]) -> float:
+        """Seconds of the conversions of a value of a form whose maker and readers choose so."""
+        kind, (maker, result) = self.value_kinds[form.kind], form.maker
+        source = self.node_kinds[maker].makes[result][row[0]]
+        keys = set[int]()
+        for (reader, ports), choice in zip(form.readers, row[1:], strict=True):
+            keys.update(key for port in ports for key in kind.needs[self.node_kinds[reader].reads[port][choice]])
+        return float(sum(kind.weights[source, key] for key in sorted(keys)))
 
     def value_cost(self, value: ValueNode, choices: Sequence[int]) -> float:
         """Seconds of the conversions of one value."""
@@ -98,8 +111,11 @@ class ShardProblem:
 
     def memory(self, choices: Sequence[int]) -> float:
         """Bytes per device."""
-        bytes_ = [kind.memory.tolist() for kind in self.node_kinds]
-        return float(sum([bytes_[kind][choice] for kind, choice in zip(self.kinds, choices, strict=True)]))
+        return math.fsum(self.bytes_of(choices).tolist())
+
+    def bytes_of(self, choices: Sequence[int] | Integers) -> Floats:
+        """Bytes per device of each node."""
+        return self._of_nodes([kind.memory for kind in self.node_kinds], choices)
 
 
-__all__ = ["Floats", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]
+__all__ = ["Floats", "Graph", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]

@@ -20,7 +20,7 @@ def mixed(
     """The cheapest of some such plans that needs at most ``memory`` bytes, and its cost; None where there is none."""
     best: tuple[tuple[int, ...], float] | None = None
     one, other = np.array(dense), np.array(sparse)
-    bytes_of = [np.array([problem.node(node).memory[c] for node, c in enumerate(plan)]) for plan in (dense, sparse)]
+    bytes_of = [problem.bytes_of(plan) for plan in (dense, sparse)]
     added = bytes_of[0] - bytes_of[1]
     for start, order in _orders(problem):
         needs = float(bytes_of[1].sum()) + float(added[start].sum())

@@ -16,13 +16,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from passes.model.work import did, now
-from passes.shard.problem.problem import Floats, Integers, NodeKind, ShardProblem, ValueNode
+from passes.shard.problem.graph import Form
+from passes.shard.problem.problem import Floats, Integers, NodeKind, ShardProblem
 
 ROUNDS = 8
 MOST_UNIONS = 1 << 8
@@ -220,8 +222,11 @@ def _least(costs: Floats) -> Floats:
 
 def _unions(readers: Sequence[Floats]) -> Floats | None:
     """What all readers may need together; None where there are too many ways."""
-    found = readers[0]
-    for table in readers[1:]:
+    found, before = readers[0], -1
+    for last, table in pairwise(readers):
+        if table is last and len(found) == before:
+            continue  # equal readers need no more together than these
+        before = len(found)
         if len(found) * len(table) > 16 * MOST_UNIONS:
             return None
         either = np.maximum(found[:, None, :], table[None, :, :]).reshape(-1, found.shape[1])
@@ -247,28 +252,19 @@ def _of(kind: NodeKind, alive: Integers) -> NodeKind:
 
 def _places(problem: ShardProblem) -> list[list[tuple[_Side, ...]]]:
     """For each kind, the distinct ways in which its nodes stand among values."""
-    sides: list[list[_Side]] = [[] for _ in problem.kinds]
-    for value in problem.values:
-        ports = _ports(value)
-        kinds = {node: problem.kinds[node] for node in (value.maker[0], *ports)}
-        maker = (kinds[value.maker[0]], value.maker[1])
-        everyone = tuple(sorted((kinds[node], listed) for node, listed in ports.items()))
-        sides[value.maker[0]].append(_Side(value.kind, maker, value.maker[1], (), everyone))
-        for node, listed in ports.items():
-            others = list(everyone)
-            others.remove((kinds[node], listed))
-            sides[node].append(_Side(value.kind, maker, -1, listed, tuple(others)))
+    sides = [[_side(form, position) for position in range(1 + len(form.readers))] for form in problem.graph.forms]
     found: list[dict[tuple[_Side, ...], None]] = [{} for _ in problem.node_kinds]
-    for node, kind in enumerate(problem.kinds):
-        found[kind][tuple(sides[node])] = None
+    for place in problem.graph.places:
+        found[place.kind][tuple(sides[form][position] for form, position in place.sides)] = None
     return [list(places) for places in found]
 
 
-def _ports(value: ValueNode) -> dict[int, tuple[int, ...]]:
-    ports: dict[int, tuple[int, ...]] = {}
-    for node, port in value.readers:
-        ports[node] = (*ports.get(node, ()), port)
-    return ports
+def _side(form: Form, position: int) -> _Side:
+    """A value as the node at a position sees it."""
+    if not position:
+        return _Side(form.kind, form.maker, form.maker[1], (), tuple(sorted(form.readers)))
+    others = form.readers[: position - 1] + form.readers[position:]
+    return _Side(form.kind, form.maker, -1, form.readers[position - 1][1], tuple(sorted(others)))
 
 
 __all__ = ["Reduced", "reduced", "whole", "without"]

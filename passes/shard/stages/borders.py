@@ -21,7 +21,7 @@ from ir.types import Replicate
 from passes.model.graph import reads
 from passes.model.spmd.layouts import Placements
 from passes.shard.problem.build import ShardInput
-from passes.shard.problem.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Floats, Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Cutter:
             values.append(ValueNode(kind, maker, tuple(readers)))
         cells = [tuple(tuple(place[node] for node in copy) for copy in chain) for chain in self.whole_copies(place)]
         func = self.function(ops, names)
-        sub = ShardProblem(tuple(node_kinds), tuple(value_kinds), tuple(kinds), tuple(values), tuple(cells))
+        sub = ShardProblem(tuple(node_kinds), tuple(value_kinds), Graph(tuple(kinds), tuple(values), tuple(cells)))
         given = replace(
             whole,
             problem=sub,

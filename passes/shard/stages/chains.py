@@ -26,7 +26,7 @@ from passes.model.spmd.layouts import Layouts, split
 from passes.model.work import now
 from passes.shard.elimination.elimination import Eliminated, eliminate, join
 from passes.shard.elimination.model import Charges, Model
-from passes.shard.problem.problem import Floats, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Floats, Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.solver.reduce import Reduced, reduced
 from passes.shard.stages.borders import Cutter
 from passes.shard.stages.crossings import Link
@@ -396,7 +396,7 @@ class Chain:
                 readers.append((ends[behind], 0))
             values.append(ValueNode(kind_number, maker, tuple(readers)))
         leaves = ends[behind] if behind >= 0 else -1
-        problem = ShardProblem(tuple(node_kinds), tuple(value_kinds), tuple(kinds), tuple(values))
+        problem = ShardProblem(tuple(node_kinds), tuple(value_kinds), Graph(tuple(kinds), tuple(values)))
         left = reduced(problem, frozenset(kinds[node] for node in (entering, leaves) if node >= 0))
         if leaves >= 0:
             last = left.problem.values[list(wanted).index(behind)].kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from passes.shard.problem.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 
 
 def random_kinds(random: np.random.Generator, layouts: int, kinds: int, most_reads: int) -> tuple[list[NodeKind], ValueKind]:
@@ -44,7 +44,7 @@ def random_graph(seed: int, nodes: int) -> ShardProblem:
                 readers.setdefault(int(random.integers(node)), []).append((node, port))
     chosen = [0 if not node else kind for node, kind in enumerate(chosen)]
     values = tuple(ValueNode(0, (maker, 0), tuple(ends)) for maker, ends in sorted(readers.items()))
-    return ShardProblem(tuple(kinds), (value,), tuple(chosen), values)
+    return ShardProblem(tuple(kinds), (value,), Graph(tuple(chosen), values))
 
 
 def random_layers(seed: int, copies: int, size: int) -> ShardProblem:
@@ -71,7 +71,7 @@ def random_layers(seed: int, copies: int, size: int) -> ShardProblem:
                 maker = 1 if near is None else max(start + near, 0) if near >= 0 or copy else 0
                 readers.setdefault(maker, []).append((start + slot, port))
     values = tuple(ValueNode(0, (maker, 0), tuple(ends)) for maker, ends in sorted(readers.items()))
-    return ShardProblem(tuple(kinds), (value,), tuple(chosen), values, (tuple(cells),))
+    return ShardProblem(tuple(kinds), (value,), Graph(tuple(chosen), values, (tuple(cells),)))
 
 
 __all__ = ["random_graph", "random_layers"]

@@ -22,7 +22,7 @@ from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.shard import build
-from passes.shard.problem.problem import ShardProblem
+from passes.shard.problem.problem import Graph, ShardProblem
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.submeshes import Block, Submeshes
 from passes.shard.stages.units import units_of
@@ -153,7 +153,7 @@ class Oracle:
                     )
                 )
                 numbers[node] = len(kinds) - 1
-            whole_problem = replace(problem, node_kinds=tuple(kinds), kinds=tuple(numbers), cells=())
+            whole_problem = replace(problem, node_kinds=tuple(kinds), graph=Graph(tuple(numbers), problem.values))
             self.known[key] = least(whole_problem, self.memory)
         return self.known[key]
 

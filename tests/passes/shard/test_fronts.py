@@ -25,7 +25,7 @@ def test_no_bound_is_above_the_best_plan(seed: int) -> None:
         best = brute_force(problem, limit)
         for price in (0.0, 0.3, 2.0):
             try:
-                fronts = Fronts(FoldedSearch(problem, shared=True), price, limit, best)
+                fronts = Fronts(FoldedSearch(problem), price, limit, best)
             except TooManyError:
                 continue
             bounded += 1
@@ -38,7 +38,7 @@ def test_no_bound_is_above_the_best_plan(seed: int) -> None:
 
 def test_no_fronts_are_made_once_time_is_over() -> None:
     problem = random_layers(1, 3, 2)
-    search = FoldedSearch(problem, shared=True)
+    search = FoldedSearch(problem)
     limit = sum(float(problem.node(node).memory.max()) for node in range(problem.size))
     assert Fronts(search, 0.3, limit, 1e9).bound < 1e9
     search.until = now() - 1.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from passes.shard import solve
-from passes.shard.problem.problem import NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.solver.reduce import reduced
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.models import problem_of
@@ -48,7 +48,7 @@ def test_a_choice_that_one_surrounding_needs_stays() -> None:
         maker = NodeKind(("a", "b"), np.array([0.0, 1.0]), np.zeros(2), (), (np.array([0, 1]),))
         reader = NodeKind(("a", "b"), np.array([seconds, 0.0]), np.zeros(2), (np.array([0, 1]),))
         value = ValueKind(np.array([[0.0, 5.0], [5.0, 0.0]]), ((0,), (1,)))
-        return ShardProblem((maker, reader), (value,), (0, 1), (ValueNode(0, (0, 0), ((1, 0),)),))
+        return ShardProblem((maker, reader), (value,), Graph((0, 1), (ValueNode(0, (0, 0), ((1, 0),)),)))
 
     assert [len(kept) for kept in reduced(problem(3.0)).kept] == [2, 2]
     assert [len(kept) for kept in reduced(problem(9.0)).kept] == [1, 1]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 
-from passes.shard import NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
+from passes.shard import Graph, NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
 from passes.shard.elimination import charges
-from passes.shard.solver import search
-from passes.shard.solver.search import FoldedSearch, QuickSearch, searched
+from passes.shard.elimination.folded import FoldedSearch
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
 
@@ -98,7 +95,7 @@ def alternating(copies: int) -> ShardProblem:
     value = ValueKind(np.array([[0.0, 1e6], [1e6, 0.0]]), ((0,), (1,)))
     values = tuple(ValueNode(0, (node, 0), ((node + 1, 0),)) for node in range(copies))
     cells = (tuple((node,) for node in range(1, copies + 1)),)
-    return ShardProblem((first, block), (value,), (0, *[1] * copies), values, cells)
+    return ShardProblem((first, block), (value,), Graph((0, *[1] * copies), values, cells))
 
 
 def test_copies_are_not_tied() -> None:
@@ -124,47 +121,18 @@ def test_a_thousand_copies() -> None:
     searched = FoldedSearch(problem)
     found = searched.run(0.0)
     assert searched.structure.runs
-    assert found.exact
     assert found.total == problem.cost(found.choices)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_shares_bound_and_price(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values whose readers meet in no table: the bound holds, and most often meets the value."""
+def test_relaxed_tables_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values whose readers meet in no table: the bound holds, and the programme closes the gap."""
     monkeypatch.setattr(charges, "JOINT", 1)
-    monkeypatch.setattr(charges, "HELD", 2)
     problem = random_graph(seed, 7)
     plan = solve(problem, seconds=5.0)
     exact = brute_force(problem)
     assert plan.bound <= exact <= plan.value == problem.cost(plan.choices)
-
-
-def proven(problem: ShardProblem) -> bool:
-    """Whether the search with whole tables and shares proves its plan."""
-    plan, _ = searched(problem, QuickSearch(problem), None, math.inf, lambda label, fraction: None)
-    return plan.gap < 1e-3
-
-
-@pytest.mark.slow
-def test_shares_move_to_where_they_bind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without moving, fewer plans are proven."""
-    monkeypatch.setattr(charges, "JOINT", 1)
-    monkeypatch.setattr(charges, "HELD", 2)
-    problems = [random_graph(seed, 7) for seed in range(40)]
-    moved = sum(proven(problem) for problem in problems)
-    monkeypatch.setattr(search, "MOST_SHARES", 1)
-    still = sum(proven(problem) for problem in problems)
-    assert moved > still
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_shares_of_layers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where copies share what is moved, through powers."""
-    problem = random_layers(seed, 6, 3)
-    exact = solve(problem).value
-    monkeypatch.setattr(charges, "HELD", 2)
-    plan = solve(problem, seconds=5.0)
-    assert plan.bound <= exact <= plan.value
+    assert plan.gap <= 1e-3
 
 
 @pytest.mark.parametrize("seed", range(10))

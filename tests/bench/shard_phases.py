@@ -1,0 +1,241 @@
+"""Phases of the search for layouts (``passes.shard``) and the instances that they are tried on, for ``tests.bench.ablation``.
+
+``layouts``: one problem on one mesh. Its limit of memory lies a stated part of the way from the least that any plan needs to
+what the quickest plan needs. ``compiled``: whole compilations on meshes, in one stage or several.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from dnnc.driver import CompileOptions, compile_model
+from ir.module import Plan
+from passes.shard import ShardPlan, ShardProblem, build, solve
+from passes.shard.elimination import charges, folded
+from passes.shard.mesh import fitting, one_mesh
+from passes.shard.solver import reduce, search
+from passes.shard.stages import chains, settled
+from tests.passes.shard.families import spec_of
+from tests.passes.shard.models import mesh, prepared
+from tests.passes.shard.problems import random_graph, random_layers
+
+Instance = Callable[[float], ShardPlan | Plan]
+
+NARROW = "hidden=1024,heads=16,seq=128,vocab=512"
+MODELS: dict[str, tuple[str, int]] = {
+    "gpt3 8": (f"zoo:gpt3-175b,layers=8,{NARROW}", 1),
+    "gpt3 48": (f"zoo:gpt3-175b,layers=48,{NARROW}", 8),
+    "experts 64": ("zoo:mixtral-8x7b,layers=2,experts=64,hidden=64,heads=8,kv_heads=4,vocab=128,seq=16,batch=8", 8),
+    **{family: (spec_of(family, 3), 8) for family in ("mixtral", "t5", "llama-70b", "vit", "resnet")},
+}
+"""Model and batch, by name."""
+CASES: tuple[tuple[str, tuple[int, ...], bool, float | None], ...] = (
+    ("gpt3 8", (8, 8), False, 0.3),
+    ("gpt3 48", (8,), False, 0.4),
+    ("gpt3 48", (2, 4), True, 0.2),
+    ("gpt3 8", (8, 8), True, 0.5),
+    ("experts 64", (8,), False, None),
+    ("experts 64", (2, 4), True, None),
+    ("experts 64", (2, 4), True, 0.3),
+    ("mixtral", (2, 4), False, 0.5),
+    ("mixtral", (8, 8), True, None),
+    ("mixtral", (8, 8), True, 0.3),
+    ("t5", (2, 4), False, None),
+    ("t5", (8, 8), True, None),
+    ("t5", (2, 4), True, 0.3),
+    ("llama-70b", (8, 8), False, 0.5),
+    ("llama-70b", (2, 4), True, 0.1),
+    ("vit", (2, 4), True, 0.5),
+    ("resnet", (2, 4), True, None),
+    ("resnet", (8,), True, 0.3),
+)
+"""Model, mesh, whether it trains, and where the limit of memory lies."""
+
+
+def limited(problem: ShardProblem, part: float | None) -> float | None:
+    """The limit of memory that lies there."""
+    if part is None:
+        return None
+    least = sum(float(problem.node(node).memory.min()) for node in range(problem.size))
+    return least + part * (solve(problem).memory - least)
+
+
+@cache
+def layouts(name: str, sizes: tuple[int, ...], training: bool, part: float | None) -> tuple[ShardProblem, float | None]:
+    spec, batch = MODELS[name]
+    module, folds = prepared(spec, batch)
+    problem = build(module, module.entry, mesh(*sizes), folds, training=training).problem
+    return problem, limited(problem, part)
+
+
+@cache
+def random_problem(kind: str, seed: int, part: float | None) -> tuple[ShardProblem, float | None]:
+    problem = random_layers(seed, 12, 8) if kind == "layers" else random_graph(seed, 40)
+    return problem, limited(problem, part)
+
+
+def searched(problem: Callable[[], tuple[ShardProblem, float | None]], seconds: float) -> ShardPlan:
+    given, memory = problem()
+    return solve(given, memory=memory, seconds=seconds)
+
+
+TIGHT = """
+version = 1
+[types]
+h100 = {{ like = "preset:h100", reserved = "0 B" }}
+a100 = {{ like = "preset:a100", reserved = "0 B" }}
+[[devices]]
+name = "d{{0..{last}}}"
+type = "h100"
+{memory}
+[[devices]]
+name = "a{{0..{last}}}"
+type = "{other}"
+{memory}
+[[links]]
+each = "devices of host"
+to = "host"
+bandwidth = "300 GB/s"
+latency = "1 us"
+"""
+
+
+def topology(devices: int, memory: str = "", other: str = "h100") -> str:
+    """The file of so many devices behind one switch, half of them of another type, each with so much memory."""
+    text = TIGHT.format(last=devices // 2 - 1, memory=f'memory = "{memory}"' if memory else "", other=other)
+    folder = Path(tempfile.mkdtemp(prefix="dnnc-ablation-"))
+    (folder / "machines.toml").write_text(text, encoding="utf-8")
+    return str(folder / "machines.toml")
+
+
+def compiled(model: str, machines: tuple[Any, ...], options: dict[str, Any], seconds: float) -> Plan:
+    folder = Path(tempfile.mkdtemp(prefix="dnnc-ablation-"))
+    asked = CompileOptions(model, topology(*machines), folder / "plan", plan_only=True, time_limit=60 * seconds, **options)
+    return compile_model(asked).plan
+
+
+GPT = f"zoo:gpt3-175b,layers=6,dtype=f16,weights=declared,batch=8,{NARROW}"
+WIDE = "zoo:bert-base,layers=4,weights=declared,batch=32,seq=512"
+TRAINS: dict[str, Any] = {"objective": "training", "microbatches": 4}
+ONE: dict[str, Any] = {"mesh": "auto", "stages": 1}
+ANY: dict[str, Any] = {"mesh": "auto", "stages": 0}
+COMPILED: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
+    "gpt3 tight": (GPT, (8, "38 MiB"), ONE),
+    "gpt3 training tight": (GPT, (4, "900 MiB"), ONE | TRAINS),
+    "bert activations": (WIDE, (4, "300 MiB"), ONE),
+    "bert activations 8": (WIDE, (8, "180 MiB"), ONE),
+    "bert training activations": (WIDE, (4, "2 GiB"), ONE | TRAINS),
+    "bert unequal": (WIDE, (4, "", "a100"), ONE | {"uneven": True}),
+    "gpt3 stages": (GPT, (4, "90 MiB"), ANY),
+    "gpt3 stages unequal": (GPT, (4, "", "a100"), ANY),
+    "gpt3 stages training": (GPT, (4, "1 GiB"), ANY | TRAINS),
+    "mixtral stages": ("zoo:mixtral-8x7b,layers=4,hidden=512,weights=declared,batch=8,seq=128", (4,), ANY),
+}
+
+
+def instances() -> dict[str, dict[str, Instance]]:
+    """By search and name."""
+    found: dict[str, Instance] = {}
+    for name, sizes, training, part in CASES:
+        words = f"{name} {'x'.join(map(str, sizes))}{' training' if training else ''}{f' {part}' if part is not None else ''}"
+        found[words] = partial(searched, partial(layouts, name, sizes, training, part))
+    for kind in ("layers", "graph"):
+        for seed in range(4):
+            for limit in (None, 0.4):
+                found[f"random {kind} {seed} {limit or ''}".strip()] = partial(
+                    searched, partial(random_problem, kind, seed, limit)
+                )
+    return {"layouts": found, "compiled": {name: partial(compiled, *row) for name, row in COMPILED.items()}}
+
+
+# Phases ---------------------------------------------------------------------------------------------------------------
+
+
+def none(*arguments: Any, **options: Any) -> None:
+    """In place of a phase."""
+
+
+def same(left: Any, plan: ShardPlan, *rest: Any) -> ShardPlan:
+    """In place of a phase that betters a plan."""
+    return plan
+
+
+def unbettered(problem: Any, choices: Sequence[int], value: float, *rest: Any) -> tuple[tuple[int, ...], float]:
+    return tuple(choices), value
+
+
+def unshared(problem: Any, choices: tuple[int, ...], value: float, bound: float, ends: float) -> Any:
+    return choices, value, bound
+
+
+def kept(problem: Any, *arguments: Any, **options: Any) -> reduce.Reduced:
+    return reduce.whole(problem)
+
+
+def unfixed(left: Any, *rest: Any) -> Any:
+    return left.then(reduce.reduced(left.problem))
+
+
+def tame(weights: Any, needs: Any) -> Any:
+    """Without wild states."""
+    found = HELD(weights, needs)
+    return found if found is None or not found[1] else None
+
+
+def improved_not(module: Any, given: Any, plan: ShardPlan, **options: Any) -> ShardPlan:
+    return plan
+
+
+def only(leaning: bool) -> Callable[..., Any]:
+    """One of the two ways to lower a limit."""
+    original = fitting.Fitter.lower
+
+    def lower(self: Any, plan: Any, leans: bool, *rest: Any) -> Any:
+        return original(self, plan, leans, *rest) if leans == leaning else None
+
+    return lower
+
+
+class SmallTables(search.QuickSearch):
+    """Without the full tables of values with many readers."""
+
+    def run(self, price: float, *, memory_only: bool = False) -> Any:
+        return folded.least_memory(self.problem) if memory_only else self.small_one(price)
+
+
+HELD = charges._held
+ALL = ("layouts", "compiled")
+CLASSES: tuple[str, ...] = ("layouts",)
+PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
+    "mixed plans": (ALL, ((search, "mixed", none),)),
+    "fronts": (CLASSES, ((search, "_counted", same),)),
+    "fronts, first guesses": (CLASSES, ((search, "GUESSES", (1.0,)),)),
+    "programme": (CLASSES, ((search, "_certified", same),)),
+    "full tables": (CLASSES, ((search, "QuickSearch", SmallTables),)),
+    "moved shares": (CLASSES, ((search, "_shared", unshared),)),
+    "descent": (CLASSES, ((search, "descend", unbettered),)),
+    "descent of stages": (("compiled",), ((settled, "descend", unbettered),)),
+    "reductions": (CLASSES, ((search, "reduced", kept),)),
+    "reductions of units": (("compiled",), ((chains, "reduced", kept),)),
+    "reductions, unions": (CLASSES, ((reduce, "MOST_UNIONS", 0),)),
+    "reductions, rounds": (CLASSES, ((reduce, "ROUNDS", 1),)),
+    "marginals": (CLASSES, ((search, "without_dearer", unfixed),)),
+    "rungs, all": (CLASSES, ((search, "RUNGS", ()),)),
+    "rungs, but one": (CLASSES, ((search, "RUNGS", (1 << 16,)),)),
+    "rungs, but two": (CLASSES, ((search, "RUNGS", (1 << 16, 1 << 22)),)),
+    "rungs, but three": (CLASSES, ((search, "RUNGS", (1 << 16, 1 << 20, 1 << 24)),)),
+    "wild states": (CLASSES, ((charges, "_held", tame),)),
+    "held states": (CLASSES, ((charges, "_held", none),)),
+    "plans by name, mesh": (("compiled",), ((one_mesh, "improved", improved_not),)),
+    "fitting, by name": (("compiled",), ((fitting.Fitter, "by_name", lambda self: []),)),
+    "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
+    "fitting, leaning": (("compiled",), ((fitting.Fitter, "lower", only(False)),)),
+    "stages by tables": (("compiled",), ((settled.Settler, "chained", none),)),
+    "stages searched": (("compiled",), ((settled, "NEAR", float("inf")),)),
+    "hints": (("compiled",), ((settled.Settler, "hint", lambda *rest: 0.0),)),
+}
+"""By name: the searches that have the phase, and the patches that switch it off."""
