@@ -33,9 +33,8 @@ from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.stages.reduce import memory_can_bind
 from passes.model.work import now
-from passes.partition.bridge.asked import Asked
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.plan import named, with_stages
+from passes.partition.bridge.plan import Asked, named, with_stages
 from passes.partition.groups.along_order import Hierarchy, best_along
 from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups
 from passes.partition.objective import AnySolution, PlacedSolution

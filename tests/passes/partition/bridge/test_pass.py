@@ -17,7 +17,7 @@ from passes.contract import ContractPass
 from passes.framework.base import PassContext
 from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
-from passes.partition.bridge.limits import LEAST_SECONDS
+from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.bridge.partition_pass import SOLVERS
 from passes.partition.search.throughput import Progress
 from passes.place import PlacePass
