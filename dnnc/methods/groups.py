@@ -139,7 +139,7 @@ def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -
     """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
     from passes.model.stages.reduce import quotient, reduce
     from passes.partition import Budget, solve
-    from passes.partition.bridge.limits import at_least_a_plan
+    from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.search.replicas import replicate
 
     merged = reduce(problem)

@@ -5,14 +5,14 @@ Load, memory and demands are those of ``problem``; the order of its nodes plays 
 a cycle is a valid input here. Never worse than a contiguous plan, by up to a fifth on the public workloads; what it costs is
 more borders to cross, and a schedule that overlaps several samples on devices that wait for each other.
 
-1. Upper bound: the contiguous programme (cycles joined).
+1. Upper bound: the contiguous programme (cycles joined), then a short annealing (``local_search``).
 2. Lower bound: load balance and largest node (``bounds``).
 3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``reduce``), then the
    mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
    upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last
    tells whether anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from
    above: at a 1 % gap minutes become seconds.
-4. Where a short trial cannot tell: the annealing that the baseline is (``local_search``), so that nothing worse than its plan
+4. Where a short trial cannot tell: all the annealing that the baseline is, so that nothing worse than its plan
    comes out, then trials with all the time that is left.
 
 With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
@@ -47,7 +47,8 @@ class Policy:
     steps: tuple[float, ...] = (0.0095, 0.002)
     """Relative distances of the first trials below the best value: so a gap of 1 % is proven early."""
     contiguous_share: float = 0.1
-    """Part of the time left that the contiguous search may take."""
+    first_share: float = 0.025
+    """Parts of the time left that the contiguous search and the first annealing may take."""
     short: float = 2.0
     """Seconds of each of the first trials: easy problems are proven by them, and spared the annealing."""
 
@@ -108,8 +109,9 @@ class _Search(Anytime):
             with interruptible():
                 if self.sides is None:
                     self.phase("contiguous", self._contiguous)
+                self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
                 self.phase("trials", lambda: self._prove(POLICY.short))
-                self.phase("local search", self._anneal)
+                self.phase("local search", lambda: self._anneal(self.left()))
                 self.phase("trials", lambda: self._prove(math.inf))
         except KeyboardInterrupt:
             if self.best is None:
@@ -153,7 +155,7 @@ class _Search(Anytime):
         if found.interrupted:
             raise KeyboardInterrupt
 
-    def _anneal(self) -> None:
+    def _anneal(self, seconds: float) -> None:
         """The baseline's annealing, on the problem as it stands; its plans count as soon as they are found."""
         told: list[Assignment] = []
 
@@ -164,7 +166,7 @@ class _Search(Anytime):
                 self.accept(stages_of(self.problem, assignment))
             return not self._done()
 
-        search = plain_search(self.problem, self.left())
+        search = plain_search(self.problem, seconds)
         local_search(self.problem, search, enough=self.bound, sides=self.sides, keep_on=keep_on)
 
     def _reduced(self, below: float) -> tuple[Problem, Groups]:

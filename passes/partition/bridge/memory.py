@@ -16,8 +16,7 @@ from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
 from passes.model.work import now
-from passes.partition.bridge.asked import Asked
-from passes.partition.bridge.plan import with_stages
+from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.objective import Budget, Progress, Solution
 from passes.partition.search.throughput import TIGHT
 

@@ -32,9 +32,8 @@ from passes.model.stages.placement_from_ir import placement_problem, stage_memor
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.work import now
-from passes.partition.bridge.asked import Asked
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.plan import named, with_stages
+from passes.partition.bridge.plan import Asked, named, with_stages
 from passes.partition.groups.solver import GroupPlan, Hierarchy, best_along, group_value, packed, solve_groups
 from passes.partition.objective import AnySolution, PlacedSolution
 from passes.partition.search.throughput import TIGHT, Solution

@@ -42,13 +42,11 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.model.work import now
-from passes.partition.bridge.asked import Asked
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
-from passes.partition.bridge.explain import explain, inseparable
+from passes.partition.bridge.explain import at_least_a_plan, explain, inseparable
 from passes.partition.bridge.handover import whole_model, with_handover
-from passes.partition.bridge.limits import at_least_a_plan
 from passes.partition.bridge.memory import against, bounded, within_memory
-from passes.partition.bridge.plan import Parts, boundaries_text, in_order, plan_stages, with_stages
+from passes.partition.bridge.plan import Asked, Parts, boundaries_text, in_order, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.objective import AnySolution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate

@@ -228,7 +228,7 @@ def test_an_interrupt_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -
     assert solution.stages is not None
     assert solution.bound <= brute_force_any(problem) <= solution.value * (1 + 1e-9)
     # The annealing beside the search may be the first to find a plan, and then there is one to return.
-    monkeypatch.setattr(any_split._Search, "_anneal", lambda self: None)
+    monkeypatch.setattr(any_split._Search, "_anneal", lambda self, seconds: None)
     with pytest.raises(KeyboardInterrupt):
         solve_any(problem, progress=_at_once)
 

@@ -19,7 +19,7 @@ from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
-from passes.partition.bridge.limits import LEAST_SECONDS
+from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.bridge.partition_pass import SOLVERS
 from passes.partition.search.throughput import Progress
 from passes.place import PlacePass
