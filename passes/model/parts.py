@@ -51,9 +51,11 @@ def _alike(topology: Topology, one: str, other: str) -> bool:
     if replace(hosts[one], name="") != replace(hosts[other], name=""):
         return False
 
+    touched = [link for link in topology.links if not swap.keys().isdisjoint(link.ends)]
+
     def wires(names: Mapping[str, str]) -> Counter[object]:
         return Counter(
-            (frozenset(names.get(end, end) for end in link.ends), replace(link, name="", ends=())) for link in topology.links
+            (frozenset(names.get(end, end) for end in link.ends), replace(link, name="", ends=())) for link in touched
         )
 
     return wires({}) == wires(swap)

@@ -216,7 +216,7 @@ def _mesh(
         Member(place, topology.type(device.type), _room(topology.memory(device), least))
         for place, device in zip(places, devices, strict=True)
     ]
-    return DeviceMesh(tuple(axes), tuple(device.name for device in devices), types, least, _foremost(members, shares))
+    return DeviceMesh(tuple(axes), tuple(device.name for device in devices), types, least, foremost_members(members, shares))
 
 
 def _room(memory: int | None, least: int | None) -> float:
@@ -225,7 +225,7 @@ def _room(memory: int | None, least: int | None) -> float:
     return memory / least if least else 1.0
 
 
-def _foremost(members: Iterable[Member], shares: Sequence[Shares]) -> tuple[Member, ...]:
+def foremost_members(members: Iterable[Member], shares: Sequence[Shares]) -> tuple[Member, ...]:
     """Members without those that another of their type and room leaves behind: along each axis it has the greater share, or of
     equal ones comes first (``ir.shares``)."""
 
@@ -248,4 +248,4 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
     return [sum(p * s for p, s in zip(place, strides, strict=True)) for place in itertools.product(*others)]
 
 
-__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "Member", "mesh_of", "mesh_over", "read_shape", "shapes"]
+__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "Member", "foremost_members", "mesh_of", "mesh_over", "read_shape", "shapes"]

@@ -30,6 +30,7 @@ from ir.shares import Shares, equal, nested_cut, none_empty, proportional
 from ir.topology import Device, DeviceType, Topology
 from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
+from passes.model.spmd.mesh import Member, foremost_members
 from passes.shard.problem.problem import Floats
 
 Along = tuple[Shares, ...]
@@ -80,11 +81,11 @@ def shares_text(along: Along) -> str:
 
 @dataclass(slots=True)
 class Cuts:
-    """How an op may be cut along the axes of a mesh, which have the shares ``along``. ``members``: of each, its type and its
-    place along each axis; of members of one type those with the largest parts are enough."""
+    """How an op may be cut along the axes of a mesh, which have the shares ``along``, among ``members``, of each type those
+    with the largest parts."""
 
     along: Along
-    members: Sequence[tuple[str, Sequence[int]]]
+    members: Sequence[Member]
     uneven: bool
     known: dict[frozenset[int], list[dict[str, float]]] = field(default_factory=dict)
 
@@ -113,13 +114,13 @@ class Cuts:
 
     def largest(self, cut: Sequence[int], inside: bool) -> dict[str, float]:
         found: dict[str, float] = {}
-        for type_, place in self.members:
+        for member in self.members:
             part = 1.0
             for size in set(cut) - {0}:
-                axes = [(self.along[axis], place[axis]) for axis, one in enumerate(cut) if one == size]
+                axes = [(self.along[axis], member.place[axis]) for axis, one in enumerate(cut) if one == size]
                 for along in [axes] if inside else [[axis] for axis in axes]:
                     part *= nested_cut(size, along)[1] / size
-            found[type_] = max(part, found.get(type_, 0.0))
+            found[member.type.name] = max(part, found.get(member.type.name, 0.0))
         return found
 
 
@@ -129,7 +130,8 @@ class Speeds:
     there, of those whose factors of any kind have these sizes."""
 
     def __init__(self, module: Module, topology: Topology, *, training: bool = False) -> None:
-        self.numbers = {type_.name: number for number, type_ in enumerate(topology.types)}
+        self.types = {type_.name: type_ for type_ in topology.types}
+        self.numbers = {name: number for number, name in enumerate(self.types)}
         self.devices, self.samples, self.training = topology.devices, samples_of(module.entry), training
         self.work: dict[frozenset[int], list[float]] = {}
         floors: dict[frozenset[int], list[list[float]]] = {}
@@ -169,7 +171,8 @@ class Speeds:
         if not along:
             return found
         places = itertools.product(*(range(len(axis)) for axis in along))
-        cuts = Cuts(along, [(device.type, place) for device, place in zip(devices, places, strict=True)], uneven)
+        every = (Member(place, self.types[device.type]) for device, place in zip(devices, places, strict=True))
+        cuts = Cuts(along, foremost_members(every, along), uneven)
         cut = 0.0
         for sizes, rows in self.floors.items():
             longest = [

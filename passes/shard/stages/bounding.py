@@ -218,9 +218,7 @@ class Bounding:
         share = 1.0 / math.prod(mesh.sizes)
         room = max((member.room for member in mesh.members), default=1.0) if self.uneven else 1.0
         types = {type_.name: type_ for type_ in mesh.types}
-        cuts = Cuts(
-            tuple(axis.shares for axis in mesh.axes), [(member.type.name, member.place) for member in mesh.members], self.uneven
-        )
+        cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
         known: dict[object, float] = {}
         work = [0.0] * self.units.count
         followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
