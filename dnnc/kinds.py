@@ -104,7 +104,8 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     if not any(shard.stages != 1 for shard in shards):
         some = len(shards) and len(pipelines) > 1 and len(topology.devices) > 2
         return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
-    from passes.shard.stages.submeshes import FEW, block_places, few
+    from passes.model.spmd.mesh import few
+    from passes.shard.stages.submeshes import FEW, block_places
 
     sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})
     if len(sizes) == len(topology.devices):

@@ -37,7 +37,7 @@ from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
-from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes
+from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.model.work import now
@@ -165,7 +165,7 @@ class ShardPass(Pass):
     def meshes(self, module: Module, topology: Topology, net: Network) -> Candidates:
         """The meshes to search."""
         count = len(topology.devices)
-        sizes = [read_shape(self.mesh, count)] if self.mesh else list(shapes(count))
+        sizes = (read_shape(self.mesh, count),) if self.mesh else shapes_on(topology, topology.devices)
 
         def over(shape: tuple[int, ...], along: Along = ()) -> Candidate:
             return Candidate(topology.devices[: math.prod(shape)], shape, along)

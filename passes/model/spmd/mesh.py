@@ -29,6 +29,8 @@ from passes.model.exchange import Speed, exchanges, rings, through
 from passes.model.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
+MOST_DEVICES = 64
+"""Devices of a topology up to which meshes of every shape are searched."""
 
 
 class Servers:
@@ -169,6 +171,23 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
+def few(topology: Topology) -> bool:
+    """Whether there are so many devices that few of the meshes over them are searched."""
+    return len(topology.devices) > MOST_DEVICES
+
+
+def shapes_on(topology: Topology, devices: Sequence[Device]) -> tuple[tuple[int, ...], ...]:
+    """The shapes that are searched of a mesh over these devices: every one; of a topology of many devices those of one axis, or
+    with a second one inside the hosts."""
+
+    def inside(sizes: tuple[int, ...]) -> bool:
+        rows = (devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1]))
+        return all(len({device.host for device in row}) == 1 for row in rows)
+
+    found = shapes(len(devices)) if len(devices) > 1 else ((1,),)
+    return tuple(sizes for sizes in found if len(sizes) == 1 or not few(topology) or inside(sizes))
+
+
 def mesh_of(
     topology: Topology,
     net: Network,
@@ -248,4 +267,17 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
     return [sum(p * s for p, s in zip(place, strides, strict=True)) for place in itertools.product(*others)]
 
 
-__all__ = ["AXIS_NAMES", "Axis", "DeviceMesh", "Member", "foremost_members", "mesh_of", "mesh_over", "read_shape", "shapes"]
+__all__ = [
+    "AXIS_NAMES",
+    "MOST_DEVICES",
+    "Axis",
+    "DeviceMesh",
+    "Member",
+    "few",
+    "foremost_members",
+    "mesh_of",
+    "mesh_over",
+    "read_shape",
+    "shapes",
+    "shapes_on",
+]

@@ -3,8 +3,8 @@
 On one host, devices of one type all take part. Else whole sets may stay idle (``passes.model.parts``): slow ones, or those
 behind a slow link. Which sets are searched is decided by an estimate of a batch split over a mesh of one axis: the seconds of
 the ops (``speeds``), in training also the sums of gradients that outlast the backward pass. All devices together are searched
-in any case, and in every shape: last, and in equal shares alone, those in which rows share a host with others. A set that is
-not searched has a bound for which nothing is built, its ops divided as the speeds are.
+in any case, in all shapes that there are (``shapes_on``): last, and in equal shares alone, those in which rows share a host
+with others. A set that is not searched has a bound for which nothing is built, its ops divided as the speeds are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from passes.model.exchange import LAST, rings
 from passes.model.learning import trained
 from passes.model.network import Network, Unreachable
 from passes.model.parts import whole_parts
-from passes.model.spmd.mesh import shapes
+from passes.model.spmd.mesh import shapes_on
 from passes.shard.mesh.speeds import Along, Speeds
 
 MOST_PARTS = 14
@@ -65,7 +65,7 @@ def candidates(
     estimates = _Estimates(module, topology, net, speeds, training, microbatches, uneven)
     found: list[Candidate] = []
     across: list[Candidate] = []
-    for sizes in shapes(len(topology.devices)):
+    for sizes in shapes_on(topology, topology.devices):
         if _rows_share_hosts(topology.devices, sizes):
             across += [one for one in estimates.meshes(topology.devices, sizes) if not one.shares]
         else:

@@ -4,6 +4,7 @@ A block lies within one host, of a size that divides the number of the host's de
 divides that of all hosts. So no mesh straddles a host without need. Two axes of like links are taken in ascending order only.
 Meshes that differ in nothing but the names of their devices (same axes and links, same types and memory of the devices that may
 be busiest) are one *form*: they are searched once. Members get equal parts, also where their devices differ in type.
+Of many devices (``few``) there are fewer blocks, and a second axis lies within a host.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ from itertools import groupby
 from ir.diagnostics import InvalidInput
 from ir.topology import Topology
 from passes.model.network import Network
-from passes.model.spmd.mesh import DeviceMesh, mesh_of, shapes
+from passes.model.spmd.mesh import MOST_DEVICES, DeviceMesh, few, mesh_of, shapes_on
 
-MOST_DEVICES = 64
-"""Devices up to which a block of each size begins at every device or host."""
-FEW = "each from a multiple of its size on"
-"""Which blocks there are of more devices than that."""
+FEW = "each from a multiple of its size on, as one axis or with a second one inside the hosts"
+"""Which blocks there are of many devices (``passes.model.spmd.mesh.few``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def submeshes(
     for first, size in places:
         if size == count and not whole:
             continue
-        for shape in [sizes] if sizes else _shapes(size):
+        for shape in [sizes] if sizes else shapes_on(topology, topology.devices[first : first + size]):
             try:
                 mesh = mesh_of(topology, net, shape, first)
             except InvalidInput:
@@ -80,11 +79,6 @@ def of_shape(meshes: Submeshes, sizes: tuple[int, ...]) -> Submeshes:
     numbers = {form: number for number, form in enumerate(sorted({block.form for block in kept}))}
     blocks = tuple(replace(block, form=numbers[block.form]) for block in kept)
     return Submeshes(meshes.devices, blocks, tuple(meshes.forms[form] for form in numbers))
-
-
-def few(topology: Topology) -> bool:
-    """Whether there are so many devices that not all blocks are searched."""
-    return len(topology.devices) > MOST_DEVICES
 
 
 def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
@@ -112,13 +106,9 @@ def block_places(topology: Topology, stages: int = 0) -> list[tuple[int, int]]:
     return sorted(found)
 
 
-def _shapes(size: int) -> tuple[tuple[int, ...], ...]:
-    return shapes(size) if size > 1 else ((1,),)
-
-
 def _alike(mesh: DeviceMesh) -> bool:
     one, two = mesh.axes
     return (one.rings, one.exchanges) == (two.rings, two.exchanges)
 
 
-__all__ = ["FEW", "Block", "Submeshes", "block_places", "few", "of_shape", "submeshes"]
+__all__ = ["FEW", "Block", "Submeshes", "block_places", "of_shape", "submeshes"]
