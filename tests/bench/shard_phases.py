@@ -200,23 +200,12 @@ def only(leaning: bool) -> Callable[..., Any]:
     return lower
 
 
-class SmallTables(search.QuickSearch):
-    """Without the full tables of values with many readers."""
-
-    def run(self, price: float, *, memory_only: bool = False) -> Any:
-        return folded.least_memory(self.problem) if memory_only else self.small_one(price)
-
-
-HELD = charges._held
 ALL = ("layouts", "compiled")
 CLASSES: tuple[str, ...] = ("layouts",)
 PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "mixed plans": (ALL, ((search, "mixed", none),)),
     "fronts": (CLASSES, ((search, "_counted", same),)),
-    "fronts, first guesses": (CLASSES, ((search, "GUESSES", (1.0,)),)),
     "programme": (CLASSES, ((search, "_certified", same),)),
-    "full tables": (CLASSES, ((search, "QuickSearch", SmallTables),)),
-    "moved shares": (CLASSES, ((search, "_shared", unshared),)),
     "descent": (CLASSES, ((search, "descend", unbettered),)),
     "descent of stages": (("compiled",), ((settled, "descend", unbettered),)),
     "reductions": (CLASSES, ((search, "reduced", kept),)),
@@ -224,12 +213,6 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "reductions, unions": (CLASSES, ((reduce, "MOST_UNIONS", 0),)),
     "reductions, rounds": (CLASSES, ((reduce, "ROUNDS", 1),)),
     "marginals": (CLASSES, ((search, "without_dearer", unfixed),)),
-    "rungs, all": (CLASSES, ((search, "RUNGS", ()),)),
-    "rungs, but one": (CLASSES, ((search, "RUNGS", (1 << 16,)),)),
-    "rungs, but two": (CLASSES, ((search, "RUNGS", (1 << 16, 1 << 22)),)),
-    "rungs, but three": (CLASSES, ((search, "RUNGS", (1 << 16, 1 << 20, 1 << 24)),)),
-    "wild states": (CLASSES, ((charges, "_held", tame),)),
-    "held states": (CLASSES, ((charges, "_held", none),)),
     "plans by name, mesh": (("compiled",), ((one_mesh, "improved", improved_not),)),
     "fitting, by name": (("compiled",), ((fitting.Fitter, "by_name", lambda self: []),)),
     "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
