@@ -67,6 +67,12 @@ class ShardPlan:
     def gap(self) -> float:
         return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value <= 0 else math.inf)
 
+    def bounded(self, bound: float, reason: str, slack: float = SLACK) -> ShardPlan:
+        """The plan with a bound; ``reason``: why it is not optimal where it is further above that than ``slack``, relative."""
+        bound = min(bound, self.value)
+        done = self.value <= bound * (1 + slack)
+        return replace(self, bound=bound, status="optimal" if done else "feasible", reason="" if done else reason)
+
 
 class NoPlanError(ValueError):
     """Nothing fits: ``least`` bytes per device are needed (at least)."""
@@ -171,7 +177,7 @@ def without_dearer(
 def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
     """The better plan of two with the better bound, ``found`` being one of what is left of the problem."""
     best = replace(found, choices=left.original(found.choices)) if found.value < plan.value else plan
-    return replace(_bounded(best, max(plan.bound, found.bound), SLACK, found.reason), interrupted=found.interrupted)
+    return replace(best.bounded(max(plan.bound, found.bound), found.reason), interrupted=found.interrupted)
 
 
 def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float, memory: float) -> ShardPlan:
@@ -187,14 +193,7 @@ def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float,
         choices, value = descend(rest.problem, choices, rest.problem.cost(choices), memory, ends)
         if value < plan.value:
             plan = replace(plan, choices=rest.original(choices), value=value, memory=rest.problem.memory(choices))
-    return _bounded(plan, max(plan.bound, fronts.bound), SLACK, "memory")
-
-
-def _bounded(plan: ShardPlan, bound: float, slack: float, reason: str) -> ShardPlan:
-    """The plan with a bound; ``reason``: why it is not optimal where it is further above that than ``slack``, relative."""
-    bound = min(bound, plan.value)
-    done = plan.value <= bound * (1 + slack)
-    return replace(plan, bound=bound, status="optimal" if done else "feasible", reason="" if done else reason)
+    return plan.bounded(max(plan.bound, fronts.bound), "memory")
 
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
@@ -207,7 +206,7 @@ def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float
         value = left.problem.cost(found.choices)
         if value < plan.value:
             plan = replace(plan, choices=left.original(found.choices), value=value, memory=left.problem.memory(found.choices))
-    return _bounded(plan, max(plan.bound, found.bound), PROVEN, plan.reason)
+    return plan.bounded(max(plan.bound, found.bound), plan.reason, PROVEN)
 
 
 def searched(
@@ -230,9 +229,7 @@ def searched(
         except KeyboardInterrupt:
             interrupted = True
     plan = ShardPlan(best, value, bound, problem.memory(best), "", interrupted=interrupted)
-    if value > bound * (1 + SLACK):
-        return _bounded(plan, bound * (1 - POLICY.rounding), SLACK, reason), price
-    return _bounded(plan, value, SLACK, reason), price
+    return plan.bounded(value if value <= bound * (1 + SLACK) else bound * (1 - POLICY.rounding), reason), price
 
 
 class _Prices:

@@ -241,10 +241,7 @@ class Settler:
             return None
         if value > found.bound * (1 + TIGHT):
             choices, value = descend(problem, choices, value, limit, min(self.until, now() + SECONDS))
-        done = value <= found.bound * (1 + TIGHT)
-        bound = value if done else found.bound
-        told = "optimal" if done else "feasible"
-        return ShardPlan(choices, value, bound, problem.memory(choices), told, "" if done else "width")
+        return ShardPlan(choices, value, 0.0, problem.memory(choices), "feasible").bounded(found.bound, "width")
 
     def readers(self, line: _Line, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value."""
