@@ -30,7 +30,7 @@ from passes.shard.solver.reduce import Reduced, reduced, whole, without
 class Policy:
     """The numbers that steer a search; ``tests/bench/ablation.py`` says what each rung and phase is worth."""
 
-    rungs: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 25)
+    rungs: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
     """Entries of tables in searches before that with the whole budget. Without those from 2**20 on, gaps of experts and of
     training under a limit of memory grow from 3 % to 30 % and more."""
     shrunk: float = 0.9
