@@ -69,9 +69,7 @@ class SchedulePass(Pass):
             events = list(run_rows(load, unrolled(schedule, load.flow, shown(schedule))))
             self._check_memory(module, load, schedule, events, context)
             scheduled = as_scheduled(plan, schedule, module.first(Topology))
-            if scheduled is not plan:
-                scheduled = _holding(scheduled, stage_peaks(module, events))
-            module = module.replace(plan, scheduled)
+            module = module.replace(plan, _holding(scheduled, stage_peaks(module, events)))
         return module
 
     def _check_memory(
@@ -149,7 +147,7 @@ def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> P
 
 
 def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:
-    """The plan whose stages hold so many bytes each while its rows run; the search counts those of plain 1F1B."""
+    """The plan whose stages hold so many bytes each while its rows run, of which the search has counted about as many."""
     return replace(
         plan,
         stages=tuple(

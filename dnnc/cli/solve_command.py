@@ -252,7 +252,7 @@ def verify_plan(
     ] = None,
     straight: Annotated[bool, typer.Option("--straight", help="pipedream: no stage may have replicas.")] = False,
     microbatches: Annotated[
-        int | None, typer.Option(min=1, metavar="M", help="pipedream: microbatches between two flushes.")
+        int | None, typer.Option(min=1, metavar="M", help="pipedream, training: microbatches between two flushes.")
     ] = None,
     pieces: Annotated[
         int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: rows of 'fpgas' that each accelerator has.")

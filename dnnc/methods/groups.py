@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
     from passes.model.stages.problem import Problem
     from passes.partition import Solution
-    from passes.partition.groups.along_order import Hierarchy
-    from passes.partition.groups.solver import GroupPlan, GroupStage
+    from passes.partition.groups.solver import GroupPlan, GroupStage, Hierarchy
 
 FLAT_SHARE = 0.4
 """Of the time: what the search with every link as fast as inside may take."""
@@ -36,8 +35,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.model.stages.problem import stage_cost
     from passes.model.stages.reduce import ordered, quotient
     from passes.partition.bridge.explain import explain
-    from passes.partition.groups.along_order import Hierarchy
-    from passes.partition.groups.solver import group_parts
+    from passes.partition.groups.solver import Hierarchy, group_parts
     from passes.partition.heuristics.canonical import canonical_order
 
     assert options.hierarchy is not None
@@ -85,8 +83,7 @@ def _plan(
     """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
     from passes.model.interrupts import interruptible
     from passes.model.stages.bounds import best_bound, prices
-    from passes.partition.groups.along_order import best_along
-    from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups, supported
+    from passes.partition.groups.solver import GroupPlan, best_along, group_value, packed, solve_groups
     from passes.partition.search.replicas import replicate
 
     assert options.hierarchy is not None
@@ -126,7 +123,7 @@ def _plan(
         candidates += [found for found in [packed(shared, size, count)] if found is not None]
     value, best = min(((group_value(problem, hierarchy, found), found) for found in candidates), key=lambda pair: pair[0])
     plan = GroupPlan(best, value, min(bound, value), f"{reason}, every link as fast as inside a group", interrupted=interrupted)
-    if not interrupted and supported(problem):
+    if not interrupted:
         left = seconds - (now() - began)
         plan = solve_groups(problem, hierarchy, count, plan, replicas=replicas, seconds=max(0.0, left), progress=progress)
     return flat, plan
@@ -142,7 +139,7 @@ def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -
     """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
     from passes.model.stages.reduce import quotient, reduce
     from passes.partition import Budget, solve
-    from passes.partition.bridge.limits import at_least_a_plan
+    from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.search.replicas import replicate
 
     merged = reduce(problem)

@@ -19,7 +19,7 @@ CPUS = "cpus"
 
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The least time of one sample; exact search over the lattice of ideals."""
-    from passes.partition.bridge.limits import at_least_a_plan
+    from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
 
     topology = topology_of(module)

@@ -26,7 +26,7 @@ SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
     from passes.model.stages.problem import pools
-    from passes.partition.bridge.limits import at_least_a_plan
+    from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.training import solve_training
 
     takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))

@@ -23,14 +23,14 @@ from ir.rows import delay
 from ir.topology import Topology
 from ir.types import TensorType, Type, without_layout
 from passes.model.spmd import local_programs
+from passes.model.spmd.cross_mesh import messages, party
 from passes.model.spmd.program import LocalProgram
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A tensor between two stages, once a microbatch, or once a step where ``update``. ``apart``: the members of both ends hold
-    corresponding parts and exchange these; else each reader gets the whole from one maker. ``sent`` and ``name``: of the value
-    that the source sends, and of what the target receives, which differ where the source gathers a value to send it whole."""
+    """A tensor between two stages, once a microbatch, or once a step where ``update``. ``sent`` and ``name``: of the value that
+    the source sends, and of what the target receives, which differ where the source gathers a value to send it whole."""
 
     number: int
     sent: str
@@ -38,7 +38,6 @@ class Channel:
     source: Stage
     target: Stage
     update: bool
-    apart: bool
 
 
 @dataclass(frozen=True)
@@ -105,9 +104,8 @@ class Step:
                     source, value = by_index[int(op.get("peer"))], op.results[0]
                     send = self._send(source, op.get("channel"))
                     update = phase_of(send.facets) == UPDATE
-                    apart = bool(source.mesh and stage.mesh) and getattr(value.type, "layout", None) is not None
                     found[int(op.get("channel"))] = Channel(
-                        op.get("channel"), send.operands[0], value.name, source, stage, update, apart
+                        op.get("channel"), send.operands[0], value.name, source, stage, update
                     )
         return found
 
@@ -147,14 +145,19 @@ class Step:
         return tuple(number for number in range(self.microbatches) if rank in self.takers(stage, number))
 
     def readers(self, channel: Channel, rank: int, microbatch: int) -> tuple[int, ...]:
-        """The ranks to which a rank, which made the tensor of this microbatch, sends what it holds."""
-        makers, readers = self.ends(channel, microbatch)
-        return tuple(reader for reader in readers if self._maker(channel, makers, readers, reader) == rank)
+        """The ranks to which a rank sends the tensor of this microbatch, as it holds it: as one that made it, or as one that
+        reads it and passes it on."""
+        return tuple(reader for reader, source in self._sources(channel, microbatch).items() if source == rank)
 
     def maker(self, channel: Channel, rank: int, microbatch: int) -> int:
         """The rank from which a rank, which reads the tensor of this microbatch, gets it."""
+        return self._sources(channel, microbatch)[rank]
+
+    def passed_on(self, channel: Channel, rank: int, microbatch: int) -> bool:
+        """Whether the rank from which this one gets the tensor reads it too."""
         makers, readers = self.ends(channel, microbatch)
-        return self._maker(channel, makers, readers, rank)
+        source = self.maker(channel, rank, microbatch)
+        return source in readers and source not in makers
 
     def ends(self, channel: Channel, microbatch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ranks that make, and that read, the tensor of a microbatch. What crosses once a step comes from the first of the
@@ -164,9 +167,28 @@ class Step:
             return sides
         return self.takers(channel.source, microbatch), self.takers(channel.target, microbatch)
 
-    def _maker(self, channel: Channel, makers: tuple[int, ...], readers: tuple[int, ...], rank: int) -> int:
-        place = readers.index(rank)
-        return makers[place] if channel.apart and len(makers) == len(readers) else makers[place % len(makers)]
+    def _sources(self, channel: Channel, microbatch: int) -> Mapping[int, int]:
+        """Of each rank that reads the tensor, the one from which it gets it (``passes.model.spmd.cross_mesh``)."""
+        makers, readers = self.ends(channel, microbatch)
+        if channel.update or not (channel.source.mesh or channel.target.mesh):
+            return {reader: makers[place % len(makers)] for place, reader in enumerate(readers)}
+        return self._between[channel.source.index, channel.target.index]
+
+    @cached_property
+    def _between(self) -> Mapping[tuple[int, int], Mapping[int, int]]:
+        """``_sources`` of what crosses between two stages of which one is on a mesh, by their numbers."""
+        topology = self.module.first(Topology)
+        host_of = {device.name: device.host for device in topology.devices} if topology is not None else {}
+        host_of = {device: host_of.get(device, "") for device in self.devices}
+        found = {}
+        for channel in self.channels.values():
+            ends = channel.source, channel.target
+            if any(stage.mesh for stage in ends):
+                meshes = [self.meshes[stage.mesh] if stage.mesh else Mesh("", (), ()) for stage in ends]
+                maker, reader = (party(stage.devices, mesh) for stage, mesh in zip(ends, meshes, strict=True))
+                sent = messages(maker, reader, host_of)
+                found[ends[0].index, ends[1].index] = {self.ranks[one.target]: self.ranks[one.source] for one in sent}
+        return found
 
     @cached_property
     def _local(self) -> Mapping[tuple[int, str], LocalProgram]:

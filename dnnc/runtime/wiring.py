@@ -4,7 +4,8 @@ A *place* is where a stage is worked on: one, or one for each of its replicas (w
 member of its mesh (which work on each microbatch together). A device has one process, for all places on it. An *edge* holds all
 that goes from one stage to another; a *link* what goes from one place to another, so replicas a and b share a link where they
 have a microbatch in common. Between stages of which one is a mesh, member ``i mod n`` of the n of the maker sends to member i
-of the reader; the starter feeds every member and collects from those that deliver.
+of the reader: all run on this machine, where nothing is gained by passing values on, as ``passes.model.spmd.cross_mesh`` has
+it. The starter feeds every member and collects from those that deliver.
 """
 
 from __future__ import annotations

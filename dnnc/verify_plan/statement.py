@@ -16,7 +16,7 @@ from ir.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 OPTIONS = {
     THROUGHPUT.name: ("hierarchy", "inner_bandwidth"),
-    TRAINING.name: ("schedule",),
+    TRAINING.name: ("schedule", "microbatches"),
     PIPEDREAM.name: ("straight", "schedule", "microbatches", "hierarchy", "inner_bandwidth"),
     LATENCY.name: ("pieces",),
 }

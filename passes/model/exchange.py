@@ -89,6 +89,14 @@ def buckets(sizes: Sequence[float]) -> list[list[int]]:
     return [bucket[::-1] for bucket in reversed(found)]
 
 
+def waiting_bytes(alone: Iterable[float], summed: Iterable[float]) -> float:
+    """The most bytes of gradients of one microbatch that are alive beside the sums over the microbatches, as its backward pass
+    ends. Gradients that no other device adds to (``alone``) are added to their sums then, all at once; those ``summed`` with
+    other devices as soon as their bucket is full, so one bucket of them waits at a time."""
+    summed = list(summed)
+    return math.fsum(alone) + min(math.fsum(summed), max([BUCKET, *summed]))
+
+
 def exposed(sums: Iterable[tuple[float, float]], end: float) -> float:
     """Seconds from the ``end`` of a backward pass to that of the last of its ``sums``: when each may begin, counted from the
     begin of the pass, and its seconds, in the order in which they are done."""
@@ -194,4 +202,4 @@ def _paths(net: Network, pairs: Iterable[tuple[str, str]], free: Container[str])
     return [net.path(one, two) for one, two in pairs if one != two and not (one in free and two in free)]
 
 
-__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings", "through"]
+__all__ = ["BUCKET", "LAST", "Speed", "buckets", "exchanges", "exposed", "rings", "through", "waiting_bytes"]

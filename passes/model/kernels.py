@@ -109,4 +109,11 @@ def compiled(function: F) -> F:
     return kernel
 
 
-__all__ = ["compiled"]
+def inlined(function: F) -> F:
+    """The function as a part of every compiled one that calls it: for inner loops, where a call that hands on arrays costs more
+    than the work. Pass it arrays and numbers: a tuple of arrays is counted in and out of use at every call."""
+    kernel: F = numba.njit(inline="always")(function)
+    return kernel
+
+
+__all__ = ["compiled", "inlined"]

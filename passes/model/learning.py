@@ -13,7 +13,8 @@
   stage received of the others.
 - Seconds of an update: weight, gradient and state are read, weight and state written, at memory bandwidth, once a step.
 - Bytes: of a weight that trains the weight, its gradient and the optimizer's state; of an op what it saves for its backward
-  pass (``Cost.saved``), for each microbatch in flight.
+  pass (``Cost.saved``), for each microbatch in flight. A backward pass has alive what the forward pass has, or, where several
+  microbatches add to one gradient, the gradients of its own, whichever is more (``waiting_bytes``).
 """
 
 from __future__ import annotations
@@ -177,10 +178,13 @@ def step_text(module: Module, microbatches: int) -> str:
 @dataclass(frozen=True, slots=True)
 class InFlight:
     """What a device of each stage has at most in a training step: ``microbatches`` before the end of their backward pass, and
-    old ``versions`` of weights beside the newest."""
+    old ``versions`` of weights beside the newest. ``turns``: how many microbatches of a step it works on; ``replicas``: how
+    many devices share the stage."""
 
     microbatches: tuple[int, ...]
     versions: tuple[int, ...]
+    turns: tuple[int, ...]
+    replicas: tuple[int, ...]
 
     @classmethod
     def of(cls, microbatches: int, replicas: Sequence[int], family: str = "") -> InFlight:
@@ -188,13 +192,14 @@ class InFlight:
         (``passes.model.timeline.families``); of an order that follows from seconds and memory, and of stages that share
         devices, as 1F1B: one for each device of the stages from it on, shared among its replicas."""
         every, ahead = sum(replicas), [sum(replicas[stage:]) for stage in range(len(replicas))]
+        shared = tuple(-(-microbatches // own) for own in replicas), tuple(replicas)
         if family == ASYNCHRONOUS[0]:
-            return cls(tuple(ahead), tuple(-(-(count - 1) // microbatches) for count in ahead))
+            return cls(tuple(ahead), tuple(-(-(count - 1) // microbatches) for count in ahead), *shared)
         if family in ASYNCHRONOUS:
-            return cls(tuple(ahead), (1,) * len(ahead))
+            return cls(tuple(ahead), (1,) * len(ahead), *shared)
         most = {"gpipe": microbatches, "zb-h1": every, "zb-h2": 2 * every - 1}
         held = (min(microbatches, most.get(family, count)) for count in ahead)
-        return cls(tuple(-(-count // own) for count, own in zip(held, replicas, strict=True)), (0,) * len(ahead))
+        return cls(tuple(-(-count // own) for count, own in zip(held, replicas, strict=True)), (0,) * len(ahead), *shared)
 
 
 def step_seconds(period: float, microbatches: int, replicas: Sequence[int], *, flush: bool = True) -> float:

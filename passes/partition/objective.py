@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Self
 
-from passes.model.stages.lattice.dp import Found, KeepOn, Stages
+from passes.model.stages.bounds import prices
+from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables
-from passes.model.stages.problem import Floats, Problem
+from passes.model.stages.problem import Floats, Problem, part_of, within
 from passes.model.stages.reduce import Groups
 from passes.model.work import now
 
@@ -124,55 +127,74 @@ class Anytime:
         return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
 
 
-class SearchObjective(Protocol):
-    """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own."""
+class SearchObjective(ABC):
+    """What an objective brings. ``problem`` is walked at ``price``; stages are (label, nodes), the label being its own. The
+    defaults are those of a programme over ideals of the problem's own kinds, and add no bounds."""
 
     problem: Problem
     price: Floats
+    contracts = True
+    """Whether the programme takes tables of a quotient of the problem."""
 
+    @abstractmethod
     def bound(self) -> tuple[float, str]:
         """A lower bound and how it was reached."""
 
+    @abstractmethod
     def value(self, stages: Stages) -> float:
         """The value of a plan from the definition; inf when it breaks a constraint."""
+
+    @abstractmethod
+    def dearest(self, stages: Stages) -> Sequence[int]:
+        """The nodes of the stage that costs most."""
 
     def programme(
         self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
     ) -> Found:
         """The best plan of value at most ``trial`` whose boundaries are in the family; values up to ``floor`` are equally good.
         ``tables`` and ``family`` call ``order[i]`` node i, and so does the answer."""
+        return solve_family(tables, family, trial, keep_on, floor=floor)
 
-    def within(self, value: float) -> SearchObjective:
+    def over(self, problem: Problem) -> Self:
+        """The same objective over the ideals of another problem."""
+        other = copy(self)
+        other.problem, other.price = problem, prices(problem)
+        return other
+
+    def part(self, nodes: Sequence[int]) -> Self:
+        """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
+        return self.over(part_of(self.problem, nodes))
+
+    def within(self, value: float) -> Self:
         """The objective for plans of value at most ``value``, without numbers that no such plan has (``problem.within``);
         itself where there are none."""
+        narrowed = within(self.problem, value)
+        return self if narrowed is self.problem else self.over(narrowed)
 
-    def segmented(self, groups: Groups) -> SearchObjective:
-        """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of its
-        ``problem``."""
+    def segmented(self, groups: Groups, problem: Problem) -> Self:
+        """The objective of plans that keep each group together: its nodes are the groups, its programme takes tables of
+        ``problem``, the quotient by them; its price stays."""
+        other = copy(self)
+        other.problem = problem
+        return other
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
         """A bound of at least ``bound``, given every ideal that a plan of value at most ``value`` can use."""
-
-    def dearest(self, stages: Stages) -> Sequence[int]:
-        """The nodes of the stage that costs most."""
-
-    def part(self, nodes: Sequence[int]) -> SearchObjective:
-        """The objective of ``nodes`` alone (ascending), with all devices: its optimum is no larger."""
+        return bound
 
     def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
         """Of the optimal plans one that is better in another respect, if there is one; ``family`` has every ideal that a plan
         of value at most ``value`` can use."""
+        return None
 
     def moved(self) -> Floats | None:
         """Seconds to move each tensor through a boundary, where they are not the problem's own; None where they are, or depend
         on the stages beside it."""
+        return None
 
     def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
         """A bound of at least ``bound`` from part of a lattice that is too large to walk as a whole; ``value``: of a plan."""
-
-    @property
-    def contracts(self) -> bool:
-        """Whether the programme takes tables of a quotient of the problem."""
+        return bound
 
 
 __all__ = [

@@ -614,14 +614,14 @@ class _Line:
     def spent(self, cutter: Cutter, name: str, maker: int, reader: int, payer: int) -> Floats:
         """Seconds that ``payer``, one of the two, spends on a value that crosses, by its layout on the mesh of ``payer``."""
         one, two = self.stated[maker].party, self.stated[reader].party
-        cost = self.crossing.send if payer == maker else self.crossing.receive
-        times = 2 if name in cutter.whole.trained else 1
+        cost = self.crossing.at_maker if payer == maker else self.crossing.at_reader
+        returns = name in cutter.whole.trained
         rows = []
         for placements in cutter.whole.layouts[name].placements:
             type_ = self.types[name]
             if isinstance(type_, TensorType) and one.sizes and one.matches(two):
                 type_ = replace(type_, layout=Layout("@mesh", placements))
-            rows.append(times * cost(message_bytes(type_, one, two), one, two))
+            rows.append(cost(message_bytes(type_, one, two), one, two, returns=returns))
         return np.array(rows)
 
 

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dnnc.cli import main
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.diagnostics import DiagnosticSink, ExitCode, UsageError
 from tests.dnnc.workload_files import PROFILE, edge, node, placement, random_placement, random_training, text_of
 
 
@@ -129,7 +130,7 @@ def test_synchronisation_needs_the_verifiers_bandwidth(tmp_path: Path) -> None:
         verify(text_of(data), told, Limits())
 
 
-def test_fewer_microbatches_than_replicas(tmp_path: Path) -> None:
+def test_fewer_microbatches_than_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Replicas that no microbatch of a flush falls to: the solver makes none, the verifier takes none, load right or not."""
     nodes = [node(0, 4.0, size=1e4, colorClass=0), node(1, 4.0, size=0.0, colorClass=0, isBackwardNode=True)]
     data = placement(nodes, [edge(0, 1)])
@@ -144,3 +145,10 @@ def test_fewer_microbatches_than_replicas(tmp_path: Path) -> None:
             wrong = told | {"options": told["options"] | {"microbatches": 1}, "devices": devices, "objective": load}
             found = verify(text_of(data), wrong | {"bound": load, "gap": 0.0}, Limits(bandwidth=1e8))
             assert found.violations == [words]
+            (tmp_path / "model.json").write_text(text_of(data))
+            (tmp_path / "split.json").write_text(json.dumps(told))
+            files = [str(tmp_path / name) for name in ("model.json", "split.json")]
+            capsys.readouterr()
+            code = main(["verify-plan", *files, "--bandwidth", "100MB/s", "--microbatches", "1"])
+            assert code == ExitCode.CHECK_FAILED
+            assert words in capsys.readouterr().err

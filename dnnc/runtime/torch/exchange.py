@@ -81,11 +81,14 @@ class Network:
         return 1 + channel.number * self.step.microbatches + microbatch % self.step.microbatches
 
     def send(self, tensor: torch.Tensor, channel: Channel, microbatch: int) -> None:
-        """Hand a tensor to the ranks that read it from this one."""
+        """Hand a tensor to the ranks that get it from this one, which made it or passes it on."""
+        readers = self.step.readers(channel, self.rank, microbatch)
+        if not readers:
+            return
         tensor = tensor.detach().contiguous()
         self.slowed.wait()
         tag = self.tag(channel, microbatch)
-        for reader in self.step.readers(channel, self.rank, microbatch):
+        for reader in readers:
             if reader == self.rank:
                 self.here[channel.number, microbatch] = tensor
                 continue
@@ -129,8 +132,10 @@ class Network:
         tensor = torch.empty(tuple(type_.shape or ()), dtype=torch_dtype(type_.dtype), device=self.device)  # type: ignore[arg-type]
         maker = self.step.maker(channel, self.rank, microbatch)
         work = dist.irecv(tensor, maker, tag=self.tag(channel, microbatch))
-        place = self.place(maker, Action(SEND, channel.source.index, microbatch, channel.number))
-        return Pending(tensor, work, maker, place)
+        action = Action(SEND, channel.source.index, microbatch, channel.number)
+        if self.step.passed_on(channel, self.rank, microbatch):
+            action = Action(RECEIVE, channel.target.index, microbatch, channel.number)
+        return Pending(tensor, work, maker, self.place(maker, action))
 
     def held(self) -> Iterator[torch.Tensor]:
         """Tensors on their way to other ranks, or to a stage of this one."""

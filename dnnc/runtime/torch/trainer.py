@@ -137,7 +137,9 @@ class Trainer:
                 self._arrive(action, self.network.here.pop((action.channel or 0, action.microbatch or 0)))
             elif action.kind == "recv":
                 asked.extend(self._ask(one) for one in islice(receives, AHEAD + 1 - len(asked)))
-                self._arrive(action, self.network.arrived(asked.popleft()))
+                tensor = self.network.arrived(asked.popleft())
+                self.network.send(tensor, self.step.channels[action.channel or 0], action.microbatch or 0)  # passes it on
+                self._arrive(action, tensor)
             elif action.kind == "send":
                 self._send(action)
             elif action.kind == "U":

@@ -54,7 +54,9 @@ class Collective:
 class Bill:
     """``compute`` and ``communication`` seconds, of ``compute`` in training a microbatch's part of the ``update``; ``memory``
     bytes per device of weights, in training with their gradients, the optimizer's state and what is ``saved`` for the backward
-    pass; of each the member that holds most of it, as a part of what its device has (``build``). ``work``: seconds of compute
+    pass; ``waiting``: bytes of gradients of one microbatch before they are added to those of others; ``constants``: bytes of
+    small constants, which every member has; of each the member that holds most of it, as a part of what its device has
+    (``build``). ``work``: seconds of compute
     by op; ``back``: of these the gradients'. ``hidden``: a microbatch's part of the seconds of sums that travel beside the last
     backward pass of a step (``exchange``). ``lies``: the layout in which each value is made or kept; ``asked``: those in which
     it is needed; ``reads``: of each op, what it reads and in which layout. ``learned``: weights that count as they are read.
@@ -65,6 +67,8 @@ class Bill:
     update: float = 0.0
     memory: float = 0.0
     saved: float = 0.0
+    waiting: float = 0.0
+    constants: float = 0.0
     collectives: list[Collective] = field(default_factory=list)
     work: dict[str, float] = field(default_factory=dict)
     back: dict[str, float] = field(default_factory=dict)

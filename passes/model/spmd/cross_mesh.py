@@ -2,19 +2,22 @@
 
 A stage with a mesh is one program on all its devices; each sample is work of all of them. A value that crosses from a stage to
 another of the same mesh shape and shares goes as it lies: member i sends its part to member i. Between stages of different
-shape (a single device is one of its own) it goes whole: member i of the reader gets it from member ``i mod n`` of the n of the
-maker, which brings it to all its members first.
+shape (a single device is one of its own) it goes whole: the maker brings it to all its members first, and it enters each host
+of the reader once (on hosts of the maker, once per member of the maker there); a member that has it passes it on to one more
+of its host, that one to the next (``messages``). So what many members read is not sent over a slow link many times.
 
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
-several members of one stage pays the bytes for each and the longest latency once; a device with free transfers pays
-nothing. All members send at once: where their routes share a medium, that is busy with all that they send (``Path.media``). A
-stage is as slow as its slowest member.
+several pays the bytes for each and the longest latency once; a device with free transfers pays nothing. All members send at
+once: where their routes share a medium, that is busy with all that they send (``Path.media``). A stage is as slow as its
+slowest member. In training the gradient of what crosses comes back the same way, maker and reader changing places.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ir.module import Mesh, Plan
 from ir.shares import Shares, equal, largest
@@ -37,10 +40,26 @@ class Party:
         return (self.sizes, self.shares) == (other.sizes, other.shares)
 
 
-def pairs(maker: Party, reader: Party) -> tuple[tuple[int, int], ...]:
-    """Which member of the maker sends to which of the reader, in the reader's order."""
-    count = len(maker.devices)
-    return tuple((member % count, member) for member in range(len(reader.devices)))
+class Message(NamedTuple):
+    """From ``source`` to ``target``, devices; ``on``: the source is itself of the reader, and has got what it passes on."""
+
+    source: str
+    target: str
+    on: bool = False
+
+
+def messages(maker: Party, reader: Party, host_of: Mapping[str, str]) -> tuple[Message, ...]:
+    """What brings a value to each member of the reader, once."""
+    if maker.matches(reader):
+        return tuple(map(Message, maker.devices, reader.devices))
+    found = []
+    for number, host in enumerate(dict.fromkeys(host_of[device] for device in reader.devices)):
+        members = [device for device in reader.devices if host_of[device] == host]
+        near = [device for device in maker.devices if host_of[device] == host]
+        near = near or [maker.devices[number % len(maker.devices)]]
+        found += [Message(source, target) for source, target in zip(near, members, strict=False)]
+        found += [Message(source, target, on=True) for source, target in zip(members, members[len(near) :], strict=False)]
+    return tuple(found)
 
 
 def part_bytes(type_: Type, party: Party) -> int:
@@ -65,54 +84,70 @@ def message_bytes(type_: Type, maker: Party, reader: Party) -> int:
 
 
 class Crossing:
-    """Seconds of values between parties of one topology."""
+    """Seconds of values between parties of one topology, each message of which has ``size`` bytes."""
 
     def __init__(self, topology: Topology, net: Network) -> None:
         self.net = net
         free = {type_.name for type_ in topology.types if type_.free_transfers}
         self.free = {device.name for device in topology.devices if device.type in free}
+        self.host_of = {device.name: device.host for device in topology.devices}
+
+    def at_maker(self, size: float, maker: Party, reader: Party, *, returns: bool) -> float:
+        """Of the slowest member of ``maker``; ``returns``: with the gradient, which comes back."""
+        return self.send(size, maker, reader) + (self.receive(size, reader, maker) if returns else 0.0)
+
+    def at_reader(self, size: float, maker: Party, reader: Party, *, returns: bool) -> float:
+        """Of the slowest member of ``reader``."""
+        return self.receive(size, maker, reader) + (self.send(size, reader, maker) if returns else 0.0)
 
     def send(self, size: float, maker: Party, reader: Party) -> float:
-        """Of the slowest member of ``maker``, for a value of which each message has ``size`` bytes."""
-        slowest = 0.0
-        targets: dict[int, list[int]] = {}
-        for source, target in pairs(maker, reader):
-            targets.setdefault(source, []).append(target)
-        for source, members in targets.items():
-            device = maker.devices[source]
-            if device not in self.free:
-                paths = [self.net.path(device, reader.devices[member]) for member in members]
-                latency = max(path.latency for path in paths)
-                slowest = max(slowest, latency + math.fsum(size / path.bandwidth for path in paths))
+        """Of the slowest member of ``maker``, the way to the reader alone."""
+        sent = [message for message in messages(maker, reader, self.host_of) if not message.on]
+        slowest = max((self.sending(size, device, sent) for device in maker.devices), default=0.0)
         return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
 
     def receive(self, size: float, maker: Party, reader: Party) -> float:
-        """Of the slowest member of ``reader``."""
-        ends = [(maker.devices[a], reader.devices[b]) for a, b in pairs(maker, reader)]
-        slowest = max((self.net.seconds(a, b, size) for a, b in ends if b not in self.free), default=0.0)
+        """Of the slowest member of ``reader``, what it passes on included."""
+        found = messages(maker, reader, self.host_of)
+        passed = [message for message in found if message.on]
+        slowest = max(
+            (
+                self.net.seconds(message.source, message.target, size) + self.sending(size, message.target, passed)
+                for message in found
+                if message.target not in self.free
+            ),
+            default=0.0,
+        )
         return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
+
+    def sending(self, size: float, device: str, sent: Sequence[Message]) -> float:
+        """Of one device, for those of the messages that are its own."""
+        paths = [self.net.path(device, message.target) for message in sent if message.source == device]
+        if not paths or device in self.free:
+            return 0.0
+        return max(path.latency for path in paths) + math.fsum(size / path.bandwidth for path in paths)
 
     def shared(self, size: float, maker: Party, reader: Party) -> float:
         """Of the medium that is busy longest."""
         return max((seconds for _, seconds in self.media(size, maker, reader)), default=0.0)
 
-    def media(self, size: float, maker: Party, reader: Party, *, back: bool = False) -> tuple[tuple[str, float], ...]:
-        """Media with the seconds that all members' messages occupy them, or (``back``) the gradients that are returned."""
+    def media(self, size: float, maker: Party, reader: Party) -> tuple[tuple[str, float], ...]:
+        """Media with the seconds that all messages occupy them."""
         found: dict[str, float] = {}
-        for source, target in pairs(maker, reader):
-            one, two = maker.devices[source], reader.devices[target]
-            for name, bandwidth in self.net.path(*((two, one) if back else (one, two))).media:
+        for message in messages(maker, reader, self.host_of):
+            for name, bandwidth in self.net.path(message.source, message.target).media:
                 found[name] = found.get(name, 0.0) + size / bandwidth
         return tuple(sorted(found.items()))
 
 
+def party(devices: tuple[str, ...], mesh: Mesh) -> Party:
+    """A stage on these devices; of a single one ``mesh`` has no axes."""
+    return Party(devices, tuple(size for _, size in mesh.axes), mesh.shares)
+
+
 def parties(plan: Plan, meshes: dict[str, Mesh]) -> list[Party]:
     """Of each stage of a plan."""
-    on = [meshes.get(stage.mesh, Mesh("", (), ())) for stage in plan.stages]
-    return [
-        Party(stage.devices, tuple(size for _, size in mesh.axes), mesh.shares)
-        for stage, mesh in zip(plan.stages, on, strict=True)
-    ]
+    return [party(stage.devices, meshes.get(stage.mesh, Mesh("", (), ()))) for stage in plan.stages]
 
 
-__all__ = ["Crossing", "Party", "message_bytes", "pairs", "part_bytes", "parties"]
+__all__ = ["Crossing", "Message", "Party", "message_bytes", "messages", "part_bytes", "parties", "party"]

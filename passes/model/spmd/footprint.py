@@ -3,7 +3,8 @@
 The stage is walked as lowering writes it (``passes.lower.sharded``): each value in the layout in which it is made, what brings
 it to another layout before the first op that reads it there, step by step, each step's result until its last reader; arguments
 are whole, and parts are cut from them. Alive is what ``passes.model.liveness`` says; what is received lies in its buffer. In
-training that is the forward pass, beside what is saved; a backward pass has gradients of what is alive in their place.
+training that is the forward pass, beside what is saved; a backward pass has gradients of what is alive in their place, or
+those of weights that wait until they are added to the sums of other microbatches (``Bill.waiting``), whichever is more.
 
 Bytes are those of the fullest member, in bytes of the smallest device (``build``).
 """
@@ -49,8 +50,8 @@ def footprint(func: Func, resources: Mapping[str, Type], stage: Staged, buffers:
     places = {(member.place, member.room): None for member in stage.mesh.members} or {(stage.mesh.foremost, 1.0): None}
     walk = _Walk(func, resources, stage)
     most, alive = max((walk.peak(place, room) for place, room in places), key=lambda found: found[0])
-    weights = math.ceil(bill.memory - bill.saved)
-    return Footprint(weights, most + math.ceil(bill.saved), buffers, alive)
+    weights = math.ceil(bill.memory - bill.saved + bill.constants)
+    return Footprint(weights, max(most, math.ceil(bill.waiting)) + math.ceil(bill.saved), buffers, alive)
 
 
 class _Walk:

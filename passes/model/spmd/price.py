@@ -18,14 +18,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ir.facets import Cost, Time
+from ir.facets import SYNCS, Cost, Time, sync_of
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
 from ir.ops import Op
 from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
-from passes.model.exchange import buckets, exposed
+from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import (
@@ -103,8 +103,10 @@ class _Walk:
         self.held: list[float] = []
         self.updated: list[float] = []
         self.left: list[float] = []
+        self.alone: list[float] = []
+        self.together: list[float] = []
         self.drawn: dict[tuple[int, int], tuple[LayoutRule, dict[str, Backward]]] = {}
-        resources = module.resources
+        self.resources = resources = module.resources
         self.state = trained(resources) if training else {}
         self.summed = {*resources, *of_weights(func, self.state)}
         if decisions.entering:  # some of it may come from other stages
@@ -127,6 +129,7 @@ class _Walk:
                 self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), [])
                 for name in reads(op):
                     self.ask(name, whole, None)
+                    self.wait(name, whole, ())
                 self.bill.reads[op.id] = [(name, whole) for name in reads(op)]
                 self.lies.update((value.name, whole) for value in op.results)
             else:
@@ -141,6 +144,7 @@ class _Walk:
         # Sums of any order of the ops agree to the last digit.
         self.bill.update = math.fsum(self.updated)
         self.bill.memory, self.bill.saved = math.fsum(self.held), math.fsum(self.left)
+        self.bill.waiting = waiting_bytes(self.alone, self.together)
         self.bill.compute = math.fsum([*self.worked, *self.updated])
         self.bill.hidden = self.hidden(func) / self.microbatches
         self.bill.lies = self.lies
@@ -166,6 +170,8 @@ class _Walk:
             return
         learns = name in self.state
         if type_.elements <= (1 if self.training and type_.dtype.is_float else 64):
+            size = type_.nbytes + (type_.nbytes + self.state[name] if learns else 0)
+            self.bill.constants += size * self.fullest(type_, (Replicate(),) * len(self.mesh.axes))
             return
         self.lies[name] = decisions.kept[name]
         size = type_.nbytes
@@ -207,10 +213,24 @@ class _Walk:
             if len(gradient) == len(backs):
                 gradient = self.whole(gradient, self.factored[name].axes if name in self.factored else ())
             self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
+            self.wait(name, operands[i], gradient)
         for i, value in enumerate(op.results):
             self.lies[value.name] = results[i]
             if flows and rule.differentiable[1][i]:
                 self.trained.add(value.name)
+
+    def wait(self, name: str, lies: Lies, gradient: Lies) -> None:
+        """Notes the gradient of a weight that an op reads in the layout ``lies``, where microbatches add to it: it waits in a
+        bucket if it is summed over members that all keep the sum (``passes.lower.buckets``)."""
+        type_ = self.types.get(name)
+        if self.microbatches == 1 or name not in self.bill.learned or not isinstance(type_, TensorType):
+            return
+        pairs = list(zip(gradient, self.lies[name], strict=False))
+        sums = [kept for placement, kept in pairs if isinstance(placement, Partial)]
+        whole = sync_of(self.resources[name].facets).method != SYNCS[1]  # not in parts (reduce_scatter)
+        together = bool(sums) and whole and all(isinstance(kept, Replicate) for kept in sums)
+        size = (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name]
+        (self.together if together else self.alone).append(size)
 
     def terms(self, rule: LayoutRule | None, names: tuple[str, ...], operand: int) -> list[int]:
         """The axes along which members hold terms of the gradient of an operand."""

@@ -88,7 +88,7 @@ def problem_of(
     else:
         resources = [(size, (i,)) for i, size in enumerate(stated_memory) if size]
         live, sizes = (0,) * len(func.ops), [0] * len(sizes)
-    return Problem(
+    problem = Problem(
         names=tuple(op.id for op in func.ops),
         kinds=kinds,
         seconds=seconds,
@@ -104,6 +104,8 @@ def problem_of(
         forced=tuple(h for h, name in enumerate(names) if name in cuts),
         stages=stages,
     )
+    problem.check()
+    return problem
 
 
 __all__ = ["kinds_of", "problem_of"]

@@ -11,7 +11,7 @@ from ir.facets import Transfer
 from ir.module import Func, Module, Plan
 from ir.rows import edge_slots
 from ir.topology import DeviceType, Topology
-from passes.model.exchange import Speed, rings
+from passes.model.exchange import Speed, rings, waiting_bytes
 from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import (
     InFlight,
@@ -187,8 +187,9 @@ def stage_memory(
 ) -> tuple[Memory, ...]:
     """Memory of each stage, given the positions of its ops in the entry function. Buffers lie with the receiver, ``edge_slots``
     of them for each tensor. In a training step (``flight``) a weight has its gradient and the optimizer's state beside it, the
-    workspace holds what is saved of the microbatches in flight and older versions of the weights (they come and go:
-    ``passes.model.timeline.memory``), and gradients that come back have buffers too."""
+    workspace holds what is saved of the microbatches in flight, older versions of the weights (they come and go:
+    ``passes.model.timeline.memory``) and, if it is more than the activations alive, the gradients of one microbatch before they
+    are added to those of others; gradients that come back have buffers too."""
     entry, sizes = module.entry, resource_bytes(module)
     stated = stated_bytes(entry)
     if stated is not None:
@@ -207,6 +208,10 @@ def stage_memory(
         if learned is not None and flight is not None:
             updated = [name for name in names if name in learned.state]
             weights += sum(sizes[name] + learned.state[name] for name in updated)
+            if flight.turns[stage] > 1:
+                gradients = [sizes[name] for name in updated]
+                apart = flight.replicas[stage] == 1
+                workspace = max(workspace, int(waiting_bytes(gradients if apart else (), () if apart else gradients)))
             workspace += flight.versions[stage] * sum(sizes[name] for name in updated)
             saved = {name: size for i in positions for name, size in saved_values(entry.ops[i], learned).items()}
             held = flight.microbatches[stage]

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from passes.model.liveness import SLOTS
-from passes.model.stages.arrays import Ints, csr
+from passes.model.stages.arrays import Ints, csr, distinct
 from passes.model.stages.load import COMM, load
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -92,6 +92,12 @@ class Joins:
     side: Ints
     seconds: Floats
     turns: Turns | None = None
+
+    @cached_property
+    def joining(self) -> tuple[Ints, Ints]:
+        """``pins`` as arrays: the tensor and the node of each."""
+        pointers, pin = csr(self.pins)
+        return np.repeat(np.arange(len(self.pins)), np.diff(pointers)), pin
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +294,47 @@ def plan_costs(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     return tuple(stage_cost(problem, nodes, kind) for kind, nodes in stages)
 
 
+def plan_loads(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) -> Floats | None:
+    """``[G, stages]``: the load of every stage, by side, by summing arrays: as ``stage_cost`` says but for rounding. None for a
+    plan that breaks a constraint; bytes, demanded cuts and the number of stages are not looked at."""
+    count, kinds = len(stages), np.array([kind for kind, _ in stages], np.int64)
+    place = np.full(problem.size, -1, np.int64)
+    for s, (_, nodes) in enumerate(stages):
+        place[list(nodes)] = s
+    whole = sum(len(nodes) for _, nodes in stages) == problem.size and all(nodes for _, nodes in stages)
+    if not whole or (place < 0).any() or crowding(problem.kinds, kinds.tolist()):
+        return None
+    _, reader, tensor = problem.reading
+    made, read = place[problem.producer], place[reader]
+    if (read < made[tensor]).any():
+        return None
+    every, kind_of, joins = np.arange(problem.size), kinds[place], problem.joins
+    if joins is None:
+        compute = np.bincount(place, weights=problem.seconds[kind_of, every], minlength=count)
+        moved = distinct((tensor * count + read)[read > made[tensor]])
+        receiver, received = moved % count, moved // count
+        sent = distinct(received)
+        into = np.bincount(receiver, weights=problem.transfer[kinds[receiver], received], minlength=count)
+        out = np.bincount(made[sent], weights=problem.transfer[kinds[made[sent]], sent], minlength=count)
+        parts = zip(compute.tolist(), into.tolist(), out.tolist(), strict=True)
+        loads = np.array([[load(problem.comm, *seconds) for seconds in parts]])
+    else:
+        net, pin = joins.joining
+        held = distinct(net * count + place[pin])
+        tensor, stage = held // count, held % count
+        parted = np.bincount(tensor, minlength=len(joins.pins))[tensor] > 1
+        tensor, stage = tensor[parted], stage[parted]
+        paid, side = joins.transfer[kinds[stage], tensor], joins.side[tensor]
+        loads = np.array(
+            [
+                np.bincount(place, weights=seconds[kind_of, every], minlength=count)
+                + np.bincount(stage, weights=np.where(side == number, paid, 0.0), minlength=count)
+                for number, seconds in enumerate(joins.seconds)
+            ]
+        )
+    return loads if np.isfinite(loads).all() else None
+
+
 def violations(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]], *, ordered: bool = True) -> list[str]:
     """Every constraint that the stages break, as text; empty for a feasible plan. Shares nothing with the solvers.
     Data may flow backward between stages when ``ordered`` is false (a split that need not be contiguous)."""
@@ -329,6 +376,7 @@ __all__ = [
     "crowding",
     "part_of",
     "plan_costs",
+    "plan_loads",
     "pools",
     "slots",
     "stage_cost",

@@ -4,7 +4,8 @@ A device holds, all the time, the weights of its stages, with gradients and opti
 what arrives. A pass holds what is alive while it runs (``passes.model.liveness``). Of a training step, a value of F or I that a
 later phase of the same stage reads is *saved* for its microbatch: from the start of the pass that makes or receives it until
 the end of the last that reads it. Where the backward ops are not written out, that is what the facts of the forward ops say
-(``passes.model.learning``), until the end of the backward pass.
+(``passes.model.learning``), until the end of the backward pass. Where several microbatches add to one gradient, those of one
+microbatch are alive at the end of its backward pass, beside the sums (``passes.model.exchange.waiting_bytes``).
 
 Of asynchronous rows a stage holds, beside the newest weights, every older version that a step under way works with
 (``ir/rows.py``, rule 7): a copy is made by the update that replaces it, and freed by the last step that works with it.
@@ -16,16 +17,20 @@ the same all the time.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, in_phase, phase_of
-from ir.module import Action, Func, Mesh, Module, Plan, Schedule, Stage
+from ir.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_phase, phase_of, sync_of
+from ir.grads import ACCUMULATE
+from ir.module import Action, Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.opdefs import RESHARD
 from ir.ops import Op, Value
 from ir.rows import BACKWARD, COMPUTE, UPDATE
 from ir.topology import Topology
-from ir.types import BytesType, TensorType, Type, type_bytes
+from ir.types import BytesType, Partial, Placement, Replicate, TensorType, Type, type_bytes
+from passes.model.exchange import waiting_bytes
 from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import Learning, learning, recomputes, saved_values, trained
 from passes.model.liveness import live_bytes, resource_bytes, states_bytes
@@ -39,6 +44,7 @@ BEHIND = {COMPUTE: (FORWARD,), BACKWARD: (INPUT_GRADIENT, WEIGHT_GRADIENT), INPU
     WEIGHT_GRADIENT: (WEIGHT_GRADIENT,)
 }
 """The phases that an action does."""
+SUM = "comm.all_reduce"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +186,16 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
         values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
         size = {name: _local_bytes(type_, side, meshes) for name, type_ in values.items()}
         saved, names = _saved(args, ops, size)
-        once = not row.mesh and 0 < plan.microbatches <= row.replicas  # its gradients are the sums, which weights count
-        working = {phase: _alive(ops, phase, size, names, summed=not once) for phase in PHASES}
-        if learned is not None:  # gradients of what was alive are alive in its place
+        working = {phase: _alive(ops, phase, size, names) for phase in PHASES}
+        waiting = 0
+        if plan.microbatches > row.replicas:  # else the gradients of a microbatch are the sums, which weights count
+            shared = row.replicas > 1
+            waiting = _by_reads(ops, module.resources, trains, side, shared) if learned is not None else _by_sums(ops, size)
+        if learned is None:
+            working[WEIGHT_GRADIENT] += waiting
+        else:  # gradients of what was alive are alive in its place
             kept = _saved_by_facts(ops, learned, values, size, len(side.devices) if row.mesh else 1)
-            working = dict.fromkeys(PHASES, working[FORWARD])
+            working = {phase: max(working[FORWARD], waiting * (phase == WEIGHT_GRADIENT)) for phase in PHASES}
             if recomputes(module):
                 working = {phase: alive + kept * (phase != FORWARD) for phase, alive in working.items()}
                 kept = sum(size[value.name] for op in ops if op.name == "comm.recv" for value in op.results)
@@ -254,20 +265,54 @@ def _saved(
     return dict(saved), frozenset(names)
 
 
-def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str], *, summed: bool = True) -> int:
-    """The most bytes of values alive at once in a phase, without those ``saved`` and those that lie in buffers. What the update
-    reads is alive until the end of the phase: it is added to the sum of the microbatches then, or is that sum (not
-    ``summed``)."""
+def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozenset[str]) -> int:
+    """The most bytes of values alive at once in a phase, without those ``saved``, those that lie in buffers, and the gradients
+    that the update reads (``_by_sums``)."""
     own = [op for op in ops if phase_of(op.facets) == phase]
     read = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
-    outside = saved | {value.name for op in own if op.name == "comm.recv" for value in op.results}
-    outside |= set() if summed else read
+    outside = saved | read | {value.name for op in own if op.name == "comm.recv" for value in op.results}
     local = [
         replace(op, results=tuple(Value(v.name, BytesType(0 if v.name in outside else size[v.name])) for v in op.results))
         for op in own
     ]
-    last = Op("comm.end", tuple(sorted(name for op in own for name in (v.name for v in op.results) if name in read)), ())
-    return max(live_bytes(Func("@phase", (), (), (*local, last))), default=0)
+    return max(live_bytes(Func("@phase", (), (), tuple(local))), default=0)
+
+
+def _by_sums(ops: Sequence[Op], size: Mapping[str, int]) -> int:
+    """Bytes of gradients of one microbatch that wait to be added to those of others, by the ops of the update."""
+    types = {value.name: value.type for op in ops for value in op.results}
+    means = {op.results[0].name: op.operands[0] for op in ops if op.name == ACCUMULATE}
+    after = {op.operands[0]: op for op in ops if op.dialect == "comm" and op.operands and op.operands[0] in means}
+    together = {means[mean] for mean, op in after.items() if _keeps_sum(op, types[mean])}
+    waits = dict.fromkeys(means.values())
+    return int(waiting_bytes([size[n] for n in waits if n not in together], [size[n] for n in waits if n in together]))
+
+
+def _by_reads(ops: Sequence[Op], resources: Mapping[str, Resource], trains: Container[str], side: Party, shared: bool) -> int:
+    """The same where no backward ops are written: a gradient lies as its weight is read, and is summed over the members that
+    read and keep the weight whole, or over replicas of the stage (``shared``)."""
+    alone, together = dict[str, int](), dict[str, int]()
+    for op in ops:
+        for name in reads(op):
+            if name not in trains:
+                continue
+            kept = resources[name]
+            type_ = op.results[0].type if op.name == RESHARD else kept.type
+            parts = sync_of(kept.facets).method == SYNCS[1]
+            summed = shared or (not parts and len(side.devices) > 1 and not _placements(type_) and not _placements(kept.type))
+            (together if summed else alone)[name] = part_bytes(type_, side)
+    return int(waiting_bytes(alone.values(), together.values()))
+
+
+def _keeps_sum(op: Op, before: Type) -> bool:
+    """Whether an op sums a value of the type ``before`` over devices that all keep the sum."""
+    source, target = _placements(before), _placements(op.results[0].type) if op.results else ()
+    kept = [after for term, after in zip_longest(source, target) if isinstance(term, Partial)]
+    return op.name == SUM or (op.name == RESHARD and bool(kept) and all(after in (None, Replicate()) for after in kept))
+
+
+def _placements(type_: Type) -> tuple[Placement, ...]:
+    return type_.layout.placements if isinstance(type_, TensorType) and type_.layout is not None else ()
 
 
 def _saved_by_facts(

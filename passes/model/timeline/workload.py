@@ -152,7 +152,7 @@ def sharded_workload(module: Module, plan: Plan, topology: Topology) -> Workload
     later = [stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) for stage in plan.stages]
     cuts = cuts_of(module.entry)
     wires = [_wire(crossing, cut, sides) for cut in cuts]
-    wires += [_gradient(crossing, wires[c], cuts[c], sides) for c in learned_channels(module, plan)]
+    wires += [_gradient(crossing, cuts[c], sides) for c in learned_channels(module, plan)]
     return Workload(
         compute=tuple(max(0.0, stage.working - behind) for stage, behind in zip(plan.stages, later, strict=True)),
         replicas=tuple(stage.devices for stage in plan.stages),
@@ -199,11 +199,13 @@ def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Party]) -> Wire:
     return Wire(cut.source, cut.target, send, receive, (media,), cut.sent, cut.read)
 
 
-def _gradient(crossing: Crossing, wire: Wire, cut: Cut, sides: Sequence[Party]) -> Wire:
-    """The way back of the gradient of a tensor: either end is busy as long as it was with the tensor."""
+def _gradient(crossing: Crossing, cut: Cut, sides: Sequence[Party]) -> Wire:
+    """The way back of the gradient of a tensor, of as many bytes."""
     maker, reader = sides[cut.source], sides[cut.target]
-    media = crossing.media(message_bytes(cut.tensor.type, maker, reader), maker, reader, back=True)
-    return Wire(cut.target, cut.source, wire.receive, wire.send, (media,), INPUT_GRADIENT, INPUT_GRADIENT)
+    size = message_bytes(cut.tensor.type, maker, reader)
+    send, receive = crossing.send(size, reader, maker), crossing.receive(size, reader, maker)
+    media = crossing.media(size, reader, maker)
+    return Wire(cut.target, cut.source, send, receive, (media,), INPUT_GRADIENT, INPUT_GRADIENT)
 
 
 def weight_seconds(module: Module, plan: Plan) -> tuple[float, ...]:

@@ -29,6 +29,12 @@ from passes.partition.heuristics.local_search import Sides
 
 LARGE = 6_000
 """Pins of tensors times devices from which a programme is solved apart: about as many rows."""
+ARRAYS = {
+    **dict.fromkeys(("seconds", "transfer"), np.float64),
+    **dict.fromkeys(("producer", "tensor_bytes", "live", "weight_bytes"), np.int64),
+}
+ROWS = ("consumers", "weight_readers")
+"""Fields of a problem that the programme reads: arrays with their types, and rows of numbers."""
 _LOOK = 0.05
 """Seconds between two questions to the watch."""
 
@@ -43,9 +49,8 @@ def solve_watched(
     sides: Sides | None = None,
 ) -> MilpResult:
     """``solve_milp``, in place or apart by its size."""
-    if sum(map(len, problem.consumers)) * problem.devices < LARGE:
-        return solve_milp(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
-    return solve_apart(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
+    small = sum(map(len, problem.consumers)) * problem.devices < LARGE
+    return (solve_milp if small else solve_apart)(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
 
 
 def solve_apart(
@@ -59,9 +64,10 @@ def solve_apart(
 ) -> MilpResult:
     """``solve_milp`` in another process, which counts its work and ends by it; ``unknown`` with the last bound when it is ended
     before, or dies."""
-    question = {"problem": _told(problem), "below": below, "seconds": min(seconds, 1e9), "gap": gap}
-    if sides is not None:
-        question["sides"] = [sides.seconds.tolist(), sides.side.tolist()]
+    known = {name: getattr(problem, name) for name in (*ARRAYS, *ROWS, "comm", "forced", "stages")}
+    limits = [(kind.count, kind.memory) for kind in problem.kinds]
+    apart = None if sides is None else (sides.seconds, sides.side)
+    question = {"below": below, "seconds": min(seconds, 1e9), "gap": gap, "problem": known, "kinds": limits, "sides": apart}
     value, bound, fault = math.inf, 0.0, ""
     with subprocess.Popen(
         module_command(__name__),
@@ -74,7 +80,7 @@ def solve_apart(
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(json.dumps(question).encode() + b"\n")
+            process.stdin.write(json.dumps(question, default=np.ndarray.tolist).encode() + b"\n")
             process.stdin.flush()  # and left open: when this process dies, whatever the reason, the other one sees its end
             while watch(value, bound) and not is_over():
                 if not select.select([process.stdout], [], [], _LOOK)[0]:
@@ -98,8 +104,9 @@ def solve_apart(
 
 
 def answer() -> None:
-    """The other process: a question on standard input, then lines of value and bound, and the answer."""
+    """The other process: a question on standard input; prints lines of value and bound, then the answer."""
     question = json.loads(sys.stdin.readline())
+    sides = question["sides"] and Sides(np.array(question["sides"][0]), np.array(question["sides"][1], np.int64))
     threading.Thread(target=_end_with_starter, daemon=True).start()
     told = [time.perf_counter()]
 
@@ -109,15 +116,8 @@ def answer() -> None:
             print(json.dumps({"value": value, "known": bound if math.isfinite(bound) else 0.0}), flush=True)
         return True
 
-    sides = question.get("sides") and Sides(np.array(question["sides"][0]), np.array(question["sides"][1], np.int64))
-    result = solve_milp(
-        _read(question["problem"]),
-        below=question["below"],
-        seconds=question["seconds"],
-        gap=question["gap"],
-        watch=watch,
-        sides=sides,
-    )
+    limits = {name: question[name] for name in ("below", "seconds", "gap")}
+    result = solve_milp(_read(question["problem"], question["kinds"]), **limits, watch=watch, sides=sides)
     told_last = {"status": result.status, "stages": result.stages, "bound": result.bound, "nodes": result.nodes}
     print(json.dumps({**told_last, "did": counts()}), flush=True)
 
@@ -128,44 +128,13 @@ def _end_with_starter() -> None:
     os._exit(0)
 
 
-def _told(problem: Problem) -> dict[str, Any]:
-    """What a programme needs of a problem, as JSON."""
-    return {
-        "kinds": [(kind.count, kind.memory) for kind in problem.kinds],
-        "seconds": problem.seconds.tolist(),
-        "producer": problem.producer.tolist(),
-        "consumers": problem.consumers,
-        "transfer": problem.transfer.tolist(),
-        "tensor_bytes": problem.tensor_bytes.tolist(),
-        "live": problem.live.tolist(),
-        "weight_bytes": problem.weight_bytes.tolist(),
-        "weight_readers": problem.weight_readers,
-        "comm": problem.comm,
-        "forced": problem.forced,
-        "stages": problem.stages,
-    }
-
-
-def _read(told: dict[str, Any]) -> Problem:
+def _read(told: dict[str, Any], kinds: list[tuple[int, int | None]]) -> Problem:
     """The problem that was told, its nodes, tensors and devices named by number."""
-    kinds, tensors = told["kinds"], len(told["producer"])
-    nodes = len(told["live"])
-    return Problem(
-        names=tuple(map(str, range(nodes))),
-        kinds=tuple(Kind(str(k), tuple(f"{k}.{i}" for i in range(count)), memory) for k, (count, memory) in enumerate(kinds)),
-        seconds=np.array(told["seconds"]).reshape(len(kinds), nodes),
-        producer=np.array(told["producer"], np.int64),
-        consumers=tuple(map(tuple, told["consumers"])),
-        transfer=np.array(told["transfer"]).reshape(len(kinds), tensors),
-        tensor_bytes=np.array(told["tensor_bytes"], np.int64),
-        tensor_names=tuple(map(str, range(tensors))),
-        live=np.array(told["live"], np.int64),
-        weight_bytes=np.array(told["weight_bytes"], np.int64),
-        weight_readers=tuple(map(tuple, told["weight_readers"])),
-        comm=told["comm"],
-        forced=tuple(told["forced"]),
-        stages=told["stages"],
-    )
+    fields: dict[str, Any] = {name: np.array(told[name], type_) for name, type_ in ARRAYS.items()}
+    fields |= {name: tuple(map(tuple, told[name])) for name in ROWS}
+    fields |= {name: tuple(map(str, range(len(told[of])))) for name, of in (("names", "live"), ("tensor_names", "producer"))}
+    devices = tuple(Kind(str(k), tuple(f"{k}.{i}" for i in range(count)), memory) for k, (count, memory) in enumerate(kinds))
+    return Problem(kinds=devices, comm=told["comm"], forced=tuple(told["forced"]), stages=told["stages"], **fields)
 
 
 __all__ = ["answer", "solve_apart", "solve_watched"]

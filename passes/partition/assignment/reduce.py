@@ -3,9 +3,6 @@
 ``below`` is the value of a known plan; only plans at or below it matter, up to a relative ``SLACK``. Write p for compute and
 t for transfer seconds on the kind at hand.
 
-*Unused kinds.* A node with p > below on a kind is never there. A limit on memory is dropped where no set of nodes with
-compute <= below can reach it (fractional knapsack: bytes as value, seconds as weight).
-
 *Tensors too dear to cut.* If a pin v of a tensor has p(v) + t > below on every kind that runs it, the tensor is cut in no
 plan that matters, so all its pins are one node.
 
@@ -23,49 +20,14 @@ joined nodes may lie on a cycle of the quotient, which plans of this kind may cu
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 
 import numpy as np
 
-from passes.model.stages.problem import Floats, Problem, slots
+from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 
 SLACK = 1e-9
 """Relative rounding allowed for when values are compared."""
-
-
-def restrict(problem: Problem, below: float) -> Problem:
-    """Without the places and limits that no plan at or below ``below`` meets."""
-    if not np.isfinite(below):
-        return problem
-    cap = below * (1 + SLACK)
-    seconds = np.where(problem.seconds > cap, np.inf, problem.seconds)
-    kinds = tuple(
-        replace(kind, memory=None) if kind.memory is not None and _most_bytes(problem, seconds[k], cap) <= kind.memory else kind
-        for k, kind in enumerate(problem.kinds)
-    )
-    return replace(problem, seconds=seconds, kinds=kinds)
-
-
-def _most_bytes(problem: Problem, seconds: Floats, cap: float) -> float:
-    """No stage whose compute is at most ``cap`` needs more bytes."""
-    size = np.zeros(problem.size)
-    for amount, readers in zip(problem.weight_bytes, problem.weight_readers, strict=True):
-        size[list(readers)] += float(amount)
-    for h, readers in enumerate(problem.consumers):
-        size[list(readers)] += float(slots(problem.comm) * problem.tensor_bytes[h])
-    runs = np.isfinite(seconds)
-    free = runs & (seconds <= 0)
-    total = float(size[free].sum()) + float(problem.live[runs].max(initial=0))
-    paid = np.flatnonzero(runs & ~free)
-    left = cap
-    for v in paid[np.argsort(-size[paid] / seconds[paid], kind="stable")]:
-        part = min(1.0, left / seconds[v])
-        total += part * size[v]
-        left -= part * seconds[v]
-        if left <= 0:
-            break
-    return total * (1 + SLACK)
 
 
 def reduce_any(problem: Problem, below: float = float("inf")) -> Groups:
@@ -215,4 +177,4 @@ class _Reducer:
         return changed
 
 
-__all__ = ["SLACK", "reduce_any", "restrict"]
+__all__ = ["reduce_any"]

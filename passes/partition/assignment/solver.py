@@ -5,15 +5,15 @@ Load, memory and demands are those of ``problem``; the order of its nodes plays 
 a cycle is a valid input here. Never worse than a contiguous plan, by up to a fifth on the public workloads; what it costs is
 more borders to cross, and a schedule that overlaps several samples on devices that wait for each other.
 
-1. Upper bound: the contiguous programme (cycles joined), then a short annealing with restarts (``local_search``).
+1. Upper bound: the contiguous programme (cycles joined), then a short annealing (``local_search``).
 2. Lower bound: load balance and largest node (``bounds``).
 3. For a trial value t below the upper bound: exact reductions that hold for plans at or below t (``reduce``), then the
    mixed-integer programme with the load capped at t. Told to be infeasible, t is a lower bound; a plan is a better
    upper bound. Trials come some way (``Policy.steps``) below the upper bound, so that a small gap is proven early; the last
    tells whether anything is better by more than ``DISTINCT``. A cap prunes far more than the same programme minimised from
    above: at a 1 % gap minutes become seconds.
-4. Where a short trial cannot tell: the annealing that the baseline is, so that nothing worse than its plan comes out, more of
-   it as long as it helps, then trials with all the time that is left.
+4. Where a short trial cannot tell: all the annealing that the baseline is, so that nothing worse than its plan
+   comes out, then trials with all the time that is left.
 
 With ``sides`` (training) a load has a forward and a backward part and the value is the largest of the one plus the largest
 of the other; reductions that join nodes are left out then.
@@ -31,17 +31,8 @@ from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, ordered, quotient, reduce
-from passes.partition.assignment.reduce import reduce_any, restrict
-from passes.partition.heuristics.local_search import (
-    Assignment,
-    Search,
-    Sides,
-    assignment_of,
-    local_search,
-    plain_search,
-    sided_value,
-    stages_of,
-)
+from passes.partition.assignment.reduce import reduce_any
+from passes.partition.heuristics.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.partition.objective import AnySolution, Anytime
 from passes.partition.search.throughput import Budget, Progress, Solution, solve
 
@@ -56,12 +47,8 @@ class Policy:
     steps: tuple[float, ...] = (0.0095, 0.002)
     """Relative distances of the first trials below the best value: so a gap of 1 % is proven early."""
     contiguous_share: float = 0.1
-    """Part of the time left that the contiguous search may take; the first annealing takes a quarter of it."""
-    proposals: int = 3_000
-    """Of the annealing, for each place of each node."""
-    rounds: int = 12
-    fruitless: int = 2
-    """Of further annealing, at most, and without a better plan."""
+    first_share: float = 0.025
+    """Parts of the time left that the contiguous search and the first annealing may take."""
     short: float = 2.0
     """Seconds of each of the first trials: easy problems are proven by them, and spared the annealing."""
 
@@ -122,9 +109,9 @@ class _Search(Anytime):
             with interruptible():
                 if self.sides is None:
                     self.phase("contiguous", self._contiguous)
-                self.phase("local search", self._first)
+                self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
                 self.phase("trials", lambda: self._prove(POLICY.short))
-                self.phase("annealing", self._longer)
+                self.phase("local search", lambda: self._anneal(self.left()))
                 self.phase("trials", lambda: self._prove(math.inf))
         except KeyboardInterrupt:
             if self.best is None:
@@ -168,67 +155,26 @@ class _Search(Anytime):
         if found.interrupted:
             raise KeyboardInterrupt
 
-    def _first(self) -> None:
-        """A short annealing: what easy problems need, and a value that trials can begin at."""
-        self._anneal(
-            Search(restarts=6, proposals=self._proposals(200_000), seconds=POLICY.contiguous_share / 4 * self.left()),
-            "local search",
-        )
-
-    def _plain(self) -> None:
-        """The baseline's search, on the problem as it stands; its plans count as soon as they are found."""
+    def _anneal(self, seconds: float) -> None:
+        """The baseline's annealing, on the problem as it stands; its plans count as soon as they are found."""
         told: list[Assignment] = []
 
         def keep_on(assignment: Assignment | None) -> bool:
+            self._tell("local search")
             if assignment is not None and told[-1:] != [assignment]:
                 told.append(assignment)
                 self.accept(stages_of(self.problem, assignment))
             return not self._done()
 
-        local_search(self.problem, (), plain_search(self.problem, self.left()), enough=self.bound, keep_on=keep_on)
-
-    def _longer(self) -> None:
-        """The baseline's annealing, then more from the best plan until that does not help."""
-        self._plain()
-        fruitless = 0
-        for number in range(POLICY.rounds):
-            if self._done() or fruitless == POLICY.fruitless:
-                break
-            before = self.value
-            search = Search(restarts=3, proposals=self._proposals(2_000_000), seconds=max(0.0, self.left()), seed=2 + number)
-            self._anneal(search, "annealing")
-            fruitless = 0 if self.value < before else fruitless + 1
-
-    def _proposals(self, most: int) -> int:
-        """In proportion to the places of all nodes, at most ``most``."""
-        return min(most, POLICY.proposals * self.problem.size * self.problem.devices)
-
-    def _anneal(self, search: Search, phase: str) -> None:
-        """Annealing of what the reductions for plans at or below the value leave, from the best plan and from chance."""
-        reduced, groups = self._reduced(self.value)
-        starts: list[Assignment] = []
-        best = self.best
-        if best is not None:
-            label = {v: g for g, nodes in enumerate(groups) for v in nodes}
-            starts.append(
-                assignment_of(reduced, tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in best))
-            )
-
-        def keep_on(assignment: Assignment | None) -> bool:
-            self._tell(phase)
-            if assignment is not None:
-                self._lift(stages_of(reduced, assignment), groups)
-            return not self._done()
-
-        local_search(reduced, starts, search, enough=self.bound, sides=self.sides, keep_on=keep_on)
+        search = plain_search(self.problem, seconds)
+        local_search(self.problem, search, enough=self.bound, sides=self.sides, keep_on=keep_on)
 
     def _reduced(self, below: float) -> tuple[Problem, Groups]:
         """The problem of plans at or below a value, and the nodes of each of its nodes."""
-        allowed = restrict(self.problem, below)
         if self.sides is not None:
-            return allowed, tuple((v,) for v in range(allowed.size))
-        groups = reduce_any(allowed, below)
-        return quotient(allowed, groups), groups
+            return self.problem, tuple((v,) for v in range(self.problem.size))
+        groups = reduce_any(self.problem, below)
+        return quotient(self.problem, groups), groups
 
     def _lift(self, stages: Stages, groups: Groups) -> bool:
         return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))

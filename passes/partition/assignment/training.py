@@ -20,7 +20,7 @@ from passes.partition.assignment.solver import solve_any
 from passes.partition.heuristics.local_search import Sides
 from passes.partition.search.throughput import Budget, Progress
 from passes.partition.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
-from passes.partition.training.problem import TrainingProblem, colour_units
+from passes.partition.training.problem import colour_units, joined
 
 _SHARE = 0.1
 """Part of the time that the contiguous search may take."""
@@ -52,7 +52,7 @@ def solve_any_training(
     if contiguous.stages is not None:
         starts.append(_over(contiguous.stages, members))
     left = 0.0 if contiguous.interrupted else budget.seconds - (now() - started)
-    sides = Sides(training.seconds, training.side) if objective == "split" else None
+    sides = Sides(joined(training).seconds, joined(training).side) if objective == "split" else None
     found = solve_any(problem_of_units(training), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
     stages = None
     if found.stages is not None:
@@ -78,21 +78,17 @@ def _over(stages: Stages, members: Sequence[Sequence[int]]) -> Stages:
     return tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages)
 
 
-def problem_of_units(training: TrainingProblem) -> Problem:
+def problem_of_units(units: Problem) -> Problem:
     """Both sides added up. Directions play no part in the loads: the first pin of a tensor stands for its maker."""
-    tensors = len(training.pins)
-    return Problem(
-        names=training.names,
-        kinds=training.kinds,
-        seconds=training.seconds.sum(axis=0),
-        producer=np.array([pins[0] for pins in training.pins], np.int64),
-        consumers=tuple(pins[1:] for pins in training.pins),
-        transfer=training.transfer,
-        tensor_bytes=np.zeros(tensors, np.int64),
-        tensor_names=tuple(training.names[pins[0]] for pins in training.pins),
-        live=np.zeros(training.count, np.int64),
-        weight_bytes=training.size,
-        weight_readers=tuple((v,) for v in range(training.count)),
+    pins = joined(units).pins
+    return replace(
+        units,
+        producer=np.array([nodes[0] for nodes in pins], np.int64),
+        consumers=tuple(nodes[1:] for nodes in pins),
+        transfer=joined(units).transfer,
+        tensor_bytes=np.zeros(len(pins), np.int64),
+        tensor_names=tuple(units.names[nodes[0]] for nodes in pins),
+        joins=None,
     )
 
 

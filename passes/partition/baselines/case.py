@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from passes.model.graph import topological
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem
 from passes.model.stages.reduce import Groups
 from passes.partition.search.search import Progress, SearchObjective
-from passes.partition.training.problem import topological
 
 if TYPE_CHECKING:
     from passes.partition.latency import Schedule
@@ -161,10 +161,8 @@ def in_order(units: Units, stages: Stages) -> Stages | None:
     for maker, readers in zip(units.problem.producer, units.problem.consumers, strict=True):
         source = place[of[int(maker)]]
         after[source].update(place[of[reader]] for reader in readers if place[of[reader]] != source)
-    try:
-        return tuple(stages[rank[r]] for r in topological(after))
-    except ValueError:
-        return None
+    order = topological(after)
+    return tuple(stages[rank[r]] for r in order) if len(order) == len(after) else None
 
 
 __all__ = ["Case", "Limits", "NoPlan", "Plan", "StageLoad", "Units", "in_order", "judge"]

@@ -16,12 +16,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from passes.model.graph import topological
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.reduce import Groups
 from passes.partition.baselines.case import Case, NoPlan, Plan
 from passes.partition.latency import BuiltLatency, LatencyProblem, Piece, faults, schedule
 from passes.partition.latency.bounds import critical_path
-from passes.partition.training.problem import topological
 
 SLACK = 1e-11
 """Relative: by how much the bound is lowered for the rounding of its sums."""
@@ -71,10 +71,9 @@ def in_pieces(problem: LatencyProblem, stages: Sequence[tuple[int, Sequence[int]
         for maker in makers:
             if label[maker] != label[reader]:
                 after[label[maker]].add(label[reader])
-    try:
-        order = topological(after)
-    except ValueError:
-        raise NoPlan("two accelerators would wait for each other") from None
+    order = topological(after)
+    if len(order) < len(after):
+        raise NoPlan("two accelerators would wait for each other")
     return [pieces[groups[g][1]] for g in order if groups[g][1] >= 0]
 
 

@@ -19,7 +19,7 @@ def local_search(case: Case, limits: Limits) -> Stages:
     problem = case.loose.problem
     limits.progress("partition: local search", None)
     search = annealing.plain_search(problem, limits.seconds)
-    found = annealing.local_search(problem, (), search, enough=case.loose_bound[0])
+    found = annealing.local_search(problem, search, enough=case.loose_bound[0])
     if found is None:
         raise NoPlan("no assignment that it met satisfies every limit")
     return case.loose.stages(annealing.stages_of(problem, found))

@@ -14,13 +14,7 @@ by kind of device and side of a load, loads do not grow where need <= 0; where n
 has without w, and off p(v) when they cost too little. Weights of v are dropped where memory can bind. A tensor read by many
 side chains (an encoding by the keys of every decoder layer) gives way once, not once for each.
 
-*Round* pieces of a path. The inner nets of a path cost no less than the nets at its ends, so the whole piece can go to any
-stage that holds a part of it and no stage pays more. Which one: by the rounding of Lenstra, Shmoys and Tardos (1990; Shmoys and
-Tardos 1993, theorem 2.1) every stage ends with at most its load and the largest piece. That needs shares of a piece that are
-the same on every kind (checked), and ignores memory. With D_k the largest piece on kind k and B any lower bound on the value T,
-T + D_k <= T (1 + D_k / B): so all costs of kind k are divided by 1 + D_k / B.
-
-Both keep precedence: a stage takes a node only between its neighbours. Merges are applied one after the other, each to the
+That keeps precedence: a stage takes a node only between its neighbours. Merges are applied one after the other, each to the
 problem that those before left.
 """
 
@@ -39,29 +33,14 @@ from passes.partition.bounds.minimum_cuts import nets_of
 
 SLOW = 0.1
 """A kind whose share of all speed is below this part of the fastest's gives way first: it matters little."""
-ALIKE = 1e-9
-"""Relative: shares of a piece that count as the same."""
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How far to go, in parts of a load. ``give``: the most that one move may need; only of nodes ``apart`` from (neither
-    before nor behind) at least so large a part of all nodes, which multiply the lattice most. ``piece``: the largest piece that
-    is rounded."""
-
-    give: float
-    apart: float
-    piece: float
 
 
 @dataclass(frozen=True)
 class Relaxed:
-    """``problem`` has ``joins``; its optimum is a lower bound. ``groups``: members of each of its nodes; ``rounded``: some are
-    pieces of paths."""
+    """``problem`` has ``joins``; its optimum is a lower bound. ``groups``: members of each of its nodes."""
 
     problem: Problem
     groups: Groups
-    rounded: bool
 
     def members(self, nodes: Iterable[int]) -> tuple[int, ...]:
         """What the relaxed problem's ``nodes`` stand for, ascending."""
@@ -69,20 +48,18 @@ class Relaxed:
 
 
 class Relaxer:
-    """Relaxations of one problem, all at the scale of the loads ``value`` >= optimum >= ``bound`` > 0."""
+    """Relaxations of one problem, at the scale of a load ``value``."""
 
-    def __init__(self, problem: Problem, bound: float, value: float) -> None:
-        self.problem, self.bound, self.value = problem, bound, value
+    def __init__(self, problem: Problem, value: float) -> None:
+        self.problem, self.value = problem, value
         self.apart = _apart(problem)
 
-    def relax(self, effort: Effort) -> Relaxed:
+    def relax(self, give: float, apart: float) -> Relaxed:
+        """One move may need at most ``give`` of a load, and something only where the node is ``apart`` from (neither before nor
+        behind) at least so large a part of all nodes: such nodes multiply the lattice most."""
         merging = _Merging(self.problem)
-        largest = np.zeros(len(self.problem.kinds))
-        if effort.piece:
-            largest = merging.round(effort.piece * self.value)
-        rounded = len(merging.roots()) < self.problem.size  # pieces that cost nothing go against limits of memory too
-        merging.move(effort.give * self.value, self.apart >= effort.apart)
-        return merging.relaxed(1 + largest / self.bound, rounded)
+        merging.move(give * self.value, self.apart >= apart)
+        return merging.relaxed()
 
 
 def relaxes(problem: Problem) -> bool:
@@ -145,10 +122,6 @@ class _Merging:
             v = self.parent[v]
         return v
 
-    def roots(self) -> set[int]:
-        """The groups that there are now."""
-        return {self.root(v) for v in range(self.problem.size)}
-
     def _sum(self, nets: set[int]) -> Floats:
         return sum((self.cost[h] for h in sorted(nets)), np.zeros((self.sides, len(self.problem.kinds))))
 
@@ -187,39 +160,6 @@ class _Merging:
         self.weights[v] = False
         return True
 
-    def round(self, most: float) -> Floats:
-        """Joins pieces of paths of at most ``most`` seconds on every kind that is not slow; the largest piece by kind."""
-        inner: dict[int, Floats] = {}
-        largest = np.zeros(len(self.problem.kinds))
-        if self.sides > 1:
-            return largest
-        for v in range(self.problem.size):
-            if len(self.before[v]) != 1:
-                continue
-            u = next(iter(self.before[v]))
-            if len(self.after[u]) != 1 or not self._alike(u, v):
-                continue
-            links = {h for h in self.on[u] & self.on[v] if self.nets[h] == {u, v}}
-            if links != self.on[u] & self.on[v]:
-                continue
-            within = np.minimum(self._sum(links), inner.get(u, math.inf))
-            ends = np.maximum(self._sum(self.on[u] - links), self._sum(self.on[v] - links))
-            together = self.seconds[u] + self.seconds[v]
-            if (ends > within).any() or (together[:, ~self.slow] > most).any():
-                continue
-            self._join(v, u)
-            inner[u] = within
-            largest = np.maximum(largest, np.where(np.isfinite(together), together, 0.0).max(axis=0))
-        return largest
-
-    def _alike(self, u: int, v: int) -> bool:
-        """Whether u and v take the same shares of any time on all kinds."""
-        a, b = self.seconds[u].ravel(), self.seconds[v].ravel()
-        if (np.isfinite(a) != np.isfinite(b)).any():
-            return False
-        a, b = a[np.isfinite(a)], b[np.isfinite(b)]
-        return bool((np.abs(a * b.sum() - b * a.sum()) <= ALIKE * a.sum() * b.sum()).all())
-
     def _join(self, v: int, w: int) -> set[int]:
         """Makes v part of w; returns the nodes whose neighbourhood changed."""
         self.parent[v] = w
@@ -237,9 +177,9 @@ class _Merging:
         self.after[w] = (self.after[w] | self.after[v]) - {v, w}
         return {w, *self.before[w], *self.after[w], *(u for h in self.on[w] for u in self.nets[h])}
 
-    def relaxed(self, divisor: Floats, rounded: bool) -> Relaxed:
-        """The problem as it is now, all costs of kind k divided by ``divisor[k]``, without memory limits when ``rounded``."""
-        problem = self.problem
+    def relaxed(self) -> Relaxed:
+        """The problem as it is now."""
+        problem, kinds = self.problem, len(self.problem.kinds)
         members: dict[int, list[int]] = {}
         for v in range(problem.size):
             members.setdefault(self.root(v), []).append(v)
@@ -248,23 +188,22 @@ class _Merging:
         roots = [root_of[nodes[0]] for nodes in groups]
         place = {root: i for i, root in enumerate(roots)}
         label = [place[self.root(v)] for v in range(problem.size)]
-        seconds = np.array([self.seconds[root] for root in roots]).reshape(len(roots), self.sides, len(divisor))
-        seconds = np.ascontiguousarray((seconds / divisor).transpose(1, 2, 0))
+        seconds = np.array([self.seconds[root] for root in roots]).reshape(len(roots), self.sides, kinds)
+        seconds = np.ascontiguousarray(seconds.transpose(1, 2, 0))
         merged: dict[tuple[tuple[int, ...], int], Floats] = {}
         for pins, side, cost in self._live_nets(place):
             merged[pins, side] = merged.get((pins, side), 0.0) + cost
         nets = sorted(merged)
-        transfer = np.array([merged[net] for net in nets]).reshape(len(nets), len(divisor)) / divisor
+        transfer = np.array([merged[net] for net in nets]).reshape(len(nets), kinds)
         makers = [i for i, root in enumerate(roots) if self.after[root]]
         weights = [w for w, readers in enumerate(problem.weight_readers) if any(self.weights[v] for v in readers)]
         small = replace(
             problem,
             names=tuple(problem.names[nodes[0]] for nodes in groups),
-            kinds=tuple(replace(kind, memory=None) for kind in problem.kinds) if rounded else problem.kinds,
             seconds=np.ascontiguousarray(seconds.sum(axis=0)),
             producer=np.array(makers, np.int64),
             consumers=tuple(tuple(sorted(place[u] for u in self.after[roots[i]])) for i in makers),
-            transfer=np.zeros((len(divisor), len(makers))),
+            transfer=np.zeros((kinds, len(makers))),
             tensor_bytes=np.zeros(len(makers), np.int64),
             tensor_names=tuple(problem.names[roots[i]] for i in makers),
             live=np.zeros(len(roots), np.int64),
@@ -282,7 +221,7 @@ class _Merging:
                 seconds,
             ),
         )
-        return Relaxed(small, groups, rounded)
+        return Relaxed(small, groups)
 
     def _live_nets(self, place: dict[int, int]) -> Iterator[tuple[tuple[int, ...], int, Floats]]:
         """Nets of two nodes and more that cost something: places of their nodes, side, cost by kind."""
@@ -293,4 +232,4 @@ class _Merging:
                         yield tuple(sorted(place[v] for v in pins)), side, cost[side]
 
 
-__all__ = ["Effort", "Relaxed", "Relaxer", "relaxes"]
+__all__ = ["Relaxed", "Relaxer", "relaxes"]

@@ -52,8 +52,6 @@ TORN = 0.1
 """A range of weight is split while it is wider than this part of the weight on which the stages at both sides do not agree."""
 NARROW = 1e-5
 """Width of a range, in parts of a stage, below which it is not split."""
-PRUNE = 32
-"""Rounds from one look for intervals that no better plan uses to the next."""
 
 
 def applies(tables: Tables) -> bool:
@@ -98,19 +96,15 @@ class IntervalBounds:
         self.least = np.full((self.kinds, self.most, self.most), np.inf)
         self.looked = np.zeros(self.least.shape, np.bool_)
         self.held: dict[_Stage, Mask] = {}
-        self.rounds = 0
 
-    def run(self, value: float, keep_on: KeepOn) -> bool:
-        """Raises ``bound`` as long as ``keep_on`` and what is left to do allow; may be called again, with the ``value`` of a
-        better plan. False when there was no time for a start."""
-        self.value = min(self.value, value * (1 - 10 * SLACK))
+    def run(self, keep_on: KeepOn) -> bool:
+        """Raises ``bound`` as long as ``keep_on`` and what is left to do allow; may be called again. False when there was no
+        time for a start."""
         if not self.intervals and not self._start(keep_on):
             self.intervals.clear()
             return False
         while self._refine() and keep_on(0, min(self.bound / self.value, 1.0)):
-            self.rounds += 1
-            if self.rounds % PRUNE == 0:
-                self._prune()
+            pass
         return True
 
     @property
@@ -143,13 +137,6 @@ class IntervalBounds:
         for stage in fresh:
             self._look(stage)
         return any(self.least[stage.entry] > least for stage in fresh) or self._split(path, least)
-
-    def _prune(self) -> None:
-        """Leaves out the intervals that no plan below ``value`` goes through."""
-        through = np.maximum(self._ahead(), self._behind()).min(axis=0)
-        for at in np.flatnonzero(through >= self.value).tolist():
-            if at > 1 and self.intervals[at] is not None:
-                self._drop(at)
 
     def _describe(self, at: int, boundary: Sequence[float]) -> None:
         """Fills in what is plain of the interval at ``at``, whose boundaries move at least ``boundary`` on each kind, and
@@ -284,22 +271,6 @@ class IntervalBounds:
                 if other >= 0 and len(here):
                     through = np.maximum(value[state, here, None], self.least[kind, here, :count])
                     np.minimum(value[other], through.min(axis=0), out=value[other])
-        return value
-
-    def _behind(self) -> Floats:
-        """``[S, N]``: the same of a path from there to the full ideal."""
-        states, count = self.tables.states, len(self.intervals)
-        value = np.full((len(states.used), count), np.inf)
-        value[states.final, 1] = 0.0
-        for state in range(len(states.used) - 1, -1, -1):
-            for other in states.idle[state].tolist():
-                if other >= 0:
-                    np.minimum(value[state], value[other], out=value[state])
-            for kind, other in enumerate(states.next[state].tolist()):
-                there = np.flatnonzero(value[other] < self.value)
-                if other >= 0 and len(there):
-                    through = np.maximum(value[other][there], self.least[kind, :count][:, there])
-                    np.minimum(value[state], through.min(axis=1), out=value[state])
         return value
 
     def _path(self, value: Floats) -> list[_Stage]:

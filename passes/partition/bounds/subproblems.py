@@ -20,22 +20,17 @@ from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
-from passes.partition.bounds.contraction import Effort, Relaxed, Relaxer, relaxes
+from passes.partition.bounds.contraction import Relaxed, Relaxer, relaxes
 from passes.partition.bounds.symmetry import Symmetric, symmetric
 from passes.partition.objective import SearchObjective
 
 MANY, FEW = 100_000, 20_000
 """Ideals of a relaxed problem: seconds of work, and a tenth of a second's."""
-PIECES = (0.01, 0.02)
 GIVES = (0.03, 0.01, 0.003)
 APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
-"""Efforts tried (``contraction.Effort``), each at the largest part apart that leaves few ideals."""
-EFFORTS = (
-    (0.0, 0.0, MANY),
-    *((give, 0.0, few) for few, gives in ((FEW, GIVES), (MANY, GIVES[::-1])) for give in gives),
-    *((give, piece, few) for few in (FEW, MANY) for piece in PIECES for give in GIVES),
-)
-"""Give, piece and ideals, in turn: first what gives nothing, since it is exact."""
+"""Efforts tried (``contraction.Relaxer.relax``), each at the largest part apart that leaves few ideals."""
+EFFORTS = ((0.0, MANY), *((give, FEW) for give in GIVES), *((give, MANY) for give in GIVES[::-1]))
+"""What one move may need, and ideals, in turn: first what needs nothing, since it is exact."""
 PART_IDEALS = 60_000
 """Ideals of a part."""
 TRIALS = (0.5, 0.8, 0.95, 1.0)
@@ -113,13 +108,13 @@ def contraction_bounds(
     ``max_words`` 8-byte words are held at once. Ends early where ``keep_on`` says so."""
     if not relaxes(objective.problem) or not math.isfinite(value) or bound <= 0:
         return
-    relaxer = Relaxer(objective.problem, bound, value)
+    relaxer = Relaxer(objective.problem, value)
     seen = set()
-    for give, piece, few in EFFORTS:
-        small = _small(relaxer, value, give, piece, few, keep_on)
-        if small is None or (small.relaxed.groups, small.relaxed.rounded) in seen:
+    for give, few in EFFORTS:
+        small = _small(relaxer, value, give, few, keep_on)
+        if small is None or small.relaxed.groups in seen:
             continue
-        seen.add((small.relaxed.groups, small.relaxed.rounded))
+        seen.add(small.relaxed.groups)
         least, found = _least(objective, small.tables, bound, value, few, max_words, keep_on)
         if found is None:
             return
@@ -157,14 +152,14 @@ def _least(
     return least, last
 
 
-def _small(relaxer: Relaxer, value: float, give: float, piece: float, few: int, keep_on: KeepOn) -> _Small | None:
+def _small(relaxer: Relaxer, value: float, give: float, few: int, keep_on: KeepOn) -> _Small | None:
     """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer. Of those looked
     at when stopped."""
     best = None
     low, high = 0, len(APART)
     while low < high and keep_on(0, 0.0):
         middle = (low + high) // 2 if best is not None else len(APART) - 1
-        relaxed = relaxer.relax(Effort(give, APART[middle], piece))
+        relaxed = relaxer.relax(give, APART[middle])
         branches = symmetric(relaxed.problem)
         problem = relaxed.problem if branches is None else branches.problem
         tables = Tables(problem, prices(problem))

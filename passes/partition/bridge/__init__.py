@@ -2,5 +2,5 @@
 
 ``requests`` reads cuts and pins, ``from_workload`` the problems of profiles, ``steps`` the costs of training steps, ``chunks``
 several stages on a device; ``pieces``, ``on_links`` and ``handover`` are what a plan costs where devices, links and
-microbatches meet; ``explain`` says why there is no plan, ``limits`` gives short searches the time for one.
+microbatches meet; ``memory`` makes a plan fit to the byte; ``explain`` says why there is no plan.
 """

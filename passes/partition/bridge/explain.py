@@ -1,4 +1,4 @@
-"""Why there is no plan, and what would help: the text of ``Infeasible``.
+"""Why there is no plan, and what would help: the text of ``Infeasible``. Before that, a short search is given time for one.
 
 Memory is the usual reason. The least number of bytes that every limited device would need besides what it has is found by
 bisection, solving with raised limits; the plan that it allows tells which stage overflows which device, and by how much. Other
@@ -7,8 +7,10 @@ reasons are found by dropping one demand at a time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -16,14 +18,33 @@ from ir.diagnostics import Diagnostic, Infeasible
 from ir.topology import Topology
 from passes.model.stages.problem import Problem, StageCost, plan_costs
 from passes.model.stages.reduce import Groups
-from passes.model.work import now
+from passes.model.work import now, unlimited
 from passes.partition.search.throughput import Budget, Solution, solve
+
+if TYPE_CHECKING:
+    from passes.partition.latency import LatencyBudget, LatencySolution
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
 _HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
 _SECONDS = 8.0
 """After these the shortage is told as it is known."""
+
+LEAST_SECONDS = 10.0
+"""Of the search before no plan is told for want of time."""
+
+S = TypeVar("S", bound="Solution | LatencySolution")
+B = TypeVar("B", Budget, "LatencyBudget")
+
+
+def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
+    """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
+    that there is none, that of ``LEAST_SECONDS``."""
+    solution = search(budget)
+    if solution.status == "unknown" and math.isinf(getattr(budget, "beaten", math.inf)) and budget.seconds < LEAST_SECONDS:
+        with unlimited():
+            return search(replace(budget, seconds=LEAST_SECONDS))
+    return solution
 
 
 def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[int, str]) -> None:
@@ -174,4 +195,4 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     )
 
 
-__all__ = ["explain", "inseparable"]
+__all__ = ["LEAST_SECONDS", "at_least_a_plan", "explain", "inseparable"]

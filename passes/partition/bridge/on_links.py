@@ -2,7 +2,7 @@
 
 The port model prices every transfer at the best that a device can do. On hosts of several devices each, joined by slower links,
 its best plan may put a large tensor on a border between hosts. So along the order of the best plan on ports, plans of every
-number of stages are made for both speeds (``groups.along_order``) and evaluated with them; how many stages the best one sends
+number of stages are made for both speeds (``groups.best_along``) and evaluated with them; how many stages the best one sends
 each tensor to serves the next round. The best of all rounds and the plan on ports are then evaluated as ``place`` does, stages
 in the order of the devices, and the better is kept. The bound stays as it is: no link is faster than a port.
 
@@ -21,7 +21,6 @@ from dataclasses import replace
 import numpy as np
 
 from ir.diagnostics import Infeasible
-from ir.facets import StageSet
 from ir.module import Module, Plan, PlanStage
 from ir.objectives import THROUGHPUT
 from ir.topology import Topology
@@ -32,11 +31,11 @@ from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
-from passes.model.stages.reduce import memory_can_bind
 from passes.model.work import now
-from passes.partition.groups.along_order import Hierarchy, best_along
-from passes.partition.groups.solver import GroupPlan, group_value, packed, solve_groups
-from passes.partition.objective import PlacedSolution
+from passes.partition.bridge.memory import with_bound
+from passes.partition.bridge.plan import Asked, named, with_stages
+from passes.partition.groups.solver import GroupPlan, Hierarchy, best_along, group_value, packed, solve_groups
+from passes.partition.objective import AnySolution, PlacedSolution
 from passes.partition.search.throughput import TIGHT, Solution
 
 GROUP_SECONDS = 3.0
@@ -132,26 +131,18 @@ def _in_groups(
     topology: Topology,
     seconds: float,
 ) -> PlacedSolution | None:
-    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where memory may bind, which the programme
-    over groups counts for workloads only, or something is demanded."""
-    if memory_can_bind(problem) or problem.forced or problem.stages is not None:
+    """The plan for hosts as groups, stages on up to ``most`` devices of one; None where the number of stages is prescribed, or
+    the plan at hand has no such form."""
+    if problem.stages is not None:
         return None
-    nothing = np.zeros(0, np.int64)
-    free = replace(
-        problem,
-        kinds=(replace(problem.kinds[0], memory=None),),
-        live=np.zeros_like(problem.live),
-        weight_bytes=nothing,
-        weight_readers=(),
-    )
     once = replace(hierarchy, once=True)
     groups = len(topology.devices) // hierarchy.size
     start = packed([(1, nodes) for _, nodes in stages], hierarchy.size, groups)
     if start is None:
         return None
-    value = group_value(free, once, start)
+    value = group_value(problem, once, start)
     known = GroupPlan(start, value, min(solution.bound, value), solution.reason)
-    found = solve_groups(free, once, groups, known, replicas=most, seconds=seconds)
+    found = solve_groups(problem, once, groups, known, replicas=most, seconds=seconds)
     if found.interrupted:
         raise KeyboardInterrupt
     names = [device.name for device in topology.devices]
@@ -162,6 +153,25 @@ def _in_groups(
             "devices": tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
         }
     )
+
+
+def worth_its_boundaries(asked: Asked, solution: AnySolution) -> Solution:
+    """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
+    receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
+    device, does not see."""
+    problem = asked.problem
+    parts = asked.parts(solution)
+    if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
+        return solution
+    plain = replace(solution, stages=solution.contiguous)
+    values = []
+    for found in (solution, plain):
+        here, names = asked.parts(found), named(problem, found)
+        on = [names[owner] for owner, _ in here]
+        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on))
+    if values[0] < values[1] or math.isinf(values[1]):
+        return solution
+    return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
 
 
 def link_value(
@@ -176,11 +186,7 @@ def link_value(
 ) -> float:
     """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them
     with a look at ``nodes`` placements, each on as many as ``replicas`` says (one)."""
-
-    func = module.entry
-    stage_of = {op: stage for stage, ops in enumerate(members) for op in ops}
-    staged = replace(func, ops=tuple(op.with_facets(StageSet((stage_of[i],))) for i, op in enumerate(func.ops)))
-    module = module.replace(func, staged)
+    module = with_stages(module, members)
     if devices:
         types = {device.name: device.type for device in topology.devices}
         stages = tuple(PlanStage(i, types[names[0]], tuple(names), replicas=len(names)) for i, names in enumerate(devices))
@@ -190,7 +196,7 @@ def link_value(
         stages = tuple(PlanStage(index, type_, replicas=count) for index, count in enumerate(shared))
     plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
     try:
-        memory = stage_memory(module, members, cuts_of(staged), comm)
+        memory = stage_memory(module, members, cuts_of(module.entry), comm)
         problem = placement_problem(module, plan, topology, net, members, memory)
     except Infeasible:
         return math.inf
@@ -199,4 +205,4 @@ def link_value(
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["best_on_links", "hierarchy_of", "link_value"]
+__all__ = ["best_on_links", "hierarchy_of", "link_value", "worth_its_boundaries"]

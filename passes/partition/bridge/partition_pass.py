@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -29,44 +29,39 @@ from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
-from passes.model.graph import cuts_of
 from passes.model.learning import step_text
-from passes.model.liveness import own_bytes, stage_live, states_bytes
+from passes.model.liveness import own_bytes, states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
-from passes.model.stages.arrays import Ints
-from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.bounds import best_bound
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.fusing import streamed_problem_of, with_borders
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
-from passes.model.stages.placement_from_ir import stage_memory
-from passes.model.stages.problem import Floats, Problem, pools, stage_cost
+from passes.model.stages.problem import Problem, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
-from passes.partition.bridge.explain import explain, inseparable
+from passes.partition.bridge.explain import at_least_a_plan, explain, inseparable
 from passes.partition.bridge.handover import whole_model, with_handover
-from passes.partition.bridge.limits import at_least_a_plan
-from passes.partition.bridge.pieces import pieces
-from passes.partition.bridge.plan import Parts, boundaries_text, in_order, named, plan_stages, with_stages
+from passes.partition.bridge.memory import against, bounded, within_memory
+from passes.partition.bridge.plan import Asked, Parts, boundaries_text, in_order, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
-from passes.partition.objective import AnySolution, PieceSolution
+from passes.partition.objective import AnySolution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate
-from passes.partition.search.throughput import TIGHT, Budget, Solution, solve
+from passes.partition.search.throughput import Budget, Solution, solve
 
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
 Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well, that of training a graph of its own."""
-_ROUNDS = 4
 FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
 
 
-def solve_any(*arguments: Any, **options: Any) -> AnySolution:
+def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
     """``assignment.solver.solve_any``, imported where it is asked for, as all that most plans do not need."""
     from passes.partition.assignment import solver
 
@@ -81,37 +76,13 @@ def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
 
 SOLVERS: dict[tuple[str, str], Solver] = {
     (THROUGHPUT.name, CONTIGUOUS): solve,
-    (THROUGHPUT.name, ANY): solve_any,
+    (THROUGHPUT.name, ANY): _solve_any,
     (LATENCY.name, CONTIGUOUS): _solve_pieces,
 }
 """How to solve for a stream or a sample, by objective and split; ``_training`` solves the rest."""
 SPLITS = (CONTIGUOUS, ANY)
 MICROBATCHES = 8
 """Of a training step unless it is told."""
-
-OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
-"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Asked:
-    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. Their workspaces are the least
-    that an op may need in any stage, those of ``safe``, a node per op as well, the most: what fits it fits, and what does not
-    fit ``fine`` fits nowhere. ``pins``: device by position of the op; ``steps``: of training, None of a stream or a sample."""
-
-    module: Module
-    topology: Topology
-    net: Network
-    fine: Problem
-    safe: Problem
-    groups: Groups
-    problem: Problem
-    pins: dict[int, str]
-    steps: Steps | None
-
-    def members(self, parts: Parts) -> list[tuple[int, ...]]:
-        """Positions of each stage's ops, ascending."""
-        return [tuple(sorted(op for node in nodes for op in self.groups[node])) for _, nodes in parts]
 
 
 @dataclass(frozen=True)
@@ -231,10 +202,12 @@ class PartitionPass(Pass):
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         if isinstance(solution, AnySolution) and steps is None:
-            solution = self._worth_its_boundaries(asked, solution)
+            from passes.partition.bridge.on_links import worth_its_boundaries
+
+            solution = worth_its_boundaries(asked, solution)
         searched = time.perf_counter()
         solution = self._on_machines(asked, solution, ends - now())
-        parts = self._parts(asked.problem, solution)
+        parts = asked.parts(solution)
         plan = self._plan(asked, solution, parts)
         statistics = solution.statistics
         context.count(
@@ -255,7 +228,7 @@ class PartitionPass(Pass):
         # What was made of a former plan does not describe this one.
         return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
 
-    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> _Asked:
+    def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
         """The problem of the options."""
         net = context.analyses.get(network, topology)
         cuts, pins = read_cuts(module.entry, self.cuts), read_pins(module.entry, topology, self.pins)
@@ -269,15 +242,18 @@ class PartitionPass(Pass):
             safe = replace(context.analyses.get(stated, module, topology, net), comm=self.comm, stages=stages or None)
         if self.chunks > 1:
             safe = chunked(safe, self.chunks, self.stages)
+        stream, replicas = safe, min(self.replicas or MOST_REPLICAS, len(topology.devices))
         if steps is not None:
-            safe = steps.problem(safe, min(self.replicas or MOST_REPLICAS, len(topology.devices)))
+            safe = steps.problem(stream, replicas)
         fine = safe
         if self._pipeline and not states_bytes(module.entry) and memory_can_bind(safe):
-            fine = replace(safe, live=np.array(own_bytes(module.entry), np.int64))
+            least = steps.problem(stream, replicas, least=True) if steps is not None else safe
+            fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
-        return _Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
+        apart = self.split == ANY or self._minimises.trains
+        return Asked(module, topology, net, fine, safe, groups, problem, pins, steps, apart)
 
-    def _solved(self, asked: _Asked, context: PassContext, ends: float, beaten: float) -> tuple[_Asked, Solution]:
+    def _solved(self, asked: Asked, context: PassContext, ends: float, beaten: float) -> tuple[Asked, Solution]:
         """A solution whose stages fit their devices, with a bound of all plans; and what it is of, with the workspaces of
         ``safe``, and more than was asked where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(asked.fine)
@@ -295,22 +271,24 @@ class PartitionPass(Pass):
                 asked = replace(asked, groups=groups, problem=whole)
                 solution = solve_within(whole, replace(budget, seconds=max(0.5, ends - now())))
             elif asked.problem.size < whole.size:
-                solution = _against(solution, whole, best_bound, "the graph was contracted for a quick search")
+                solution = against(solution, whole, best_bound, "the graph was contracted for a quick search")
         if solution.stages is None and solution.bound >= beaten < math.inf:
             raise NoBetterPlan(solution.bound, self.name)
         if solution.stages is None:
             raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
         if overcounts:
-            solution = self._bounded(solution, asked, budget, ends, context)
+            solution = bounded(solution, asked, budget, ends, context.progress)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
 
         def again(tightened: Problem) -> Solution:
             return search(tightened, replace(budget, seconds=max(0.5, ends - now())), context.progress)
 
-        solution = self._within_memory(asked, held, solution, again)
+        # What a workload states is what either counts; of a sample alone an edge needs no more buffers.
+        if not states_bytes(asked.module.entry) and not self._minimises.alone:
+            solution = within_memory(asked, held, solution, again)
         return replace(asked, fine=asked.safe, problem=held), solution
 
-    def _on_machines(self, asked: _Asked, solution: Solution, seconds: float) -> Solution:
+    def _on_machines(self, asked: Asked, solution: Solution, seconds: float) -> Solution:
         """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
         topology = asked.topology
         if self.hosts and self._pipeline and len({device.host for device in topology.devices}) > 1:
@@ -323,7 +301,7 @@ class PartitionPass(Pass):
         if asked.steps is not None:
             return solution
         alone = not (self.pins or self.cuts) and self.stages in (0, 1)
-        several = len(self._parts(asked.problem, solution))
+        several = len(asked.parts(solution))
         return with_handover(asked.problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
 
     @property
@@ -458,104 +436,7 @@ class PartitionPass(Pass):
             return problem
         return replicate(problem, most) if steps is None else steps.replicated(problem, groups, most)
 
-    def _worth_its_boundaries(self, asked: _Asked, solution: AnySolution) -> Solution:
-        """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
-        receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
-        device, does not see."""
-        from passes.partition.bridge.on_links import link_value
-
-        problem = asked.problem
-        parts = self._parts(problem, solution)
-        if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
-            return solution
-        plain = replace(solution, stages=solution.contiguous)
-        values = []
-        for found in (solution, plain):
-            here, names = self._parts(problem, found), named(problem, found)
-            on = [names[owner] for owner, _ in here]
-            values.append(link_value(asked.module, asked.topology, asked.net, self.comm, asked.members(here), on))
-        if values[0] < values[1] or math.isinf(values[1]):
-            return solution
-        return _with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
-
-    def _bounded(self, solution: Solution, asked: _Asked, budget: Budget, ends: float, context: PassContext) -> Solution:
-        """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
-        weights, so what is proven where these alone count is proven of all."""
-        problem = asked.problem
-        known = _against(solution, asked.fine, lower_bound, OVERCOUNTED)
-        if solution.interrupted or known.status == "optimal":
-            return known
-        weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
-        left = replace(budget, seconds=max(0.0, ends - now()))
-        least = solve_any(weights, left, context.progress, starts=[solution.stages or ()])
-        if least.bound <= known.bound:
-            return replace(known, interrupted=least.interrupted)
-        reason = f"{least.reason}; of memory the weights alone counted"
-        return replace(_with_bound(solution, least.bound, reason), interrupted=least.interrupted)
-
-    def _within_memory(self, asked: _Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution]) -> Solution:
-        """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit; the
-        bound of the first search stays. ``again`` searches another problem.
-
-        ``asked.problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at
-        least what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their
-        nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone
-        can say: buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on
-        the stages behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
-        problem, entry = asked.problem, asked.module.entry
-        if states_bytes(entry) or self._minimises.alone:
-            return first  # what a workload states is what either counts; of a sample alone an edge needs no more buffers
-        solution, tightened = first, problem
-        for left in reversed(range(_ROUNDS if safe is problem else 2 * _ROUNDS)):
-            assert solution.stages is not None
-            members, needs = self._needs(asked, solution)
-            lower: dict[int, int] = {}
-            large: list[tuple[int, ...]] = []
-            for (kind, nodes), own, total in zip(solution.stages, members, needs, strict=False):
-                limit = problem.kinds[kind].memory
-                if limit is not None and total > limit:
-                    counted = stage_cost(problem, nodes, kind).memory if asked.steps is not None else total
-                    wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
-                    lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
-                    large.append(own)
-            if not lower:
-                break
-            live = _with_live(tightened.live, entry, asked.groups, large)
-            if left > _ROUNDS and (live > tightened.live).any():
-                found = again(tightened := replace(tightened, live=live))
-            elif left >= _ROUNDS and tightened is not safe:
-                found = again(tightened := safe)
-            else:
-                kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
-                found = again(tightened := replace(tightened, kinds=kinds))
-            if found.stages is None:
-                break
-            solution = found
-        return first if solution is first else _with_bound(solution, first.bound, first.reason)
-
-    def _needs(self, asked: _Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[int]]:
-        """The ops of each part of a solution, and the bytes of each of its stages as ``place`` counts them."""
-        assert solution.stages is not None
-        parts = self._parts(asked.problem, solution)
-        members = asked.members(parts)
-        placed = with_stages(asked.module, members)
-        shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-        flight = asked.steps.in_flight(shared) if asked.steps is not None else None
-        needs = [0] * len(solution.stages)
-        exact = stage_memory(placed, members, cuts_of(placed.entry), self.comm, flight)
-        for (owner, _), needed in zip(parts, exact, strict=True):
-            needs[owner] += needed.total
-        return members, needs
-
-    def _parts(self, problem: Problem, solution: Solution) -> Parts:
-        """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
-        stages = solution.stages or ()
-        if isinstance(solution, PieceSolution):
-            return solution.parts
-        apart = self.split == ANY or self._minimises.trains
-        return pieces(problem, [nodes for _, nodes in stages]) if apart else in_order(stages)
-
-    def _plan(self, asked: _Asked, solution: Solution, parts: Parts) -> Plan:
+    def _plan(self, asked: Asked, solution: Solution, parts: Parts) -> Plan:
         """The plan, its stages in pipeline order, and its certificate."""
         pinned = set(asked.pins.values())
         stages = plan_stages(asked.problem, solution, parts, asked.members(parts), pinned, name_all=self._minimises.alone)
@@ -577,7 +458,7 @@ class PartitionPass(Pass):
             microbatches=0 if self._minimises.trains else 1,
         )
 
-    def _certificate(self, asked: _Asked, solution: Solution, parts: Parts) -> dict[str, str]:
+    def _certificate(self, asked: Asked, solution: Solution, parts: Parts) -> dict[str, str]:
         """How the bound was reached, what was searched, and what the user asked for."""
         problem, counts = asked.problem, solution.statistics
         certificate = {
@@ -609,25 +490,6 @@ def _gave_up(func: Func) -> bool:
     """Whether the groups of ``contract`` may keep together what every best plan parts."""
     guarantee = next((a.value for key, a in func.attributes if key == "contract.guarantee"), "exact")
     return guarantee != "exact"
-
-
-def _against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floats], tuple[float, str]], why: str) -> Solution:
-    """The solution of a narrower problem with a bound that holds for the whole one."""
-    bound, reason = bounded(whole, prices(whole))
-    return _with_bound(solution, bound, f"{reason}; {why}")
-
-
-def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
-    """``live`` by node, and at least what is alive in one of these ``stages`` while the node's ops run there."""
-    alive = {op: size for own in stages for op, size in zip(own, stage_live(func, own), strict=True)}
-    return np.array([max(known, *(alive.get(op, 0) for op in ops)) for known, ops in zip(live.tolist(), groups, strict=True)])
-
-
-def _with_bound(solution: Solution, bound: float, reason: str) -> Solution:
-    """The solution, ``bound`` proven of it."""
-    optimal = solution.value <= bound * (1 + TIGHT)
-    status = "optimal" if optimal else "feasible"
-    return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
 def _worth(context: PassContext) -> float:

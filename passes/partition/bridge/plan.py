@@ -1,19 +1,56 @@
-"""A solution as stages of a plan: which ops each has, on which devices, and what it costs."""
+"""What a search is asked, and its solution as stages of a plan: which ops each has, on which devices, and what it costs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import replace
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from ir.facets import StageSet
 from ir.module import Module, PlanStage
+from ir.topology import Topology
+from passes.model.network import Network
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
-from passes.partition.objective import PlacedSolution, Solution
+from passes.model.stages.reduce import Groups
+from passes.partition.bridge.pieces import pieces
+from passes.partition.objective import PieceSolution, PlacedSolution, Solution
+
+if TYPE_CHECKING:
+    from passes.partition.bridge.steps import Steps
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages in pipeline order: position in the solution's, nodes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. Their workspaces are the least
+    that an op may need in any stage, those of ``safe``, a node per op as well, the most: what fits it fits, and what does not
+    fit ``fine`` fits nowhere. ``pins``: device by position of the op; ``steps``: of training, None of a stream or a sample;
+    ``apart``: a device may run several stages."""
+
+    module: Module
+    topology: Topology
+    net: Network
+    fine: Problem
+    safe: Problem
+    groups: Groups
+    problem: Problem
+    pins: dict[int, str]
+    steps: Steps | None
+    apart: bool
+
+    def parts(self, solution: Solution) -> Parts:
+        """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
+        stages = solution.stages or ()
+        if isinstance(solution, PieceSolution):
+            return solution.parts
+        return pieces(self.problem, [nodes for _, nodes in stages]) if self.apart else in_order(stages)
+
+    def members(self, parts: Parts) -> list[tuple[int, ...]]:
+        """Positions of each stage's ops, ascending."""
+        return [tuple(sorted(op for node in nodes for op in self.groups[node])) for _, nodes in parts]
 
 
 def plan_stages(
@@ -91,4 +128,4 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
     )
 
 
-__all__ = ["Parts", "boundaries_text", "in_order", "named", "plan_stages", "with_stages"]
+__all__ = ["Asked", "Parts", "boundaries_text", "in_order", "named", "plan_stages", "with_stages"]

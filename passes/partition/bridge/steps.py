@@ -25,7 +25,7 @@ from ir.module import Module, Plan
 from ir.objectives import TRAINING
 from ir.topology import Topology
 from passes.model.exchange import BUCKET
-from passes.model.graph import reads
+from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import (
     ASYNCHRONOUS,
     InFlight,
@@ -40,6 +40,7 @@ from passes.model.liveness import resource_bytes
 from passes.model.network import Network
 from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
+from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.model.work import is_over
@@ -83,8 +84,10 @@ class Steps:
                     found[:, i] += (self.learned.update[name], sizes[name], sizes[name] / max(sizes[name], BUCKET))
         return found
 
-    def problem(self, stream: Problem, replicas: int = 1) -> Problem:
-        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``."""
+    def problem(self, stream: Problem, replicas: int = 1, *, least: bool = False) -> Problem:
+        """The problem of a stream, one node per op, with the costs of a step in stages of up to so many ``replicas``. A weight
+        has a second gradient where microbatches add to one; not where the ``least`` bytes of a stage are asked for, which has
+        either these or activations alive."""
         func, kinds = self.module.entry, stream.kinds
         rows = {type_.name: [one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types}
         both = np.array([rows[kind.type] for kind in kinds], np.float64).reshape(stream.seconds.shape)
@@ -97,8 +100,9 @@ class Steps:
         for i, op in enumerate(func.ops):
             for name in reads(op):
                 readers.setdefault(name, []).append(i)
+        gradients = 1 if least or self.microbatches == 1 else 2
         held = [
-            (size + (size + state[name] if name in state else 0), tuple(readers[name]))
+            (size + (gradients * size + state[name] if name in state else 0), tuple(readers[name]))
             for name, size in sizes.items()
             if name in readers and size
         ]
@@ -185,30 +189,45 @@ class Steps:
             single=self.microbatches * plan.single,
         )
 
+    def fits(self, module: Module, plan: Plan) -> bool:
+        """Whether the stages of a plan, each on devices of its own, fit their memory as ``place`` counts it."""
+        members = stage_members(module.entry)
+        own = [[i for i, stages in enumerate(members) if row.index in stages] for row in plan.stages]
+        flight = self.in_flight([row.replicas for row in plan.stages])
+        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
+        for row, needed in zip(plan.stages, memory, strict=True):
+            able = [one for one in self.topology.devices if one.name in row.devices or row.device_type in ("", one.type)]
+            limits = [self.topology.memory(one) for one in able]
+            if all(limit is not None and needed.least > limit for limit in limits):
+                return False
+        return True
+
     def quickest(
         self,
         plan_of: Callable[[int], tuple[Module, Plan, float]],
         devices: Callable[[int], range],
         beaten: float = math.inf,
     ) -> Module:
-        """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods, 0
-        for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
-        ``beaten``: seconds of a step of another kind: only better ones are looked for. Raises Infeasible where no number has a
-        plan."""
+        """The module of the best plan of any number of stages, of those that fit (``fits``) if any does. ``plan_of``: the best
+        of so many and a bound on their periods, 0 for the plan of the least load, whose bound is of any number; ``devices``:
+        how many so many stages may have; ``beaten``: seconds of a step of another kind: only better ones are looked for.
+        Raises Infeasible where no number has a plan."""
         best, plan, period = plan_of(0)
-        count = len(plan.stages)
+        count, holds = len(plan.stages), self.fits(best, plan)
         bound = self.least(period, range(count, len(self.topology.devices) + 1))
         for stages in range(count - 1, 0, -1):
             least = self.least(period, devices(stages))
-            if least < min(plan.value, beaten) and count - stages <= MOST_TRIED and not is_over():
+            worst = plan.value if holds else math.inf
+            if least < min(worst, beaten) and count - stages <= MOST_TRIED and not is_over():
                 try:
                     module, found, _ = plan_of(stages)
                 except Infeasible as error:
-                    least = plan.value if error.proven else least
+                    least = worst if error.proven else least
                 else:
                     least = max(least, found.bound)
-                    if found.value < plan.value:
-                        best, plan = module, found
+                    fits = self.fits(module, found)
+                    if (not fits, found.value) < (not holds, plan.value):
+                        best, plan, holds = module, found, fits
             bound = min(bound, least)
         bound = min(bound, plan.value)
         status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"

@@ -1,1 +1,1 @@
-"""Links of two speeds: devices in groups, plans along one order (``along_order``) and exact ones over ideals (``solver``)."""
+"""Links of two speeds: stages on devices in groups, over all ideals or along one order (``solver``; ``kernels``: its loops)."""

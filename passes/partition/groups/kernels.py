@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.model.kernels import compiled
+from passes.model.stages.lattice.kernel_arrays import Held
+from passes.model.stages.lattice.kernels import held_beside, keeps_demands
 from passes.partition.heuristics.anneal_kernels import combined_load
 
 COMPUTE, IN_NEAR, IN_FAR, OUT_NEAR, OUT_FAR, AMOUNTS = range(6)
@@ -20,8 +22,9 @@ COMPUTE, IN_NEAR, IN_FAR, OUT_NEAR, OUT_FAR, AMOUNTS = range(6)
 
 class Ideals(NamedTuple):
     """A family and what its nodes and tensors cost: ``bits[N, W]``; ``compute`` (seconds) and ``own`` (bytes) of its nodes;
-    cuts of ideals as for ``lattice.kernels``; of each tensor its pins, its seconds inside a group (``near``) and between groups
-    (``far``), and the bytes of a buffer for it. ``mode``: how compute and transfers add up."""
+    cuts of ideals as for ``lattice.kernels``; of each tensor its pins, the seconds to receive and to send it inside a group
+    (``near_in``, ``near_out``) and between groups (``far_in``, ``far_out``), and the bytes of a buffer for it; ``forced``:
+    those that must be cut; ``beside``: bytes that are no sum over nodes. ``mode``: how compute and transfers add up."""
 
     mode: int
     bits: Any
@@ -32,9 +35,13 @@ class Ideals(NamedTuple):
     cut: Any
     pin_ptr: Any
     pin: Any
-    near: Any
-    far: Any
+    near_in: Any
+    far_in: Any
+    near_out: Any
+    far_out: Any
     buffers: Any
+    forced: Any
+    beside: Held
 
 
 class Pairs(NamedTuple):
@@ -68,8 +75,9 @@ def price_pairs(first: int, most: float, room: float, ideals: Ideals, pairs: Pai
     ``room`` bytes. ``filled``: pairs so far.
 
     Returns (the ideal to go on from, pairs, tests); the pairs are -1 where there is no room for them."""
-    mode, bits, compute, own, cut_start, cut_end, cut, pin_ptr, pin, near, far, buffers = ideals
+    mode, bits, compute, own, cut_start, cut_end, cut, pin_ptr, pin, near_in, far_in, near_out, far_out, buffers = ideals[:14]
     ends, before, amounts = pairs
+    forced, most_beside = ideals.forced, ideals.beside.most
     count, words = bits.shape
     edge = 1e-12 * count + 1e-11 * compute[count - 1]
     tests = 0
@@ -87,22 +95,24 @@ def price_pairs(first: int, most: float, room: float, ideals: Ideals, pairs: Pai
                 if bits[j, k] & ~bits[i, k]:
                     fits = False
                     break
-            if not fits:
+            if not fits or (len(forced) and not keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)):
                 continue
             in_near, in_far, out_near, out_far, held = 0.0, 0.0, 0.0, 0.0, own[i] - own[j]
             for c in range(cut_start[j], cut_end[j]):
                 h = cut[c]
                 for e in range(pin_ptr[h] + 1, pin_ptr[h + 1]):
                     if inside(bits, i, j, pin[e]):
-                        in_near += near[h]
-                        in_far += far[h]
+                        in_near += near_in[h]
+                        in_far += far_in[h]
                         held += buffers[h]
                         break
             for c in range(cut_start[i], cut_end[i]):
                 h = cut[c]
                 if inside(bits, i, j, pin[pin_ptr[h]]):
-                    out_near += near[h]
-                    out_far += far[h]
+                    out_near += near_out[h]
+                    out_far += far_out[h]
+            if held + most_beside > room and held <= room:
+                held += held_beside(bits[j], bits[i], ideals.beside)
             if held > room or combined_load(mode, busy, in_near, out_near) > most + edge:
                 continue
             if filled == len(before):
@@ -118,18 +128,15 @@ def price_pairs(first: int, most: float, room: float, ideals: Ideals, pairs: Pai
 
 
 @compiled
-def sweep(mode: int, size: int, most_replicas: int, trial: float, pairs: Pairs, value: Any) -> None:
-    """Fills ``value[2, N, U]``: the least largest load of the stages up to an ideal (0) and from it on (1), inf over ``trial``.
-    The state u is the devices so far, groups that were left early counted in full; a multiple of ``size`` where a group is
-    closed.
+def sweep(mode: int, size: int, full: bool, most_replicas: int, trial: float, pairs: Pairs, value: Any) -> None:
+    """Fills ``value[2, N, U]``: the least largest load of the stages up to an ideal (0) and from it on (1), inf over ``trial``;
+    0 is filled in already where there are no stages. The state u is the devices so far, groups that were left early (none if
+    they are ``full``) counted in full; a multiple of ``size`` where a group is closed.
 
     The first stage of a group pays the outer price for all that it receives, the last for all that it sends, the others
     the inner one: never more than what stages really pay."""
     ends, before, amounts = pairs
     count, states = value.shape[1], value.shape[2]
-    value[:] = np.inf
-    value[0, 0, 0] = 0.0
-    value[1, count - 1, :] = 0.0
     last = ends[count]
     for backward in range(2):
         i = count - 1 if backward else 0
@@ -150,7 +157,7 @@ def sweep(mode: int, size: int, most_replicas: int, trial: float, pairs: Pairs, 
                         x = u + r
                         if closing:
                             x = u - taken + size
-                        elif taken + r == size:
+                        if closing != (taken + r == size) and (full or not closing):
                             continue
                         if backward and value[1, i, x] > trial:
                             continue
@@ -166,16 +173,26 @@ def sweep(mode: int, size: int, most_replicas: int, trial: float, pairs: Pairs, 
 
 @compiled
 def group_programme(
-    begin: int, end: int, size: int, most_replicas: int, trial: float, ideals: Ideals, pairs: Pairs, group: Group
+    begin: int,
+    end: int,
+    size: int,
+    fewest: int,
+    fewest_last: int,
+    most_replicas: int,
+    trial: float,
+    ideals: Ideals,
+    pairs: Pairs,
+    group: Group,
 ) -> Any:
-    """The stages of one group that begins at the ideal ``begin``, over pairs of loads at most ``trial``. What was made before
-    the group is received at the outer price.
+    """The stages of one group that begins at the ideal ``begin``, over pairs of loads at most ``trial``: on ``fewest`` to
+    ``size`` devices, or on ``fewest_last`` at least where it ends the plan. What was made before the group is received at the
+    outer price.
 
     With ``end`` >= 0 the group ends there, and what is read after it is sent at the outer price: ``closed[end]`` is the least
     largest load of its stages, exact; ``pair_of[d, I]``, ``with_replicas[d, I]`` say how ``value[d, I]`` was reached with d
     devices. With ``end`` < 0, ``closed[I]`` for every end I at once, where only the last stage pays the outer price for what it
     sends: at most the exact value. Returns (the ideal after the last one reached, pairs met)."""
-    mode, bits, compute, _, cut_start, cut_end, cut, pin_ptr, pin, near, far, _ = ideals
+    mode, bits, compute, _, cut_start, cut_end, cut, pin_ptr, pin, near_in, far_in, near_out, far_out = ideals[:13]
     ends, before, amounts = pairs
     value, closed, pair_of, with_replicas = group
     count, words = bits.shape
@@ -211,14 +228,14 @@ def group_programme(
                 h = cut[c]
                 for e in range(pin_ptr[h] + 1, pin_ptr[h + 1]):
                     if inside(bits, i, j, pin[e]):
-                        into += far[h] - near[h]
+                        into += far_in[h] - near_in[h]
                         break
             out = amounts[p, OUT_NEAR]
             if end >= 0:
                 for c in range(cut_start[end], cut_end[end]):
                     h = cut[c]
                     if inside(bits, i, j, pin[pin_ptr[h]]):
-                        out += far[h] - near[h]
+                        out += far_out[h] - near_out[h]
             load = combined_load(mode, amounts[p, COMPUTE], into, out)
             at_end = combined_load(mode, amounts[p, COMPUTE], into, amounts[p, OUT_FAR])
             for d in range(size):
@@ -231,11 +248,12 @@ def group_programme(
                         pair_of[d + r, i] = p
                         with_replicas[d + r, i] = r
                     worst = max(value[d, j], at_end / r)
-                    if end < 0 and worst <= trial and worst < closed[i]:
+                    needed = fewest_last if i == count - 1 else fewest
+                    if end < 0 and d + r >= needed and worst <= trial and worst < closed[i]:
                         closed[i] = worst
         i += 1
     if end >= 0:
-        for d in range(1, size + 1):
+        for d in range(fewest_last if end == count - 1 else fewest, size + 1):
             closed[end] = min(closed[end], value[d, end])
     return i, met
 

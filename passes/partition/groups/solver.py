@@ -2,7 +2,7 @@
 
 Stages take devices in order; each lies in one group, on up to ``replicas`` of its devices, and any device may be left out.
 What a stage pays for a tensor depends on two ideals besides its own: what was made before its group began comes at the outer
-price, and what is read after its group ended is sent at it (``along_order``). So the search has two levels:
+price, and what is read after its group ended is sent at it. So the search has two levels:
 
 1. *Relaxed*: only the first stage of a group pays the outer price for what it receives, and only the last for what it sends.
    That is a programme over (ideal, devices so far), forward and backward, and never more than what plans pay: a bound. On
@@ -14,10 +14,17 @@ price, and what is read after its group ended is sent at it (``along_order``). S
 Both run over the ideals that a trial value allows, as in ``search``: trial values rise from the lower bound to the best plan
 known, and what nothing reaches is a bound. Value and bound of a search that completes depend on nothing but the problem. Of
 the reductions those hold that save transfers and add none (``reduce``).
+
+*Along an order* (``best_along``) the same programmes run over the prefixes of one topological order alone, groups full but for
+the last: a plan in about a second where there are too many ideals, and no bound.
+
+*Why not PipeDream's two rounds* (SOSP 2019, section 3.1: first every group alone, then groups as units of the same split):
+there the split inside a group is fixed before it is known where the group begins. Here it is made for every begin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -25,13 +32,14 @@ import numpy as np
 
 from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import prices
-from passes.model.stages.lattice.ideals import Family, Tables, lattice, members
+from passes.model.stages.lattice.dp import Stages
+from passes.model.stages.lattice.ideals import Family, Tables, lattice, members, prefixes
+from passes.model.stages.lattice.kernel_arrays import Held
 from passes.model.stages.load import COMM, load
-from passes.model.stages.problem import FAR, Floats, Problem, within
+from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
 from passes.model.work import did, now
 from passes.partition.groups import kernels
-from passes.partition.groups.along_order import Hierarchy
 from passes.partition.search.replicas import replicate
 from passes.partition.search.search import TIGHT, Progress
 
@@ -45,8 +53,26 @@ MOST_STEPS = 300_000_000
 """Pairs times states of one sweep."""
 MOST_WORDS = 8_000_000
 """Eight-byte words of a family and of the sweeps over it."""
+ROUND_SECONDS = 2.0
+"""Longest search along one order."""
 SLICE = 2_000_000
 """Pairs between two looks at the work done."""
+
+
+@dataclass(frozen=True, eq=False)
+class Hierarchy:
+    """Groups of ``size`` devices. A device pays ``latency`` + ``flow[h]`` seconds to send or receive tensor h: the first of
+    both inside its group, the second between groups. ``once``: a tensor is sent once, however many stages read it, and at
+    the second price if one of them is in another group; else its bytes are sent to each, with the longest latency once."""
+
+    size: int
+    latency: tuple[float, float]
+    flow: tuple[Floats, Floats]
+    once: bool = False
+
+    def seconds(self, outer: bool, times: Ints | int = 1) -> Floats:
+        """Of each tensor, with its bytes sent ``times`` times."""
+        return self.latency[outer] + times * self.flow[outer]
 
 
 @dataclass(frozen=True)
@@ -72,26 +98,26 @@ class GroupPlan:
 
 
 def group_parts(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupStage]) -> list[tuple[float, float, float]]:
-    """Seconds per sample of compute, receiving and sending of each device of each stage, from the definition: a tensor is
-    received once by every stage that reads it, at the outer price from another group, and sent once, at the outer price if a
-    reader is in another group."""
+    """Seconds per sample of compute, receiving and sending of each device of each stage, from the definition: every stage that
+    reads a tensor receives it once from the one that makes it, which sends it as ``hierarchy`` says."""
     stage_of = {v: s for s, stage in enumerate(stages) for v in stage.nodes}
     group = [stage.first // hierarchy.size for stage in stages]
-    costs = (hierarchy.seconds(False), hierarchy.seconds(True))
     receive, send = [0.0] * len(stages), [0.0] * len(stages)
     for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True)):
         source = stage_of[maker]
         there = sorted({stage_of[v] for v in readers} - {source})
         apart = [group[s] != group[source] for s in there]
         for s, outer in zip(there, apart, strict=True):
-            receive[s] += costs[outer][h]
+            receive[s] += hierarchy.latency[outer] + hierarchy.flow[outer][h]
+            send[source] += 0.0 if hierarchy.once else hierarchy.flow[outer][h]
         if there:
-            send[source] += costs[any(apart)][h]
-    found = []
+            send[source] += max(hierarchy.latency[outer] for outer in apart)
+            send[source] += hierarchy.flow[any(apart)][h] if hierarchy.once else 0.0
+    parts = []
     for stage, into, out in zip(stages, receive, send, strict=True):
         compute = float(problem.seconds[0, list(stage.nodes)].sum())
-        found.append((compute / stage.replicas, into / stage.replicas, out / stage.replicas))
-    return found
+        parts.append((compute / stage.replicas, into / stage.replicas, out / stage.replicas))
+    return parts
 
 
 def group_value(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupStage]) -> float:
@@ -102,14 +128,14 @@ def group_value(problem: Problem, hierarchy: Hierarchy, stages: Sequence[GroupSt
 def packed(stages: Sequence[tuple[int, Sequence[int]]], size: int, groups: int) -> tuple[GroupStage, ...] | None:
     """Stages of (replicas, nodes) on the devices in order, a new group begun where the one at hand has too few left; None where
     the groups do not do."""
-    found: list[GroupStage] = []
+    placed: list[GroupStage] = []
     free = 0
     for replicas, nodes in stages:
         if free % size + replicas > size:
             free += size - free % size
-        found.append(GroupStage(free, replicas, tuple(nodes)))
+        placed.append(GroupStage(free, replicas, tuple(nodes)))
         free += replicas
-    return tuple(found) if free <= groups * size else None
+    return tuple(placed) if free <= groups * size else None
 
 
 def solve_groups(
@@ -123,10 +149,10 @@ def solve_groups(
     progress: Progress = lambda label, fraction: None,
 ) -> GroupPlan:
     """The best plan on ``groups`` groups, or ``start`` where the budget finds no better one; ``start``: a plan with a bound
-    that holds for all. ``problem``: one kind of devices without replicas or demands, each weight with one reader; its
-    transfers are those inside a group (``hierarchy.once``). An interrupt from the keyboard ends the search with its best."""
-    joined = reduce(problem, certain=True)
-    search = _Search(problem, joined, hierarchy, groups, replicas, start, seconds, progress)
+    that holds for all. ``problem``: one kind of devices without replicas, any number of stages; its transfers are those inside
+    a group (``hierarchy.once``). An interrupt from the keyboard ends the search with its best."""
+    rules = _Rules(hierarchy, groups, replicas, now() + seconds, progress)
+    search = _Search(problem, reduce(problem, certain=True), rules, np.ones(len(problem.consumers), np.int64), start)
     interrupted = False
     try:
         with interruptible():
@@ -136,35 +162,68 @@ def solve_groups(
     return replace(search.best, interrupted=interrupted)
 
 
-def supported(problem: Problem) -> bool:
-    """Whether ``solve_groups`` takes the problem."""
-    shared = any(len(readers) > 1 for readers in problem.weight_readers)
-    return len(problem.kinds) == 1 and not (shared or problem.live.any() or problem.forced or problem.stages)
+def best_along(
+    problem: Problem, hierarchy: Hierarchy, stages: Stages, enough: float, seconds: float = math.inf
+) -> tuple[Stages, float]:
+    """The best plan found along the order of ``stages``, these included, one on each device in turn, and its value. Rounds of
+    the search, each told how many stages read each tensor in the best plan so far; ends when nothing changes, at a value of
+    ``enough``, or after ``seconds``. ``problem``: one kind of devices without replicas."""
+    ends = now() + seconds
+    stage_of = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
+    order = sorted(range(problem.size), key=lambda v: (stage_of[v], v))
+    placed = tuple(GroupStage(s, 1, nodes) for s, (_, nodes) in enumerate(stages))
+    best = GroupPlan(placed, group_value(problem, hierarchy, placed), enough, "")
+    alone: Groups = tuple((v,) for v in range(problem.size))
+    while best.value > enough and now() < ends:
+        rules = _Rules(hierarchy, problem.devices // hierarchy.size, 1, min(ends, now() + ROUND_SECONDS), order=order)
+        search = _Search(problem, alone, rules, _readers(problem, hierarchy, best), best)
+        search.run()
+        if search.best.value >= best.value * (1 - TIGHT):
+            break
+        best = search.best
+    return tuple((0, stage.nodes) for stage in best.stages), best.value
+
+
+def _readers(problem: Problem, hierarchy: Hierarchy, plan: GroupPlan) -> Ints:
+    """To how many stages of the plan each tensor is sent; at least one, for what another plan may part."""
+    count = np.ones(len(problem.consumers), np.int64)
+    stage_of = {v: s for s, stage in enumerate(plan.stages) for v in stage.nodes}
+    for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True)):
+        if not hierarchy.once:
+            count[h] = max(1, len({stage_of[v] for v in readers} - {stage_of[maker]}))
+    return count
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What plans may be, and until when they are looked for (``work.now``). With an ``order`` only its prefixes are boundaries,
+    and groups are full but for the last."""
+
+    hierarchy: Hierarchy
+    groups: int
+    replicas: int
+    ends: float
+    progress: Progress = lambda label, fraction: None
+    order: Sequence[int] | None = None
 
 
 class _Search:
-    def __init__(
-        self,
-        problem: Problem,
-        joined: Groups,
-        hierarchy: Hierarchy,
-        groups: int,
-        replicas: int,
-        start: GroupPlan,
-        seconds: float,
-        progress: Progress,
-    ) -> None:
-        self.whole, self.joined = problem, joined
-        # Named by their numbers, so that those that are left can be told.
-        numbered = replace(problem, tensor_names=tuple(map(str, range(len(problem.consumers)))))
-        self.problem = quotient(numbered, joined)
-        kept = [int(name) for name in self.problem.tensor_names]
-        self.near, self.far = hierarchy.seconds(False)[kept], hierarchy.seconds(True)[kept]
-        self.hierarchy, self.best, self.progress = hierarchy, start, progress
-        self.deadline = now() + seconds
+    def __init__(self, problem: Problem, joined: Groups, rules: _Rules, readers: Ints, start: GroupPlan) -> None:
+        """``readers[H]``: how many stages each tensor is sent to."""
+        self.whole, self.joined, self.rules, self.best = problem, joined, rules, start
+        hierarchy = rules.hierarchy
+        # Tensors are named by their numbers, so that those that are left can be told.
+        names = tuple(map(str, range(len(problem.consumers))))
+        self.problem = quotient(replace(problem, tensor_names=names, transfer=hierarchy.seconds(False)[None]), joined)
+        tensors = [int(name) for name in self.problem.tensor_names]
+        # Seconds to receive and to send each tensor, inside a group and between groups.
+        times: tuple[Ints | int, ...] = (1, 1, readers, readers)
+        self.seconds = [
+            hierarchy.seconds(outer, count)[tensors] for outer, count in zip((False, True, False, True), times, strict=True)
+        ]
         # No stage is empty, so more groups, or devices in a group, than these are never used.
-        self.replicas = min(replicas, hierarchy.size)
-        self.groups = min(groups, len(joined))
+        self.replicas = min(rules.replicas, hierarchy.size)
+        self.groups = min(rules.groups, len(joined))
         self.size = min(hierarchy.size, len(joined) * self.replicas)
         self.tests = 0
 
@@ -180,31 +239,33 @@ class _Search:
     def _tight(self) -> bool:
         return self.best.value <= self.best.bound * (1 + TIGHT) or self.best.value == self.best.bound == 0
 
-    def _left(self) -> float:
-        return self.deadline - now()
-
-    def _keep_on(self, part: float | None) -> bool:
-        self.progress("partition: groups", part)
-        return self._left() > 0 and self.tests <= MOST_TESTS
+    def keep_on(self, part: float | None) -> bool:
+        self.rules.progress("partition: groups", part)
+        return now() < self.rules.ends and self.tests <= MOST_TESTS
 
     def _raise(self, bound: float, reason: str) -> None:
-        if bound > self.best.bound:
+        if bound > self.best.bound and self.rules.order is None:
             self.best = replace(self.best, bound=min(bound, self.best.value), reason=reason)
 
+    def _family(self, tables: Tables, trial: float) -> Family | None:
+        if self.rules.order is not None:
+            return prefixes(tables, self.rules.order, trial)
+        visits = min(5_000_000, int(max(self.rules.ends - now(), 0.1) * 500_000))
+        return lattice(tables, trial, max_visits=visits, max_words=MOST_WORDS)
+
     def _at(self, trial: float) -> bool:
-        """Plans of value at most ``trial``; False where the budget is spent."""
+        """Plans of value at most ``trial``; False where the budget is spent or nothing is left to look for."""
         narrowed = within(self.problem, trial * self.replicas)
         tables = Tables(wide := replicate(narrowed, self.replicas) if self.replicas > 1 else narrowed, prices(wide))
-        visits = min(5_000_000, int(max(self._left(), 0.1) * 500_000))
-        family = lattice(tables, trial, max_visits=visits, max_words=MOST_WORDS)
-        if family is None or not self._keep_on(None):
+        family = self._family(tables, trial)
+        if family is None or not self.keep_on(None):
             return False
         states = self.groups * self.size + 1
         self.best = replace(self.best, ideals=max(self.best.ideals, family.size))
         if 2 * family.size * states > MOST_WORDS:
             return False
         level = _Level(self, tables, family, trial)
-        if not level.price() or len(level.pairs.before) * states * self.replicas > MOST_STEPS or not self._keep_on(0.2):
+        if not level.price() or len(level.pairs.before) * states * self.replicas > MOST_STEPS or not self.keep_on(0.2):
             return False
         self.best = replace(self.best, pairs=max(self.best.pairs, len(level.pairs.before)))
         relaxed = level.sweep(states)
@@ -213,19 +274,19 @@ class _Search:
         self._raise(least, "dynamic programme over ideals: groups pay the outer price where they begin and end")
         if relaxed > trial or self._tight():
             return True
-        found = level.exact()
-        if found is None:
+        best = level.exact()
+        if best is None:
             return False
-        stages, value = found
+        stages, value = best
         if stages is None:
             self._raise(trial * (1 - TIGHT / 2), "dynamic programme over ideals and groups: nothing is better by more")
             return True
         stages = tuple(replace(s, nodes=tuple(sorted(v for g in s.nodes for v in self.joined[g]))) for s in stages)
-        true = group_value(self.whole, self.hierarchy, stages)
+        true = group_value(self.whole, self.rules.hierarchy, stages)
         if true < self.best.value:
             self.best = replace(self.best, stages=stages, value=true)
         self._raise(min(value * (1 - TIGHT / 2), true), "dynamic programme over ideals and groups")
-        return True
+        return self.rules.order is None
 
 
 class _Level:
@@ -233,9 +294,11 @@ class _Level:
 
     def __init__(self, search: _Search, tables: Tables, family: Family, trial: float) -> None:
         self.search, self.tables, self.family, self.trial = search, tables, family, trial
-        problem, size = tables.problem, search.size
+        problem, size, live = tables.problem, search.size, tables.problem.live
         # Where numbers that mean never were cut down, the outer price only has to stay over the trial value.
-        near = np.minimum(search.near, problem.transfer[0])
+        most = FAR * trial * search.replicas if trial > 0 else np.inf
+        near_in, far_in, near_out, far_out = (np.minimum(seconds, most) for seconds in search.seconds)
+        beside = int(tables.shared_bytes.sum()) + int(live.max(initial=0))
         self.ideals = kernels.Ideals(
             mode=COMM.index(problem.comm),
             bits=family.bits,
@@ -246,9 +309,13 @@ class _Level:
             cut=family.cut,
             pin_ptr=tables.pin_ptr,
             pin=tables.pin,
-            near=near,
-            far=np.minimum(search.far, np.maximum(near, FAR * trial * search.replicas)),
+            near_in=near_in,
+            far_in=far_in,
+            near_out=near_out,
+            far_out=far_out,
             buffers=tables.tensor_bytes,
+            forced=tables.forced,
+            beside=Held(tables.shared_ptr, tables.shared, tables.shared_bytes, live, beside),
         )
         before = np.empty(MOST_PAIRS, np.int32)
         self.pairs = kernels.Pairs(np.zeros(family.size + 1, np.int64), before, np.empty((len(before), kernels.AMOUNTS)))
@@ -272,19 +339,24 @@ class _Level:
             )
             self.search.tests += int(tests)
             did("tested", int(tests))
-            if filled < 0 or not self.search._keep_on(0.2 * ideal / family.size):
+            if filled < 0 or not self.search.keep_on(0.2 * ideal / family.size):
                 return False
         self.pairs = kernels.Pairs(self.pairs.ends, self.pairs.before[:filled], self.pairs.amounts[:filled])
         return True
 
     def sweep(self, states: int) -> float:
         """The relaxed optimum, inf over the trial value."""
-        value = np.empty((2, self.family.size, states))
+        search, full = self.search, self.search.rules.order is not None
+        count = search.problem.stages if full else None
+        value = np.full((2, self.family.size, states), np.inf)
+        value[0, 0, 0] = value[1, -1, :] = 0.0
+        if count is not None:
+            value[1, -1, :count], value[1, -1, count + 1 :] = np.inf, np.inf
         most = self.trial * (1 + TIGHT / 4)
-        kernels.sweep(self.ideals.mode, self.search.size, self.search.replicas, most, self.pairs, value)
+        kernels.sweep(self.ideals.mode, search.size, full, search.replicas, most, self.pairs, value)
         did("tested", 2 * len(self.pairs.before) * states)
         self.forward, self.backward = value
-        return float(self.forward[-1].min())
+        return float(self.forward[-1].min() if count is None else self.forward[-1, count])
 
     def exact(self) -> tuple[tuple[GroupStage, ...] | None, float] | None:
         """The best plan at most the trial value and that value (None without one); None where the budget is spent."""
@@ -293,30 +365,31 @@ class _Level:
         reached = np.full((search.groups + 1, count), np.inf)
         came = np.full((search.groups + 1, count), -1, np.int64)
         reached[0, 0] = 0.0
-        known: dict[tuple[int, int], float] = {}
+        costs: dict[tuple[int, int], float] = {}  # of a group by the ideals where it begins and ends
         most = self.trial * (1 + TIGHT / 4)
         for group in range(search.groups):
-            ahead = self.backward[:, (group + 1) * size]
+            ahead = self.backward[:, (group + 1) * size].copy()
+            ahead[last] = 0.0
             for begin in np.flatnonzero(np.maximum(reached[group], self.backward[:, group * size]) <= most).tolist():
                 if begin == last:
                     continue
-                self._group(begin, -1, most)
+                self._group(group, begin, -1, most)
                 least = np.maximum(np.maximum(self.group.closed, ahead), reached[group, begin])
                 least[: begin + 1] = np.inf
                 for end in np.flatnonzero((least <= most) & (least < reached[group + 1])).tolist():
-                    if (begin, end) not in known:
+                    if (begin, end) not in costs:
                         # Nothing is read after the last ideal, so its cost is exact already.
-                        known[begin, end] = float(self.group.closed[end]) if end == last else np.inf
+                        costs[begin, end] = float(self.group.closed[end]) if end == last else np.inf
                         if end != last:
-                            kept = self.group.closed.copy()
-                            known[begin, end] = self._group(begin, end, most)
-                            self.group.closed[:] = kept
-                    worst = max(reached[group, begin], known[begin, end])
+                            closed = self.group.closed.copy()
+                            costs[begin, end] = self._group(group, begin, end, most)
+                            self.group.closed[:] = closed
+                    worst = max(reached[group, begin], costs[begin, end])
                     if worst <= most and worst < reached[group + 1, end]:
                         reached[group + 1, end], came[group + 1, end] = worst, begin
                         if end == last:
                             most = min(most, worst)
-                if not search._keep_on(0.2 + 0.8 * (group + begin / count) / search.groups):
+                if not search.keep_on(0.2 + 0.8 * (group + begin / count) / search.groups):
                     return None
         value = float(reached[:, last].min())
         if not np.isfinite(value):
@@ -330,10 +403,21 @@ class _Level:
             group, end = group - 1, begin
         return tuple(sorted(stages, key=lambda stage: stage.first)), value
 
-    def _group(self, begin: int, end: int, most: float) -> float:
+    def _devices(self, group: int) -> tuple[int, int, int]:
+        """The most devices that a group may use, the fewest, and the fewest where it ends the plan."""
+        size, count = self.search.size, self.search.problem.stages
+        if self.search.rules.order is None:
+            return size, 1, 1
+        if count is None:
+            return size, size, 1
+        left = count - group * size
+        return min(size, left), size, left
+
+    def _group(self, group: int, begin: int, end: int, most: float) -> float:
         """Fills the closed costs of a group; the exact one where its ``end`` is given."""
+        size, fewest, fewest_last = self._devices(group)
         reached, met = kernels.group_programme(
-            begin, end, self.search.size, self.search.replicas, most, self.ideals, self.pairs, self.group
+            begin, end, size, fewest, fewest_last, self.search.replicas, most, self.ideals, self.pairs, self.group
         )
         closed = self.group.closed
         closed[:begin] = np.inf
@@ -344,20 +428,22 @@ class _Level:
 
     def _stages(self, group: int, begin: int, end: int, most: float) -> list[GroupStage]:
         """The stages of one group between two ideals, fewest devices first."""
-        self._group(begin, end, most)
-        devices = int(self.group.value[:, end].argmin())
-        found: list[tuple[int, tuple[int, ...]]] = []
+        self._group(group, begin, end, most)
+        size, *fewest = self._devices(group)
+        least = fewest[end == self.family.size - 1]
+        devices = least + int(self.group.value[least : size + 1, end].argmin())
+        backward: list[tuple[int, tuple[int, ...]]] = []
         here = end
         while here != begin:
             pair, replicas = int(self.group.pair_of[devices, here]), int(self.group.with_replicas[devices, here])
             before = int(self.pairs.before[pair])
-            found.append((replicas, members(self.tables, self.family.bits[here] & ~self.family.bits[before])))
+            backward.append((replicas, members(self.tables, self.family.bits[here] & ~self.family.bits[before])))
             here, devices = before, devices - replicas
-        stages, first = [], group * self.search.hierarchy.size
-        for replicas, nodes in reversed(found):
+        stages, first = [], group * self.search.rules.hierarchy.size
+        for replicas, nodes in reversed(backward):
             stages.append(GroupStage(first, replicas, nodes))
             first += replicas
         return stages
 
 
-__all__ = ["GroupPlan", "GroupStage", "group_parts", "group_value", "packed", "solve_groups", "supported"]
+__all__ = ["GroupPlan", "GroupStage", "Hierarchy", "best_along", "group_parts", "group_value", "packed", "solve_groups"]

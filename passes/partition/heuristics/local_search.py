@@ -1,10 +1,10 @@
-"""Local search over any assignment of nodes to devices: annealing with restarts, the same plan for the same seed.
+"""Local search over any assignment of nodes to devices: annealing with restarts, the same plan each time.
 
 No contiguity is asked (``assignment`` says what such a plan is). Each restart has a trial value a little below the best known
-and anneals what the loads have above it (``anneal_kernels``); a plan within the trial lowers it, and the restart goes on. It
-begins from the plans that are given, then from random ones and from the best so far. Its work is counted in proposals, so
-the result does not depend on the machine unless the time runs out; time, and whether to go on, are looked at between
-slices of a fraction of a second. There is no bound: this is a baseline, and what the mixed-integer programme starts from.
+and anneals what the loads have above it (``anneal_kernels``); a plan within the trial lowers it, and the restart goes on.
+Restarts begin from random plans and from the best so far, in turn. The work is counted in proposals, so the result does not
+depend on the machine unless the time runs out; time, and whether to go on, are looked at between slices of a fraction of a
+second. There is no bound: this is a baseline, and what the mixed-integer programme starts from.
 """
 
 from __future__ import annotations
@@ -44,7 +44,6 @@ class Search:
     restarts: int = 12
     proposals: int = 400_000
     seconds: float = 10.0
-    seed: int = 1
 
 
 def plain_search(problem: Problem, seconds: float) -> Search:
@@ -63,7 +62,6 @@ class Sides:
 
 def local_search(
     problem: Problem,
-    starts: Sequence[Sequence[int]] = (),
     search: Search | None = None,
     *,
     enough: float = 0.0,
@@ -71,26 +69,17 @@ def local_search(
     keep_on: Callable[[Assignment | None], bool] = lambda best: True,
 ) -> Assignment | None:
     """The best assignment found, None when none satisfied every constraint. Stops early at a value of ``enough``, or when
-    ``keep_on``, told the best so far after each slice, says so.
-
-    ``starts``: assignments to begin from, feasible or not; the restarts after them alternate between random assignments and
-    the best so far."""
+    ``keep_on``, told the best so far after each slice, says so."""
     search = search or Search()
     runs = _Runs(problem, sides)
     if runs.impossible:
         return None
     ends = now() + search.seconds
-    rng = random.Random(search.seed)
-    for number in range(max(search.restarts, len(starts))):
-        if number < len(starts):
-            start = np.array(starts[number], np.int64)
-        elif runs.best is not None and number % 2:
-            start = np.array(runs.best, np.int64)
-        else:
-            start = runs.random(rng)
+    rng = random.Random(1)
+    for number in range(search.restarts):
+        state = np.array(runs.best, np.int64) if runs.best is not None and number % 2 else runs.random(rng)
         hot, cold, below = SCHEDULES[number % len(SCHEDULES)]
         left = search.proposals
-        state = runs.allowed(start)
         while left > 0:
             steps = min(runs.slice, left)
             done, then = 1 - left / search.proposals, 1 - (left - steps) / search.proposals
@@ -164,10 +153,6 @@ class _Runs:
             assigned.append(device)
         return np.array(assigned, np.int64)
 
-    def allowed(self, start: Ints) -> Ints:
-        """The start, with nodes that lie where they cannot run on the first device that runs them."""
-        return np.array([d if d in c else c[0] for d, c in zip(start.tolist(), self.choices, strict=True)], np.int64)
-
     def anneal(self, state: Ints, steps: int, below: float, heat: tuple[float, float], seed: int) -> int:
         """One slice from ``state``, which it changes, with the trial value ``below`` the best; returns the proposals made."""
         from passes.partition.heuristics.anneal_kernels import anneal
@@ -203,20 +188,6 @@ def sided_value(problem: Problem, stages: Stages, sides: Sides | None = None) ->
     return total
 
 
-def assignment_of(problem: Problem, stages: Stages) -> Assignment:
-    """The stages on the devices of their kinds, in order. Raises ValueError where a kind has too few devices."""
-    free = [list(range(kind.count)) for kind in problem.kinds]
-    first = np.cumsum([0, *(kind.count for kind in problem.kinds)])
-    assignment = [-1] * problem.size
-    for kind, nodes in stages:
-        if not free[kind]:
-            raise ValueError(f"more stages than devices of kind {problem.kinds[kind].type}")
-        device = int(first[kind]) + free[kind].pop(0)
-        for v in nodes:
-            assignment[v] = device
-    return tuple(assignment)
-
-
 def pins_of(problem: Problem, h: int) -> tuple[int, ...]:
     """Maker and readers of a tensor, the maker first, each once."""
     maker = int(problem.producer[h])
@@ -227,7 +198,6 @@ __all__ = [
     "Assignment",
     "Search",
     "Sides",
-    "assignment_of",
     "kind_of",
     "local_search",
     "pins_of",

@@ -1,7 +1,8 @@
 """From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs.
 
 A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
-of a stage (``passes.model.stages.problem``): weights, workspace (exactly, where ``liveness`` is given), buffers.
+of a stage (``passes.model.stages.problem``): of a workload what its nodes state, of a model weights, workspace (exactly, by
+``liveness``) and buffers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def latency_problem(
     liveness: Liveness | None = None,
 ) -> BuiltLatency:
     """The latency problem of the same nodes and devices. ``free_transfers``: by kind; ``colours``: nodes that share a device;
-    ``pieces``: most per accelerator; ``liveness``: what is alive in a piece, where the problem's ``live`` is an estimate.
+    ``pieces``: most per accelerator; ``liveness``: what is alive in a piece of a model; a workload has none.
     Raises ValueError for more than one kind of CPU, and for cuts or stages prescribed."""
     if problem.forced or problem.stages is not None:
         raise ValueError("cuts and numbers of stages are demanded of pipelines, not of a single sample")
@@ -48,14 +49,16 @@ def latency_problem(
         if len(readers) == 1:
             size[readers[0]] += weight
     shared = [w for w, readers in enumerate(problem.weight_readers) if len(readers) > 1]
-    programs = Programs(
-        live=problem.live,
-        received=slots("sum") * problem.tensor_bytes,
-        weight_bytes=problem.weight_bytes[shared],
-        weight_readers=tuple(problem.weight_readers[w] for w in shared),
-        liveness=liveness,
+    programs = (
+        None
+        if liveness is None
+        else Programs(
+            received=slots("sum") * problem.tensor_bytes,
+            weight_bytes=problem.weight_bytes[shared],
+            weight_readers=tuple(problem.weight_readers[w] for w in shared),
+            liveness=liveness,
+        )
     )
-    plain = not shared and not programs.live.any() and not programs.received.any()
     kinds = [problem.kinds[k] for k in rest]
     limited = any(kind.memory is not None for kind in kinds)
     latency = LatencyProblem(
@@ -69,7 +72,7 @@ def latency_problem(
         transfer=np.ascontiguousarray(problem.transfer[rest]),
         colours=colours,
         pieces=pieces,
-        programs=programs if limited and not plain else None,
+        programs=programs if limited else None,
     )
     latency.check()
     return BuiltLatency(latency, tuple(rest), cpus[0] if cpus else None)

@@ -15,23 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.stages.arrays import csr
-from passes.model.stages.problem import Floats, Ints
+from passes.model.stages.arrays import csr, grouped
 from passes.model.work import did
 from passes.partition.latency import kernels, label_kernels
+from passes.partition.latency.bounds import fastest, longest_to
 from passes.partition.latency.liveness import Liveness
-from passes.partition.latency.problem import Piece
+from passes.partition.latency.problem import Piece, Programs
 from passes.partition.latency.reduce import Free, Reduced, expanded
 
 HUGE = 1 << 62
 """Stands for no memory limit."""
 WORK = 200_000
 """Steps of a kernel between two looks at the work done: some tenths of a second."""
-RATES = 4
-"""Rates of tolls on memory; see ``kernels.toll``."""
-PRICE_STEPS = 100_000_000
-"""Steps that looking for tolls may take: tens of seconds."""
-MOST_STATES = 4096
+MOST_STATES = 16384
 """Vectors of pieces used beyond which kinds of accelerators are too many."""
 UNIT = 2.0**-53
 """Relative rounding of a sum."""
@@ -67,57 +63,28 @@ def _rows(sets: Sequence[Iterable[int]], n: int) -> Any:
 
 def _attended(free: Free) -> bool:
     """Whether it may cost something although memory does not overflow."""
-    return not all(free.inside) or (len(free.groups) > 1 and not free.sink)
-
-
-def _longest(reduced: Reduced) -> float:
-    """No plan takes longer: every node alone, every tensor sent, and received by every reader."""
-    times = np.vstack([reduced.seconds, reduced.cpu[None, :]])
-    total = float(np.where(np.isfinite(times), times, 0.0).max(axis=0).sum())
-    for h, readers in enumerate(reduced.consumers):
-        total += float(reduced.transfer[:, h].max(initial=0.0)) * (1 + len(readers))
-    total += sum(float(free.transfer.max(initial=0.0)) * (1 + len(free.groups)) for free in reduced.free)
-    return 1.001 * total
-
-
-def _early(reduced: Reduced, makers: Sequence[Iterable[int]]) -> Floats:
-    """When each group can be ready at the earliest: the longest path to it, each on its fastest device, less a rounding."""
-    own = np.minimum(reduced.cpu, reduced.seconds.min(axis=0, initial=math.inf))
-    end = np.where(np.isfinite(own), own, 0.0)
-    for v, before in enumerate(makers):
-        end[v] += max((end[u] for u in before), default=0.0)
-    result: Floats = end * (1 - 1e-12)
-    return result
+    return not all(free.inside) or len(free.groups) > 1
 
 
 def graph_of(reduced: Reduced) -> kernels.Graph:
     """The arrays of a reduced problem."""
     n = len(reduced.groups)
-    made: list[list[int]] = [[] for _ in range(n)]
-    makers: list[set[int]] = [set() for _ in range(n)]
-    follow: list[set[int]] = [set() for _ in range(n)]
-    for h, (u, readers) in enumerate(zip(reduced.producer, reduced.consumers, strict=True)):
-        made[u].append(h)
-        follow[u].update(readers)
-        for v in readers:
-            makers[v].add(u)
-    before = [set(found) for found in makers]
+    made_ptr, made = grouped(np.array(reduced.producer, np.int64), np.arange(len(reduced.producer)), n)
+    before = [set(found) for found in reduced.makers]
     for u, v in reduced.after:
         before[v].add(u)
-    made_ptr, made_flat = csr(made)
-    maker_ptr, maker_flat = csr([sorted(found) for found in makers])
+    maker_ptr, maker_flat = csr([sorted(found) for found in reduced.makers])
     kinds = len(reduced.kinds)
     # What may cost something in any piece comes first; the rest only when memory overflows.
     free = sorted(reduced.free, key=lambda f: (not _attended(f), f.node))
     transfer = np.array([f.transfer for f in free], dtype=np.float64).reshape(len(free), kinds).T.copy()
     size = np.array([f.size for f in free], np.float64)
     rate = transfer / np.maximum(size, 1e-9)
-    live, weights, weight_bytes = _programs(reduced)
     return kernels.Graph(
         before=_rows(before, n),
-        follow=_rows(follow, n),
+        follow=_rows(reduced.following, n),
         made_ptr=made_ptr,
-        made=made_flat,
+        made=made,
         readers=_rows(reduced.consumers, n),
         transfer=reduced.transfer,
         maker_ptr=maker_ptr,
@@ -129,35 +96,31 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         limit=np.array([HUGE if kind.memory is None else kind.memory for kind in reduced.kinds], np.int64),
         colours=_rows(reduced.colours, n),
         free_groups=_rows([f.groups for f in free], n),
-        free_sink=np.array([f.sink for f in free], np.bool_),
         free_transfer=transfer,
         free_size=size,
         free_inside=np.array([f.inside for f in free], np.bool_).reshape(len(free), kinds).T.copy(),
         evict=np.argsort(rate, axis=1, kind="stable").astype(np.int64),
-        early=_early(reduced, makers),
+        # The longest path to each group, each on its fastest device, less a rounding.
+        early=longest_to(np.where(np.isfinite(own := fastest(reduced)), own, 0.0), reduced.makers) * (1 - 1e-12),
         several=sum(_attended(f) for f in free),
         whole=reduced.pieces == 1,
         programs=reduced.problem.programs is not None,
-        live=live,
-        heavy=np.argsort(-live, kind="stable"),
         received=reduced.received,
-        weights=_rows(weights, n),
-        weight_bytes=weight_bytes,
-        **_ops(reduced),
+        **_programs(reduced),
     )
 
 
-def _ops(reduced: Reduced) -> dict[str, Any]:
-    """The fields of ``Graph`` that tell what is alive; no ops where nobody told."""
-    programs = reduced.problem.programs
-    own = None if programs is None else programs.liveness
+def _programs(reduced: Reduced) -> dict[str, Any]:
+    """The fields of ``Graph`` that tell which weights groups share and what is alive; no ops where bytes are sums."""
     nothing = np.zeros(0, np.int64)
-    if own is None:
-        own = Liveness(nothing, nothing, (), (), nothing, ())
+    programs = reduced.problem.programs or Programs(nothing, nothing, (), Liveness(nothing, nothing, (), (), nothing, ()))
+    own = programs.liveness
     label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
     made_ptr, made = csr(own.made)
     read_ptr, read = csr(own.read)
     return {
+        "weights": _rows([{label[v] for v in found if v in label} for found in programs.weight_readers], len(reduced.groups)),
+        "weight_bytes": programs.weight_bytes,
         "ops": np.array([label.get(v, -1) for v in own.node.tolist()], np.int64),
         "inner": own.inner,
         "op_made_ptr": made_ptr,
@@ -170,39 +133,32 @@ def _ops(reduced: Reduced) -> dict[str, Any]:
     }
 
 
-def _programs(reduced: Reduced) -> tuple[Ints, list[set[int]], Ints]:
-    """The largest bytes alive of each group, and the groups that read each weight and its bytes."""
-    own = reduced.problem.programs
-    if own is None:
-        return np.zeros(len(reduced.groups), np.int64), [], np.zeros(0, np.int64)
-    label = {v: g for g, nodes in enumerate(reduced.groups) for v in nodes}
-    readers = [{label[v] for v in found if v in label} for found in own.weight_readers]
-    live = [max((int(own.live[v]) for v in nodes), default=0) for nodes in reduced.groups]
-    return np.array(live, np.int64), readers, own.weight_bytes
+def _room(reduced: Reduced) -> list[int]:
+    """Numbers of pieces that may be left, of each kind; more pieces than nodes are never used. Raises TooManyKindsError."""
+    room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
+    if math.prod(room) > MOST_STATES:
+        raise TooManyKindsError(
+            f"latency: {len(room)} kinds of accelerators with {math.prod(room)} combinations of pieces left, of at most "
+            f"{MOST_STATES}"
+        )
+    return room
 
 
 class Engine:
     """See the module."""
 
-    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice) -> None:
+    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice, memory: float = math.inf) -> None:
         self.reduced = reduced
         self.graph = graph
         self.lattice = lattice
-        # More pieces than nodes are never used.
-        room = [min(kind.count * reduced.pieces, len(reduced.groups)) + 1 for kind in reduced.kinds]
-        if math.prod(room) > MOST_STATES:
-            raise TooManyKindsError(
-                f"latency: {len(room)} kinds of accelerators with {math.prod(room)} combinations of pieces left, of at most "
-                f"{MOST_STATES}"
-            )
+        self.memory = memory
+        room = _room(reduced)
         self.stride = np.cumprod([1, *room]).astype(np.int64)
         self.states = int(self.stride[-1])
         width = np.diff(lattice.front_ptr) + 1
         self.start = np.concatenate([[0], np.cumsum(width * self.states)]).astype(np.int64)
         self.width = int(width.max())
-        self.tail = np.full(int(self.start[-1]), math.inf)
-        self.priced, self.rate = np.empty(0), np.zeros((len(reduced.kinds), RATES))
-        self.longest = _longest(reduced)
+        self.tail = np.empty(0)  # until ``bound`` fills it
         # A piece takes the difference of two sums over ideals, each off by a rounding for every group.
         largest, groups = float(lattice.seconds.max(initial=0.0)), len(reduced.groups)
         self.rounding = 2 * UNIT * groups * largest * min(groups, sum(count - 1 for count in room))
@@ -210,9 +166,9 @@ class Engine:
         self.steps = 0
 
     @staticmethod
-    def open(reduced: Reduced, *, most: int, band: int | None = None) -> Engine | None:
+    def open(reduced: Reduced, *, most: int, band: int | None = None, memory: float = math.inf) -> Engine | None:
         """The engine over every ideal, or over a ``band`` of them (``kernels.enumerate_ideals``); none when they are more than
-        ``most``."""
+        ``most``, or their tails more than ``memory`` bytes."""
         graph = graph_of(reduced)
         n = len(reduced.groups)
         count, bits, cover_ptr, cover_node, cover_to = kernels.enumerate_ideals(graph.before, n if band is None else band, most)
@@ -225,6 +181,8 @@ class Engine:
             attributed[source.groups[-1]] += source.size
         values = np.column_stack([graph.seconds.T, graph.lacking.T, reduced.size, attributed]).astype(np.float64)
         total, front_ptr, front = kernels.sums(bits, graph.follow, np.ascontiguousarray(values))
+        if 8 * (len(front) + len(bits)) * math.prod(_room(reduced)) > memory:
+            return None
         lattice = kernels.Lattice(
             bits,
             cover_ptr,
@@ -237,71 +195,32 @@ class Engine:
             np.rint(total[:, 2 * kinds]).astype(np.int64),
             np.rint(total[:, 2 * kinds + 1]).astype(np.int64),
         )
-        return Engine(reduced, graph, lattice)
+        return Engine(reduced, graph, lattice, memory)
 
     @property
     def ideals(self) -> int:
         return len(self.lattice.bits)
 
+    @property
+    def entries(self) -> int:
+        """Tails: of each ideal, one per state and node of its frontier, and one."""
+        return int(self.start[-1])
+
     def bound(self, most: float, keep_on: KeepOn) -> float | None:
         """Fills the tails. The least latency along the family, or ``most`` when it is not below that, is at least what this
         returns; none when stopped."""
-        if not self._fill(self.tail, most, self.rate, 0.0, keep_on):
-            return None
-        root = float(self.tail[self.start[0] + self.states - 1])
-        if math.isfinite(root) and self.reduced.pieces > 1:
-            root = max(root, self._price(root, most, keep_on))
-        return min(root, most)
-
-    def _fill(self, tail: Floats, most: float, rate: Floats, stock: float, keep_on: KeepOn) -> bool:
-        """Fills ``tail`` with tolls of at most ``stock`` in all; false when stopped."""
+        self.tail = np.full(self.entries, math.inf)
         stamp = np.full(self.ideals, -1, np.int64)
         at = self.ideals - 1
         while at >= 0:
             at, done = kernels.tails(
-                self.graph, self.lattice, self.stride, most, rate, stock, self.start, tail, self.queue, stamp, at, WORK
+                self.graph, self.lattice, self.stride, most, self.start, self.tail, self.queue, stamp, at, WORK
             )
             self.steps += done
             did("step", int(done))
             if not keep_on(1 - (at + 1) / self.ideals):
-                return False
-        return True
-
-    def _price(self, root: float, most: float, keep_on: KeepOn) -> float:
-        """Looks for the tolls that give the best bound at the empty ideal, one rate after another, and keeps their tails for
-        the search. The bound is concave in the rates (but for rounding): steps up and down, doubled where one helps, halved
-        where none does; none at all where the least do not."""
-        limited = [t for t, kind in enumerate(self.reduced.kinds) if kind.memory is not None]
-        count = sum(self.reduced.kinds[t].count for t in limited)
-        best, base, tried = root, np.zeros(RATES), np.empty_like(self.tail)
-        large = root / max(count, 1)
-        step = least = large / 100
-        spent, began = self.steps, False
-        while limited and step >= least > 0 and self.steps - spent < PRICE_STEPS:
-            better = False
-            for m, sign in itertools.product(range(RATES), (1.0, -1.0)):
-                rates = base.copy()
-                rates[m] += sign * step
-                if rates[m] < 0:
-                    continue
-                rate = np.zeros((len(self.reduced.kinds), RATES))
-                rate[limited] = rates
-                stock = float(rates.sum() * count)
-                if not self._fill(tried, most, rate, stock, keep_on):
-                    return best
-                value = float(tried[self.start[0] + self.states - 1]) - stock
-                if math.isinf(value) or value >= most:  # every way takes longer than ``most``
-                    return most
-                if value > self.longest:  # and every way takes more memory than there is
-                    return math.inf
-                if value > best:
-                    best, base, better = value, rates, True
-                    self.priced, self.rate = tried.copy(), rate
-            if began:
-                step *= 2 if better else 0.5
-            else:
-                began, step, best, base = True, large if better else 0.0, root, np.zeros(RATES)
-        return best
+                return None
+        return min(float(self.tail[self.start[0] + self.states - 1]), most)
 
     def search(self, most: float, width: int, labels: int, keep_on: KeepOn) -> Pass:
         """Searches for an end before ``most`` with at most ``width`` labels per ideal, ``labels`` in all; after ``bound``."""
@@ -309,7 +228,7 @@ class Engine:
         stamp = np.full(self.ideals, -1, np.int64)
         slack = 1e-13 * most if math.isfinite(most) else 0.0
         at, dropped, steps, stopped = 0, math.inf, 0, False
-        tails = label_kernels.Tails(self.stride, self.start, self.tail, self.rate, self.priced)
+        tails = label_kernels.Tails(self.stride, self.start, self.tail)
         limits = label_kernels.Limits(most, slack, self.reduced.pieces, width)
         while at < self.ideals - 1:
             at, dropped, done = label_kernels.search(
@@ -363,7 +282,6 @@ class Engine:
             bytes=np.zeros((labels, devices), np.int64),
             free=np.zeros((labels, devices)),
             home=np.full((labels, colours), label_kernels.OPEN, np.int64),
-            paid=np.zeros((labels, devices)),
             order=np.tile(np.arange(devices), (labels, 1)),
             kind_of=np.array(kind_of, np.int64),
             counts=np.array([1, -1, 0], np.int64),

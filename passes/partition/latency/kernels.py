@@ -6,11 +6,8 @@ is what a beginning of a plan leaves: the ideal, the pieces that may still be us
 
 ``tails`` walks the ideals backward. The tail of a node u at the frontier of ideal I with pieces k is the least, over all ways
 to go on, of the time from when u is ready to the end: no way to go on ends before ready[u] + tail(u). Entry 0 of each ideal is
-the same for time 0, when the sample arrives. Taking the least for each u apart makes this a bound, not the truth.
-
-Accelerators that run several pieces share their memory among them, which states k do not know. So tails can be taken with a
-toll in seconds on each piece, for what it takes of its accelerator's memory (``toll``). Then no way to go on ends before
-ready[u] + tail(u) less the tolls that all accelerators together can still collect: a Lagrangian relaxation.
+the same for time 0, when the sample arrives. Taking the least for each u apart makes this a bound, not the truth; so does that
+accelerators which run several pieces share their memory among them, which states k do not know.
 """
 
 from __future__ import annotations
@@ -28,12 +25,12 @@ class Graph(NamedTuple):
     """Nodes [n], tensors [H], kinds [T], colours [C], free sources [F]; bit sets are rows of 64-bit words.
 
     ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
-    node reads, ``maker_ptr``; ``several``: the free sources and sinks before it may cost something even when memory does not
+    node reads, ``maker_ptr``; ``several``: the free sources before it may cost something even when memory does not
     overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan has a node ready before; ``whole``: a
-    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``live``, ``received`` and ``weights``
-    (readers; ``weight_bytes``) as in ``problem.Programs``, ``heavy`` the nodes by ``live``, the largest first. Or, where there
-    are ``ops`` (the node of each, -1 for none): ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``,
-    ``value_bytes``, ``argument`` as in ``Liveness``; ``left`` is room for a number per value, all 0."""
+    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``received`` and ``weights`` (readers;
+    ``weight_bytes``) as in ``problem.Programs``, and of its ``Liveness`` the ``ops`` (the node of each, -1 for none),
+    ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``, ``value_bytes``, ``argument``; ``left`` is room for a
+    number per value, all 0."""
 
     before: Any
     follow: Any
@@ -50,7 +47,6 @@ class Graph(NamedTuple):
     limit: Any
     colours: Any
     free_groups: Any
-    free_sink: Any
     free_transfer: Any
     free_size: Any
     free_inside: Any
@@ -59,8 +55,6 @@ class Graph(NamedTuple):
     several: int
     whole: bool
     programs: bool
-    live: Any
-    heavy: Any
     received: Any
     weights: Any
     weight_bytes: Any
@@ -332,20 +326,12 @@ def workspace(graph: Any, inner: Any, outer: Any) -> Any:
 
 @compiled
 def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
-    """Bytes of the piece i - j, free sources and sinks left out."""
+    """Bytes of the piece i - j, free sources left out."""
     total = lattice.size[i] - lattice.size[j]
     if not graph.programs:
         return total
     inner, outer = lattice.bits[j], lattice.bits[i]
-    if len(graph.ops):
-        total += workspace(graph, inner, outer)
-    for x in range(0 if len(graph.ops) else len(graph.heavy)):
-        v = graph.heavy[x]
-        if graph.live[v] == 0:
-            break
-        if ((outer[v >> 6] & ~inner[v >> 6]) >> np.uint64(v & 63)) & np.uint64(1):
-            total += graph.live[v]
-            break
+    total += workspace(graph, inner, outer)
     for w in range(len(graph.weight_bytes)):
         if meets(graph.weights[w], inner, outer):
             total += graph.weight_bytes[w]
@@ -382,7 +368,7 @@ def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
         if within(graph.free_groups[f], inner, outer):
             if not graph.free_inside[t, f]:
                 cost += graph.free_transfer[t, f]
-        elif not graph.free_sink[f] and meets(graph.free_groups[f], inner, outer):
+        elif meets(graph.free_groups[f], inner, outer):
             cost += graph.free_transfer[t, f]
     if lattice.size[i] - lattice.size[j] + lattice.free_size[i] - lattice.free_size[j] > limit:
         over = lattice.size[i] - lattice.size[j] - float(limit)
@@ -403,22 +389,6 @@ def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
 
 
 @compiled
-def toll(size: int, limit: int, rate: Any) -> Any:
-    """Seconds for a piece of ``size`` bytes on an accelerator of ``limit``: rate[0] for the part of the memory that it takes,
-    rate[k] for that part rounded down to k-ths by the dual feasible function u_k (Fekete and Schepers, 2001). The pieces of
-    one accelerator never sum to more than 1 under any of these, so it collects at most the sum of its rates."""
-    if limit <= 0 or size <= 0:
-        return 0.0
-    part = size / limit
-    total = rate[0] * part
-    for k in range(1, len(rate)):
-        if rate[k] > 0.0:
-            whole = (size * (k + 1)) // limit
-            total += rate[k] * (part if whole * limit == size * (k + 1) else whole / k)
-    return total
-
-
-@compiled
 def place(lattice: Any, i: int, u: int) -> Any:
     """Where node u stands in the frontier of ideal i, from 1; 0 when it is not there."""
     for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -433,8 +403,6 @@ def tails(
     lattice: Any,
     stride: Any,
     most: float,
-    rate: Any,
-    stock: float,
     start: Any,
     tail: Any,
     queue: Any,
@@ -443,8 +411,7 @@ def tails(
     work: int,
 ) -> Any:
     """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
-    steps are done. What takes more than ``most``, or with tolls more than ``most`` and the ``stock`` of all tolls, is left out.
-    Returns (the next ideal, -1 when done; steps)."""
+    steps are done. What takes more than ``most`` is left out. Returns (the next ideal, -1 when done; steps)."""
     kinds, last, done = len(graph.limit), len(lattice.bits) - 1, 0
     states = stride[kinds]
     new = np.empty(len(graph.cpu) + 1, np.int64)
@@ -505,12 +472,11 @@ def tails(
             for x in range(fresh):
                 soonest = max(soonest, tail[start[i] + (states - 1) * wide + new[x]])
             for t in range(kinds):
-                if lattice.seconds[i, t] - lattice.seconds[j, t] + soonest > most + stock:
+                if lattice.seconds[i, t] - lattice.seconds[j, t] + soonest > most:
                     continue
                 cost = price(graph, lattice, j, i, t, graph.limit[t])
                 if cost > most:
                     continue
-                extra = toll(bytes_of(graph, lattice, j, i), graph.limit[t], rate[t])
                 if not known:
                     known = True
                     for x in range(front):
@@ -524,7 +490,7 @@ def tails(
                 through = 0.0
                 for x in range(fresh):
                     through = max(through, tail[onward + new[x]])
-                if begins + cost + extra + through > most + stock:
+                if begins + cost + through > most:
                     continue
                 for k in range(states):
                     if digits(k, t, stride) == 0:
@@ -535,12 +501,12 @@ def tails(
                     through = 0.0
                     for x in range(fresh):
                         through = max(through, tail[onward + new[x]])
-                    through += cost + extra
-                    if through > most + stock:
+                    through += cost
+                    if through > most:
                         continue
-                    tail[base + k * step] = min(tail[base + k * step], max(tail[onward] + extra, through))
+                    tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
                     for x in range(front):
-                        value = tail[onward + stays[x]] + extra if stays[x] else 0.0
+                        value = tail[onward + stays[x]] if stays[x] else 0.0
                         if read[x]:
                             value = max(value, through)
                         at = base + k * step + 1 + x
@@ -562,7 +528,6 @@ __all__ = [
     "sums",
     "supersets",
     "tails",
-    "toll",
     "within",
     "workspace",
 ]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.model.kernels import compiled
-from passes.partition.latency.kernels import NEVER, bytes_of, digits, leaves, meets, place, price, supersets, toll
+from passes.partition.latency.kernels import NEVER, bytes_of, digits, leaves, meets, place, price, supersets
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
@@ -30,7 +30,7 @@ COUNT, SPARE, COMPARED = 0, 1, 2
 class Pool(NamedTuple):
     """Labels. ``ready[:, 0]``: the latest end of what nobody reads any more, then the frontier in its order; ``promise``: no
     plan that goes on from here ends before; ``device``: of the step that led here (CPU: -2); ``after``: the next label of the
-    ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free``, ``paid`` (tolls), ``order`` per accelerator
+    ideal, ``head`` the first, ``held`` their number. ``used``, ``bytes``, ``free``, ``order`` per accelerator
     and ``home`` per colour are empty when accelerators run one piece. ``kind_of``: of each accelerator; ``device`` numbers them
     as the label before has them."""
 
@@ -47,21 +47,17 @@ class Pool(NamedTuple):
     bytes: Any
     free: Any
     home: Any
-    paid: Any
     order: Any
     kind_of: Any
     counts: Any
 
 
 class Tails(NamedTuple):
-    """What is known of the way on: ``tail`` from where ``start`` and ``stride`` say (``kernels.tails``), and ``priced``, the
-    same with tolls at ``rate[T, M]``, where there are any."""
+    """What is known of the way on: ``tail`` from where ``start`` and ``stride`` say (``kernels.tails``)."""
 
     stride: Any
     start: Any
     tail: Any
-    rate: Any
-    priced: Any
 
 
 class Limits(NamedTuple):
@@ -161,38 +157,15 @@ def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -
 
 
 @compiled
-def collectable(graph: Any, pool: Any, x: int, rate: Any, pieces: int) -> Any:
-    """No way to go on from label x pays more tolls than this."""
-    total = 0.0
-    for d in range(pool.used.shape[1]):
-        left = pieces - pool.used[x, d]
-        if left == 0:
-            continue
-        t = pool.kind_of[d]
-        most = -pool.paid[x, d]
-        for m in range(rate.shape[1]):
-            most += rate[t, m]
-        if left == 1:
-            most = min(most, toll(graph.limit[t] - pool.bytes[x, d], graph.limit[t], rate[t]))
-        total += max(0.0, most)
-    return total
-
-
-@compiled
-def promise_of(graph: Any, lattice: Any, pool: Any, x: int, tails: Tails, pieces: int) -> Any:
+def promise_of(lattice: Any, pool: Any, x: int, tails: Tails) -> Any:
     """No plan that goes on from label x ends before this."""
-    _, start, tail, rate, priced = tails
+    _, start, tail = tails
     i = pool.ideal[x]
     wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
     onward = start[i] + pool.k[x] * wide
     best = max(pool.ready[x, 0], tail[onward])
     for y in range(1, wide):
         best = max(best, pool.ready[x, y] + tail[onward + y])
-    if len(priced):
-        least = priced[onward]
-        for y in range(1, wide):
-            least = max(least, pool.ready[x, y] + priced[onward + y])
-        best = max(best, least - collectable(graph, pool, x, rate, pieces))
     return best
 
 
@@ -213,7 +186,6 @@ def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i:
     pool.device[x] = device
     pool.k[x] = k
     for d in range(pool.used.shape[1]):
-        pool.paid[x, d] = pool.paid[parent, d]
         pool.order[x, d] = d
         pool.used[x, d] = pool.used[parent, d]
         pool.bytes[x, d] = pool.bytes[parent, d]
@@ -283,7 +255,6 @@ def swap(pool: Any, x: int, d: int) -> None:
     pool.used[x, d], pool.used[x, e] = pool.used[x, e], pool.used[x, d]
     pool.bytes[x, d], pool.bytes[x, e] = pool.bytes[x, e], pool.bytes[x, d]
     pool.free[x, d], pool.free[x, e] = pool.free[x, e], pool.free[x, d]
-    pool.paid[x, d], pool.paid[x, e] = pool.paid[x, e], pool.paid[x, d]
     pool.order[x, d], pool.order[x, e] = pool.order[x, e], pool.order[x, d]
     for c in range(pool.home.shape[1]):
         if pool.home[x, c] == d:
@@ -307,7 +278,7 @@ def search(
 ) -> Any:
     """Extends the labels of ideals from ``begin`` on, until about ``work`` steps are done. Labels that promise ``most`` or more
     are cut. Returns (the next ideal, the least promise dropped, steps)."""
-    stride, rate, most, pieces = tails.stride, tails.rate, limits.most, limits.pieces
+    stride, most, pieces = tails.stride, limits.most, limits.pieces
     kinds = len(graph.limit)
     last = len(lattice.bits) - 1
     done = 0
@@ -346,7 +317,6 @@ def search(
                             waits[needed] = y + 1
                             needed += 1
                 size: Any = np.int64(0) if single else bytes_of(graph, lattice, j, i)
-                tolled = toll(size, graph.limit[t], rate[t]) if size else 0.0
                 x = pool.head[j]
                 while x >= 0:
                     if not single and digits(pool.k[x], t, stride) == 0:
@@ -380,7 +350,6 @@ def search(
                             pool.used[z, d] += 1
                             pool.bytes[z, d] += size
                             pool.free[z, d] = end
-                            pool.paid[z, d] += tolled
                         lost = arrive(graph, lattice, pool, z, x, end, source, wide, tails, limits)
                         dropped = min(dropped, lost)
                     x = pool.after[x]
@@ -405,7 +374,7 @@ def arrive(
     if not fresh:
         pool.ready[z, 0] = max(pool.ready[z, 0], end)
     alive = settle(graph, lattice, pool, z, limits.pieces)
-    pool.promise[z] = promise_of(graph, lattice, pool, z, tails, limits.pieces)
+    pool.promise[z] = promise_of(lattice, pool, z, tails)
     if not alive or pool.promise[z] >= limits.most:
         give_back(pool, z)
         return NEVER

@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,15 +40,13 @@ from passes.partition.latency.liveness import Liveness
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """Bytes of a piece that are no sum over its nodes: the largest ``live[n]`` of its nodes or, where ``liveness`` tells, the
-    most that is alive at once; ``received[H]`` for each tensor that it receives; ``weight_bytes[W]`` once for each weight of
-    which it holds one of ``weight_readers``."""
+    """Bytes of a piece that are no sum over its nodes: by ``liveness`` the most that is alive at once; ``received[H]`` for each
+    tensor that it receives; ``weight_bytes[W]`` once for each weight of which it holds one of ``weight_readers``."""
 
-    live: Ints
     received: Ints
     weight_bytes: Ints
     weight_readers: tuple[tuple[int, ...], ...]
-    liveness: Liveness | None = None
+    liveness: Liveness
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +70,15 @@ class LatencyProblem:
     def nodes(self) -> int:
         return len(self.names)
 
+    @cached_property
+    def makers(self) -> tuple[tuple[int, ...], ...]:
+        """Of each node those whose tensors it reads, ascending."""
+        found: list[set[int]] = [set() for _ in range(self.nodes)]
+        for maker, readers in zip(self.producer.tolist(), self.consumers, strict=True):
+            for v in readers:
+                found[v].add(maker)
+        return tuple(tuple(sorted(own)) for own in found)
+
     @property
     def accelerators(self) -> int:
         return sum(kind.count for kind in self.kinds)
@@ -91,7 +99,7 @@ class LatencyProblem:
         if not np.isfinite(self.transfer).all() or (self.transfer < 0).any() or (self.size < 0).any():
             raise ValueError("transfers must be finite and >= 0, sizes >= 0")
         own = self.programs
-        if own is not None and any((bytes_ < 0).any() for bytes_ in (own.live, own.received, own.weight_bytes)):
+        if own is not None and any((bytes_ < 0).any() for bytes_ in (own.received, own.weight_bytes)):
             raise ValueError("bytes must be >= 0")
 
 
@@ -160,19 +168,14 @@ def piece_bytes(problem: LatencyProblem, nodes: Iterable[int]) -> int:
             total += int(own.received[h])
     for size, readers in zip(own.weight_bytes.tolist(), own.weight_readers, strict=True):
         total += 0 if inside.isdisjoint(readers) else size
-    if own.liveness is not None:
-        return total + own.liveness.workspace(inside)
-    return total + max((int(own.live[v]) for v in inside), default=0)
+    return total + own.liveness.workspace(inside)
 
 
 def schedule(problem: LatencyProblem, pieces: Sequence[Piece]) -> Schedule:
     """The plan whose pieces, in the order given, are all that accelerators do; every other node is on a CPU. Pieces of one
     accelerator run in that order. Raises ValueError where some piece would wait for itself."""
     home = {v: p for p, piece in enumerate(pieces) for v in piece.nodes}
-    made: list[list[int]] = [[] for _ in range(problem.nodes)]
-    for h, readers in enumerate(problem.consumers):
-        for v in readers:
-            made[v].append(int(problem.producer[h]))
+    makers = problem.makers
     ready = [-1.0] * problem.nodes
     times: list[PieceTimes | None] = [None] * len(pieces)
     free: dict[tuple[int, int], float] = {}
@@ -181,8 +184,8 @@ def schedule(problem: LatencyProblem, pieces: Sequence[Piece]) -> Schedule:
     while True:
         left = []
         for v in waiting:
-            if v not in home and all(ready[u] >= 0 for u in made[v]):
-                ready[v] = max((ready[u] for u in made[v]), default=0.0) + float(problem.cpu[v])
+            if v not in home and all(ready[u] >= 0 for u in makers[v]):
+                ready[v] = max((ready[u] for u in makers[v]), default=0.0) + float(problem.cpu[v])
             elif ready[v] < 0:
                 left.append(v)
         waiting = left
@@ -190,7 +193,7 @@ def schedule(problem: LatencyProblem, pieces: Sequence[Piece]) -> Schedule:
             break
         piece = pieces[upcoming]
         inside = set(piece.nodes)
-        outside = {u for v in piece.nodes for u in made[v]} - inside
+        outside = {u for v in piece.nodes for u in makers[v]} - inside
         if any(ready[u] < 0 for u in outside):
             raise ValueError(f"piece {upcoming} reads what is made after it")
         device = (piece.kind, piece.device)

@@ -7,14 +7,8 @@ piece sends it instead of receiving it, at the same price, and the other readers
 search but a choice within each piece: the bytes, or the transfer. What reads only free sources whose transfers cost nothing
 is as good as a source.
 
-*Free sinks.* Nobody reads v, it takes no time on a CPU or on any accelerator that runs it, reads one tensor and shares no
-colour. On a CPU it only makes the tensor be sent, which matters when the maker's piece has all other readers. Then
-it is the same choice: the bytes, or the transfer. ``Reduced.free`` lists both.
-
 Groups of nodes that some optimal plan keeps together:
 
-- *Sinks without bytes.* Nobody reads v, all it reads is made by u, it takes no time where u can run and has no bytes: v joins
-  u, whose output then need not be sent for v's sake.
 - *Sources of one colour with all their readers* (one reader, or q = 1): in the readers' piece no transfer is paid; on CPUs it
   takes no time. With q > 1 it must take none on accelerators either: it moves from an earlier piece to the reader's.
 - *One colour, one maker* (q = 1): all that v reads is made by u of its colour, and v takes no time on a CPU, or nobody else
@@ -30,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -40,12 +35,10 @@ from passes.partition.latency.problem import LatencyProblem, Piece
 
 @dataclass(frozen=True, eq=False)
 class Free:
-    """A free source or sink: ``node`` of the problem. A piece that holds all of ``groups`` takes in its bytes or pays
-    ``transfer[T]``. One that holds some of them pays too when it is a source (then they are its readers); for a ``sink`` (then
-    they are the maker and the other readers) the maker's does anyway. ``inside[T]``: an accelerator can hold it."""
+    """A free source: ``node`` of the problem. A piece that holds all of ``groups``, its readers, takes in its bytes or pays
+    ``transfer[T]``; one that holds some of them pays. ``inside[T]``: an accelerator can hold it."""
 
     node: int
-    sink: bool
     groups: tuple[int, ...]
     transfer: Floats
     inside: tuple[bool, ...]
@@ -69,6 +62,23 @@ class Reduced:
     free: tuple[Free, ...]
     colours: tuple[tuple[int, ...], ...]
     after: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def following(self) -> tuple[set[int], ...]:
+        """Groups that read any tensor of each."""
+        found: tuple[set[int], ...] = tuple(set() for _ in self.groups)
+        for u, readers in zip(self.producer, self.consumers, strict=True):
+            found[u].update(readers)
+        return found
+
+    @cached_property
+    def makers(self) -> tuple[set[int], ...]:
+        """Groups that make what each reads."""
+        found: tuple[set[int], ...] = tuple(set() for _ in self.groups)
+        for u, readers in enumerate(self.following):
+            for v in readers:
+                found[v].add(u)
+        return found
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
@@ -97,10 +107,7 @@ class _Merger:
                 self.made[int(problem.producer[h])].append(h)
                 for v in readers:
                     self.read[v].append(h)
-        limits = [kind.memory for kind in problem.kinds if kind.memory is not None]
-        self.binding = bool(limits) and int(problem.size.sum()) > min(limits)
         self.free: set[int] = set()
-        self.sinks: set[int] = set()
 
     def root(self, v: int) -> int:
         while self.parent[v] != v:
@@ -116,15 +123,9 @@ class _Merger:
         times = self.problem.seconds[:, v]
         return not times[np.isfinite(times)].any()
 
-    def runs_with(self, v: int, u: int) -> bool:
-        """Wherever u can run, v can as well."""
-        return not (np.isinf(self.problem.seconds[:, v]) & np.isfinite(self.problem.seconds[:, u])).any()
-
     def run(self) -> None:
         for v in range(self.problem.nodes):
             self._source(v)
-        for v in range(self.problem.nodes):
-            self._sink(v)
         if self.problem.pieces == 1:
             for v in range(self.problem.nodes):
                 self._follower(v)
@@ -150,18 +151,6 @@ class _Merger:
         makers = {int(self.problem.producer[h]) for h in self.read[v]}
         return makers.pop() if len(makers) == 1 else -1
 
-    def _sink(self, v: int) -> None:
-        u = self._maker(v)
-        if self.made[v] or u < 0 or u in self.free or v in self.free or self.parent[v] != v or self.root(u) == v:
-            return
-        if not self.idle(v) or not self.weightless(v):
-            return
-        light = not self.binding or self.problem.size[v] == 0
-        if light and self.colour[v] in (-1, self.colour[u]) and self.runs_with(v, u):
-            self.parent[v] = u
-        elif self.colour[v] < 0 and len(self.read[v]) == 1:
-            self.sinks.add(v)
-
     def _follower(self, v: int) -> None:
         u = self._maker(v)
         if u < 0 or u in self.free or self.colour[v] < 0 or self.colour[v] != self.colour[u]:
@@ -174,31 +163,35 @@ class _Merger:
             self.parent[v] = u
 
 
+def apart(problem: LatencyProblem) -> Reduced:
+    """The problem with every node a group of its own, nothing free."""
+    return grouped(problem, [(v,) for v in range(problem.nodes)], ())
+
+
 def reduced(problem: LatencyProblem) -> Reduced:
     """The problem in groups. Where pieces take bytes that are no sum over nodes, a group may be worth more apart: there are
     none."""
     if problem.programs is not None:
-        return grouped(problem, [(v,) for v in range(problem.nodes)], (), ())
+        return apart(problem)
     merger = _Merger(problem)
     merger.run()
     members: dict[int, list[int]] = {}
     for v in range(problem.nodes):
-        if v not in merger.free and v not in merger.sinks:
+        if v not in merger.free:
             members.setdefault(merger.root(v), []).append(v)
-    return grouped(problem, [tuple(members[r]) for r in sorted(members)], merger.free, merger.sinks)
+    return grouped(problem, [tuple(members[r]) for r in sorted(members)], merger.free)
 
 
 def grouped(
     problem: LatencyProblem,
     groups: Sequence[tuple[int, ...]],
     sources: Iterable[int],
-    sinks: Iterable[int],
     after: Sequence[tuple[int, int]] = (),
 ) -> Reduced:
-    """The problem whose nodes are ``groups``, less those that are in none. ``sources``, ``sinks``: to choose within pieces.
+    """The problem whose nodes are ``groups``, less those that are in none. ``sources``: to choose within pieces.
     ``after``: pairs of nodes in this order. A group takes the sum of its nodes' times. Raises ValueError for a cycle."""
     label = {v: g for g, nodes in enumerate(groups) for v in nodes}
-    sources, sinks = set(sources), set(sinks)
+    sources = set(sources)
     edges = [(label[u], label[v]) for u, v in after]
     for h, readers in enumerate(problem.consumers):
         maker = int(problem.producer[h])
@@ -213,18 +206,13 @@ def grouped(
     for h, readers in enumerate(problem.consumers):
         maker = int(problem.producer[h])
         held = {label[v] for v in readers if v in label}
-        choices = [(maker, False, held)] if maker in sources and held else []
-        if maker in label:
-            held.add(label[maker])
-            choices = [(v, True, held) for v in readers if v in sinks]
-            if len(held) > 1:
-                producer.append(label[maker])
-                consumers.append(tuple(sorted(held - {label[maker]})))
-                columns.append(h)
-        for node, sink, touched in choices:
-            inside = tuple(stated[:, node].tolist())
-            size = int(problem.size[node])
-            free.append(Free(node, sink, tuple(sorted(touched)), problem.transfer[:, h].copy(), inside, size))
+        if maker in sources and held:
+            inside, size = tuple(stated[:, maker].tolist()), int(problem.size[maker])
+            free.append(Free(maker, tuple(sorted(held)), problem.transfer[:, h].copy(), inside, size))
+        elif maker in label and held - {label[maker]}:
+            producer.append(label[maker])
+            consumers.append(tuple(sorted(held - {label[maker]})))
+            columns.append(h)
     colours = []
     for colour in problem.colours:
         found = tuple(sorted({label[v] for v in colour if v in label}))
@@ -293,7 +281,7 @@ def _topological(count: int, rank: Sequence[int], edges: Iterable[tuple[int, int
 
 
 def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]]) -> list[Piece]:
-    """The pieces (kind, device, groups) as nodes. Free sources and sinks join the piece that holds all their groups while its
+    """The pieces (kind, device, groups) as nodes. Free sources join the piece that holds all their readers while its
     accelerator has room, those that save the most seconds per byte first; those that save nothing stay on CPUs, where
     whatever else reads a source finds it."""
     found = [[v for g in groups for v in reduced.groups[g]] for _, _, groups in pieces]
@@ -323,4 +311,4 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
     return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
 
 
-__all__ = ["Free", "Reduced", "expanded", "grouped", "reduced", "renumbered", "restricted"]
+__all__ = ["Free", "Reduced", "apart", "expanded", "grouped", "reduced", "renumbered", "restricted"]

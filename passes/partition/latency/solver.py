@@ -5,8 +5,8 @@
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
 3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
    nodes left out (``bounds.kept``), as many kept as the lattice allows.
-4. What that leaves open on a small problem (which weights lie in memory; more kinds of accelerators than states can count) is
-   for the mixed-integer programme (``milp``).
+4. A gap that is left because bounds take a part of a free source (``reduce``) is closed without free sources, every node a
+   group of its own, where that lattice is small enough.
 
 Results do not depend on the clock unless the time limit ends the search.
 """
@@ -21,14 +21,13 @@ from functools import cache
 
 import numpy as np
 
-from passes.model.highs import PROVEN
 from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
 from passes.model.work import now
 from passes.partition.latency.bounds import critical_path, fastest, kept
-from passes.partition.latency.engine import Engine, Pass, TooManyKindsError
-from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, faults, schedule
-from passes.partition.latency.reduce import Reduced, reduced, renumbered, restricted
+from passes.partition.latency.engine import Engine, Pass
+from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
+from passes.partition.latency.reduce import Reduced, apart, reduced, renumbered, restricted
 from passes.partition.search.throughput import Statistics
 
 TIGHT = 1e-9
@@ -50,8 +49,6 @@ class Policy:
     """Ideals of a band, and of a relaxation, where the whole lattice is too large."""
     single_share: float = 0.25
     """Part of the time for the plan of one piece per accelerator, where several are allowed."""
-    places: int = 400
-    """Nodes times places for them, up to which a problem is small enough for the mixed-integer programme."""
 
 
 POLICY = Policy()
@@ -91,7 +88,7 @@ def solve_latency(
     progress: Progress = lambda label, fraction: None,
 ) -> LatencySolution:
     """Solves ``problem``; see the module. Raises ``TooManyKindsError`` for more kinds of accelerators than the search can
-    carry, where the problem is not small. A KeyboardInterrupt raised by ``progress`` ends the search with what is known so far
+    carry. A KeyboardInterrupt raised by ``progress`` ends the search with what is known so far
     when there is a plan."""
     progress("load the search", None)
     _load()
@@ -121,7 +118,6 @@ class _Search:
         self.reason = "no time was left for a bound"
         self.infeasible = self.interrupted = False
         self.proves = True
-        self.equal = TIGHT
         self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
@@ -129,8 +125,6 @@ class _Search:
         try:
             with interruptible():
                 self._run()
-                if not (self._tight() or self._late() or self.infeasible) and _programmable(self.problem):
-                    self._programme()
         except KeyboardInterrupt:
             if self.best is None:
                 raise
@@ -151,13 +145,13 @@ class _Search:
         small = reduced(self.problem)
         if not small.groups or self._tight():
             return
-        try:
-            if self.problem.pieces > 1:
-                self._accept_single()
-            self._lattice(small)
-        except TooManyKindsError:
-            if not _programmable(self.problem):
-                raise
+        if self.problem.pieces > 1:
+            self._accept_single()
+        self._lattice(small)
+        if small.free and not (self._tight() or self._late() or self.infeasible):
+            engine = self._open(apart(self.problem), POLICY.narrow, None)
+            if engine is not None:
+                self._exact(engine, "search without free sources")
 
     def _lattice(self, small: Reduced) -> None:
         """Plans and bounds by ideals."""
@@ -176,26 +170,6 @@ class _Search:
             return
         self._beyond(small)
 
-    def _programme(self) -> None:
-        """The mixed-integer programme of the problem as it is."""
-        from passes.partition.latency.milp import solve_latency_milp
-
-        def watch(value: float, bound: float) -> bool:
-            self.progress("mixed-integer programme", None)
-            return not self._late()
-
-        start = None if self.best is None else self.best.pieces
-        left = self.until - now()
-        found = solve_latency_milp(self.problem, start=start, below=self.value, seconds=left, watch=watch)
-        if found.status == "infeasible":
-            if self.best is None:
-                self._none("no sequence of pieces fits the memory of the accelerators")
-            return
-        if found.pieces is not None and not faults(self.problem, found.pieces):
-            self._accept(found.pieces)
-        self._lower(found.bound, "the mixed-integer programme")
-        self.equal = PROVEN  # its bounds are given less than the truth by nearly that
-
     def _accept_single(self) -> None:
         """The best plan of one piece per accelerator is one of several, and soon found."""
         single = replace(self.problem, pieces=1)
@@ -211,11 +185,9 @@ class _Search:
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
         """An engine for plans better than the best, if its tails fit the memory; none otherwise."""
-        engine = Engine.open(restricted(small, self._most()), most=most, band=band)
+        engine = Engine.open(restricted(small, self._most()), most=most, band=band, memory=self.budget.memory)
         if engine is not None:
             self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
-            if len(engine.tail) * 8 > self.budget.memory:
-                return None
         return engine
 
     def _along(self, small: Reduced, band: int, most: int) -> bool | None:
@@ -319,7 +291,8 @@ class _Search:
 
     def _room(self, engine: Engine) -> int:
         """Labels that there is memory for."""
-        return POLICY.label_bytes // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+        bytes_ = min(POLICY.label_bytes, self.budget.memory)
+        return bytes_ // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
 
     def _most(self) -> float:
         """Plans that end at this or later are of no interest."""
@@ -329,7 +302,7 @@ class _Search:
         return now() > self.until
 
     def _tight(self) -> bool:
-        return self.bound >= self.value * (1 - self.equal)
+        return self.bound >= self.value * (1 - TIGHT)
 
     def _keep_on(self, label: str) -> Callable[[float], bool]:
         def keep_on(part: float) -> bool:
@@ -360,12 +333,6 @@ class _Search:
             status = "optimal" if self._tight() else "feasible"
         bound = self.value if status == "optimal" else self.bound
         return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
-
-
-def _programmable(problem: LatencyProblem) -> bool:
-    """Whether the programme is small, and knows what a piece takes."""
-    known = problem.programs is None or problem.programs.liveness is None
-    return known and problem.nodes * (problem.accelerators * problem.pieces + 1) <= POLICY.places
 
 
 def _followed(small: Reduced, plan: Schedule) -> Reduced:

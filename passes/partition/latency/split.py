@@ -23,7 +23,7 @@ def solve_pieces(
     liveness: Liveness | None = None,
 ) -> PieceSolution:
     """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. ``liveness``: what is alive
-    in a piece; without it the problem's estimate. Raises TooManyKindsError, ValueError for demands that a single sample cannot
+    in a piece of a model. Raises TooManyKindsError, ValueError for demands that a single sample cannot
     meet."""
     built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
     limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +13,6 @@ from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
 from passes.model.work import did
-from passes.partition.heuristics.segments import segmented
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -70,7 +68,7 @@ def pipedream_objective(profile: Profile, machines: Machines) -> SearchObjective
     return _PipeDream(profile, machines)
 
 
-class _PipeDream:
+class _PipeDream(SearchObjective):
     """The objective as the search wants it. The label of a stage is its number of machines."""
 
     contracts = False
@@ -139,9 +137,8 @@ class _PipeDream:
                 bound = middle
         return bound
 
-    def segmented(self, groups: Groups) -> _PipeDream:
-        other = copy(self)
-        other.problem = segmented(self.problem, groups)
+    def segmented(self, groups: Groups, problem: Problem) -> _PipeDream:
+        other = super().segmented(groups, problem)
         other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
         return other
 
@@ -155,9 +152,6 @@ class _PipeDream:
         if moved is None:
             return bound
         return start_bound(tables, moved, self.machines.count, bound, value, max_visits, keep_on)
-
-    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
-        return None
 
     def _moved(self, tables: Tables, family: Family) -> Floats:
         """Seconds to move the cut of each ideal both ways between single machines."""

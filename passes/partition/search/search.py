@@ -42,7 +42,7 @@ from passes.partition.bounds.interval_bounds import IntervalBounds, applies
 from passes.partition.bounds.single_nodes import node_bound
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
-from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segments
+from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segmented, segments
 from passes.partition.heuristics.segments import MOST_NODES as HUGE
 from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution, Statistics
 from passes.partition.search.policy import POLICY
@@ -191,8 +191,8 @@ class Search(Anytime):
         objective, most = self.objective, self.budget.memory // 8
         while True:
             groups = segments(objective.problem, order, self.tables.weight, stages, size)
-            coarse = objective.segmented(groups)
-            problem = coarse.problem
+            problem = segmented(objective.problem, groups)
+            coarse = objective.segmented(groups, problem)
             cut = entries(problem)
             if size < 2 or (cut <= most and len(groups) * cut <= CUT_WORK):
                 tables = Tables(problem, objective.price, sequence)
@@ -372,7 +372,7 @@ class Search(Anytime):
             if not self._near_enough() and applies(self.tables):
                 intervals = IntervalBounds(self.tables, self.value)
                 try:
-                    intervals.run(self.value, self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
+                    intervals.run(self._keep_on("intervals", self.budget.seconds * POLICY.interval_share))
                 finally:  # an interrupt included: what is proven stays so
                     self.tell(intervals.bound, intervals.reason)
         if not self._near_enough():

@@ -6,7 +6,8 @@ colour has no forward node gets an artificial forward mate that costs nothing, a
 such an orphan stand, reversed, between the forward mates. Colours that thereby lie on a cycle share a device.
 
 So the graph becomes *units* (``units``): the least sets of nodes that must share a device, in a topological order of the
-forward precedence. A stage is a set of units; the stages of a plan, in order, are differences of nested ideals of it.
+forward precedence. A stage is a set of units; the stages of a plan, in order, are differences of nested ideals of it. The units
+are the nodes of a ``Problem`` whose tensors only say who precedes whom; what is paid for is in its ``joins``, of two sides.
 
 The load of a device of kind k with units S has two sides, forward and backward, each: the seconds of its nodes of that phase +
 the sum of ``transfer[k, h]`` over tensors h made by nodes of that phase which S parts (some of the units that make or read h
@@ -24,16 +25,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.model.graph import topological as order_of
+from passes.model.graph import topological
 from passes.model.stages.arrays import distinct, rows_of
 from passes.model.stages.colocation import acyclic, components
-from passes.model.stages.problem import Floats, Ints, Kind, crowding
+from passes.model.stages.problem import Floats, Ints, Joins, Kind, Problem
 from passes.model.stages.reduce import Groups
 
 OBJECTIVES = ("sum", "split")
@@ -56,26 +57,6 @@ class TrainingGraph:
     edges: tuple[tuple[int, int], ...]
 
 
-@dataclass(frozen=True, eq=False)
-class TrainingProblem:
-    """Units in topological order: ``seconds[2, T, n]`` (forward, backward), ``size[n]``, ``following[v]``: units that must not
-    lie before v. Tensor h joins the units ``pins[h]`` (two or more, ascending), is of side ``side[h]`` (0 forward, 1 backward)
-    and costs ``transfer[T, h]``."""
-
-    names: tuple[str, ...]
-    kinds: tuple[Kind, ...]
-    seconds: Floats
-    size: Ints
-    following: tuple[tuple[int, ...], ...]
-    pins: tuple[tuple[int, ...], ...]
-    side: Ints
-    transfer: Floats
-
-    @property
-    def count(self) -> int:
-        return len(self.names)
-
-
 @dataclass(frozen=True)
 class TrainingLoad:
     """One stage evaluated: (forward, backward) seconds of compute and of transfers, and bytes."""
@@ -95,7 +76,7 @@ class TrainingLoad:
         return self.compute[1] + self.transfers[1]
 
 
-def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
+def units(graph: TrainingGraph) -> tuple[Problem, Groups]:
     """The problem over units, and the nodes of each."""
     first: dict[int, int] = {}
     of = [v if colour is None else first.setdefault(colour, v) for v, colour in enumerate(graph.colour)]
@@ -117,7 +98,7 @@ def units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
     return _over_units(graph, list(members.values()), [(u, v) for u, after in following.items() for v in after])
 
 
-def colour_units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
+def colour_units(graph: TrainingGraph) -> tuple[Problem, Groups]:
     """The problem over the colours alone, without precedence (what a split that need not be contiguous keeps together), and the
     nodes of each."""
     members: dict[int, list[int]] = {}
@@ -129,7 +110,7 @@ def colour_units(graph: TrainingGraph) -> tuple[TrainingProblem, Groups]:
 
 def _over_units(
     graph: TrainingGraph, groups: Sequence[Sequence[int]], precedence: Sequence[tuple[int, int]]
-) -> tuple[TrainingProblem, Groups]:
+) -> tuple[Problem, Groups]:
     """The problem whose nodes are the groups, in a topological order of ``precedence``, ties by first member."""
     label = [0] * len(graph.names)
     for g, nodes in enumerate(groups):
@@ -153,49 +134,59 @@ def _over_units(
     joined = distinct(np.concatenate([maker, maker]) * count + unit[np.concatenate([maker, reader])])
     pins = rows_of(joined // count, joined % count, len(graph.names))
     parted = [u for u, inside in enumerate(pins) if len(inside) > 1]
-    problem = TrainingProblem(
-        names=tuple(graph.names[nodes[0]] for nodes in members),
+    names = tuple(graph.names[nodes[0]] for nodes in members)
+    makers = [v for v, g in enumerate(order) if after[g]]
+    size = np.zeros(len(members), np.int64)
+    np.add.at(size, unit, graph.size)
+    problem = Problem(
+        names=names,
         kinds=graph.kinds,
-        seconds=seconds,
-        size=sums_by(unit, graph.size, len(members)),
-        following=tuple(tuple(sorted(place[w] for w in after[g])) for g in order),
-        pins=tuple(pins[u] for u in parted),
-        side=graph.backward[parted].astype(np.int64),
-        transfer=np.ascontiguousarray(graph.transfer[:, parted]),
+        seconds=seconds.sum(axis=0),
+        producer=np.array(makers, np.int64),
+        consumers=tuple(tuple(sorted(place[w] for w in after[order[v]])) for v in makers),
+        transfer=np.zeros((len(graph.kinds), len(makers))),
+        tensor_bytes=np.zeros(len(makers), np.int64),
+        tensor_names=tuple(names[v] for v in makers),
+        live=np.zeros(len(members), np.int64),
+        weight_bytes=size,
+        weight_readers=tuple((v,) for v in range(len(members))),
+        joins=Joins(
+            pins=tuple(pins[u] for u in parted),
+            transfer=np.ascontiguousarray(graph.transfer[:, parted]),
+            side=graph.backward[parted].astype(np.int64),
+            seconds=seconds,
+        ),
     )
     return problem, members
 
 
-def sums_by(label: Ints, values: Ints, count: int) -> Ints:
-    """Whole numbers added up by label."""
-    result = np.zeros(count, np.int64)
-    np.add.at(result, label, values)
-    return result
+def joined(problem: Problem) -> Joins:
+    """What the units of a problem pay for."""
+    assert problem.joins is not None, "a problem of units"
+    return problem.joins
 
 
-def topological(after: Sequence[Iterable[int]]) -> list[int]:
-    """Positions in a topological order, the least ready first. Raises ValueError when there is a cycle."""
-    order = order_of(after)
-    if len(order) != len(after):
-        raise ValueError("the units form a cycle")
-    return order
+def one_sided(problem: Problem) -> Problem:
+    """The problem with forward and backward as one side."""
+    joins = joined(problem)
+    seconds = joins.seconds.sum(axis=0, keepdims=True)
+    return replace(problem, joins=replace(joins, seconds=seconds, side=np.zeros_like(joins.side)))
 
 
-def training_load(problem: TrainingProblem, kind: int, nodes: Iterable[int]) -> TrainingLoad:
+def training_load(problem: Problem, kind: int, nodes: Iterable[int]) -> TrainingLoad:
     """The stage of ``nodes`` (units) on a device of ``kind``, from the definition."""
-    inside = sorted(set(nodes))
+    inside, joins = sorted(set(nodes)), joined(problem)
     member = set(inside)
     transfers: tuple[list[float], list[float]] = ([], [])
-    for h, pins in enumerate(problem.pins):
+    for h, pins in enumerate(joins.pins):
         if not member.isdisjoint(pins) and not member.issuperset(pins):
-            transfers[int(problem.side[h])].append(float(problem.transfer[kind, h]))
-    compute = math.fsum(problem.seconds[0, kind, inside]), math.fsum(problem.seconds[1, kind, inside])
+            transfers[int(joins.side[h])].append(float(joins.transfer[kind, h]))
     return TrainingLoad(
         kind,
         tuple(inside),
-        compute,
+        (math.fsum(joins.seconds[0, kind, inside]), math.fsum(joins.seconds[1, kind, inside])),
         (math.fsum(transfers[0]), math.fsum(transfers[1])),
-        sum(int(problem.size[v]) for v in inside),
+        sum(int(problem.weight_bytes[v]) for v in inside),
     )
 
 
@@ -206,37 +197,13 @@ def training_value(objective: str, loads: Sequence[TrainingLoad]) -> float:
     return max((load.forward for load in loads), default=0.0) + max((load.backward for load in loads), default=0.0)
 
 
-def training_faults(problem: TrainingProblem, stages: Sequence[tuple[int, Sequence[int]]]) -> list[str]:
-    """Every constraint that the stages (kind, units) break, as text. Shares nothing with the solver."""
-    if sorted(v for _, nodes in stages for v in nodes) != list(range(problem.count)):
-        return ["the stages do not cover every unit exactly once"]
-    found = []
-    place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
-    for v, targets in enumerate(problem.following):
-        for w in targets:
-            if place[w] < place[v]:
-                found.append(f"{problem.names[v]} in stage {place[v]} precedes {problem.names[w]} in stage {place[w]}")
-    found += crowding(problem.kinds, [kind for kind, _ in stages])
-    for s, (k, nodes) in enumerate(stages):
-        load = training_load(problem, k, nodes)
-        limit = problem.kinds[k].memory
-        if not nodes:
-            found.append(f"stage {s} is empty")
-        if math.isinf(load.forward + load.backward):
-            found.append(f"stage {s} holds a node that {problem.kinds[k].type} cannot run")
-        if limit is not None and load.memory > limit:
-            found.append(f"stage {s} needs {load.memory} bytes, its device has {limit}")
-    return found
-
-
 __all__ = [
     "OBJECTIVES",
     "TrainingGraph",
     "TrainingLoad",
-    "TrainingProblem",
     "colour_units",
-    "topological",
-    "training_faults",
+    "joined",
+    "one_sided",
     "training_load",
     "training_value",
     "units",

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.model.stages.problem import Ints
+from passes.model.stages.problem import Ints, Problem
 from passes.partition.search.replicas import replicated_kinds
-from passes.partition.training.problem import TrainingProblem
+from passes.partition.training.problem import joined
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +34,22 @@ class Replication:
         return 4.0 * (replicas - 1) / (self.bandwidth[kind] * replicas * (self.microbatches or replicas))
 
 
-def replicate_training(problem: TrainingProblem, replication: Replication) -> TrainingProblem:
+def replicate_training(problem: Problem, replication: Replication) -> Problem:
     """The problem whose stages may have replicas; ``replication.weights`` are those of its units."""
     most = replication.most if replication.microbatches is None else min(replication.most, replication.microbatches)
     kinds, origin = replicated_kinds(problem.kinds, most)
-    share = np.array([kind.replicas for kind in kinds], np.float64)
-    seconds = problem.seconds[:, list(origin)] / share[None, :, None]
+    share, rows, joins = np.array([kind.replicas for kind in kinds], np.float64), list(origin), joined(problem)
+    seconds = joins.seconds[:, rows] / share[None, :, None]
     for k, kind in enumerate(kinds):
         seconds[1, k] += replication.sync(origin[k], kind.replicas) * replication.weights
-    transfer = np.ascontiguousarray(problem.transfer[list(origin)] / share[:, None])
-    return replace(problem, kinds=kinds, seconds=seconds, transfer=transfer)
+    transfer = np.ascontiguousarray(joins.transfer[rows] / share[:, None])
+    return replace(
+        problem,
+        kinds=kinds,
+        seconds=seconds.sum(axis=0),
+        transfer=np.ascontiguousarray(problem.transfer[rows]),
+        joins=replace(joins, seconds=seconds, transfer=transfer),
+    )
 
 
 __all__ = ["Replication", "replicate_training"]

@@ -12,25 +12,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.model.stages.arrays import csr, distinct
 from passes.model.stages.bounds import lower_bound, prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
-from passes.model.stages.problem import Floats, Joins, Kind, Problem, crowding, part_of, within
-from passes.model.stages.reduce import Groups
-from passes.partition.heuristics.segments import segmented
-from passes.partition.search.search import TIGHT, Budget, Progress, Search, SearchObjective, Solution
+from passes.model.stages.problem import Kind, Problem, plan_loads
+from passes.partition.objective import Budget, Progress, SearchObjective, Solution
+from passes.partition.search.search import TIGHT, Search
 from passes.partition.training.problem import (
     OBJECTIVES,
     TrainingGraph,
     TrainingLoad,
-    TrainingProblem,
-    sums_by,
+    joined,
+    one_sided,
     training_load,
     training_value,
     units,
@@ -82,112 +79,50 @@ def solve_training(
     )
 
 
-def training_objective(problem: TrainingProblem, objective: str) -> SearchObjective:
+def training_objective(problem: Problem, objective: str) -> SearchObjective:
     """What a search over ideals of ``problem`` needs to know; its stages hold units."""
     return _Training(problem, objective)
 
 
-class _Training:
+class _Training(SearchObjective):
     """The objective as the search wants it: nodes are units, labels are kinds."""
 
-    contracts = True
-
-    def __init__(self, training: TrainingProblem, objective: str) -> None:
-        self.training, self.objective = training, objective
-        sides = training.seconds.sum(axis=0, keepdims=True) if objective == "sum" else training.seconds
-        self.problem = _precedence(training, sides)
-        self.price = prices(self.problem)
-        self.flat = _Flat(training)
+    def __init__(self, units: Problem, objective: str) -> None:
+        self.units, self.objective = units, objective
+        self.whole = self.problem = one_sided(units) if objective == "sum" else units
+        self.price = prices(units)
 
     def bound(self) -> tuple[float, str]:
         """Of both sides together; for ``split`` also the sum of what holds for either side alone."""
         best, reason = lower_bound(self.problem, self.price)
         if self.objective == "split":
-            parts = [_precedence(self.training, self.training.seconds[[side]]) for side in (0, 1)]
+            parts = [replace(self.units, seconds=np.ascontiguousarray(seconds)) for seconds in joined(self.units).seconds]
             apart = sum(lower_bound(part, prices(part))[0] for part in parts)
             if apart > best:
                 return apart, "forward and backward each at their own bound of load balance or largest node"
         return best, reason
 
     def value(self, stages: Stages) -> float:
-        sides = self._sides(stages)
-        if sides is None:
+        loads = plan_loads(self.whole, stages)
+        if loads is None:
             return math.inf
+        for kind, nodes in stages:
+            limit = self.units.kinds[kind].memory
+            if limit is not None and int(self.units.weight_bytes[list(nodes)].sum()) > limit:
+                return math.inf
         # The definition sums more exactly, but over every tensor: only the stages that may be the largest are asked.
-        ranked = sides.sum(axis=0, keepdims=True) if self.objective == "sum" else sides
-        largest = np.flatnonzero((ranked >= ranked.max(axis=1, initial=0.0, keepdims=True) * (1 - TIGHT)).any(axis=0))
-        return training_value(self.objective, [training_load(self.training, *stages[s]) for s in largest.tolist()])
-
-    def _sides(self, stages: Stages) -> Floats | None:
-        """``[2, stages]``: forward and backward loads, by summing arrays; None for a plan that breaks a constraint."""
-        training, tables, count = self.training, self.flat, len(stages)
-        place = np.full(training.count, -1, np.int64)
-        for s, (_, nodes) in enumerate(stages):
-            place[list(nodes)] = s
-        kinds = np.array([kind for kind, _ in stages], np.int64)
-        whole = sum(len(nodes) for _, nodes in stages) == training.count and all(nodes for _, nodes in stages)
-        if not whole or (place < 0).any() or crowding(training.kinds, kinds.tolist()):
-            return None
-        if (place[tables.before] > place[tables.after]).any():
-            return None
-        memory = sums_by(place, training.size, count).tolist()
-        for kind, used in zip(kinds.tolist(), memory, strict=True):
-            limit = training.kinds[kind].memory
-            if limit is not None and used > limit:
-                return None
-        # A tensor is parted by the stages that hold some of its units, when these are several.
-        held = distinct(tables.tensor * count + place[tables.pin])
-        tensor, stage = held // count, held % count
-        parted = np.bincount(tensor, minlength=len(training.pins))[tensor] > 1
-        tensor, stage = tensor[parted], stage[parted]
-        loads = np.empty((2, count))
-        for side in (0, 1):
-            mine = training.side[tensor] == side
-            cost = training.transfer[kinds[stage[mine]], tensor[mine]]
-            seconds = training.seconds[side, kinds[place], np.arange(training.count)]
-            loads[side] = np.bincount(place, weights=seconds, minlength=count)
-            loads[side] += np.bincount(stage[mine], weights=cost, minlength=count)
-        return loads if np.isfinite(loads).all() else None
+        largest = np.flatnonzero((loads >= loads.max(axis=1, initial=0.0, keepdims=True) * (1 - TIGHT)).any(axis=0))
+        return training_value(self.objective, [training_load(self.units, *stages[s]) for s in largest.tolist()])
 
     def dearest(self, stages: Stages) -> Sequence[int]:
-        loads = [training_load(self.training, kind, nodes) for kind, nodes in stages]
+        loads = [training_load(self.units, kind, nodes) for kind, nodes in stages]
         return max(loads, key=lambda load: load.forward + load.backward).nodes
-
-    def part(self, nodes: Sequence[int]) -> _Training:
-        return self._walking(part_of(self.problem, nodes))
-
-    def within(self, value: float) -> _Training:
-        narrowed = within(self.problem, value)
-        return self if narrowed is self.problem else self._walking(narrowed)
-
-    def segmented(self, groups: Groups) -> _Training:
-        other = copy(self)
-        other.problem = segmented(self.problem, groups)
-        return other
-
-    def _walking(self, problem: Problem) -> _Training:
-        """The same objective over the ideals of another problem."""
-        other = copy(self)
-        other.problem, other.price = problem, prices(problem)
-        return other
-
-    def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
-        return bound
-
-    def moved(self) -> Floats | None:
-        return None
-
-    def starts(self, tables: Tables, bound: float, value: float, max_visits: int, keep_on: KeepOn) -> float:
-        return bound
-
-    def polish(self, tables: Tables, family: Family, value: float, keep_on: KeepOn) -> Stages | None:
-        return None
 
     def programme(
         self, tables: Tables, family: Family, order: Sequence[int], trial: float, keep_on: KeepOn, floor: float = 0.0
     ) -> Found:
         if self.objective == "sum":
-            return solve_family(tables, family, trial, keep_on, floor=floor)
+            return super().programme(tables, family, order, trial, keep_on, floor)
         return self._walk_front(_Sides(tables, family, trial, keep_on), trial, floor)
 
     def _walk_front(self, sides: _Sides, trial: float, floor: float) -> Found:
@@ -207,16 +142,6 @@ class _Training:
             cap = min(last.value, value - backward) * (1 - STEP)
             if last.stages is None or cap <= 0 or (best is not None and value <= floor):
                 return Found(best, value if best is not None else math.inf, tested, priced, last.complete)
-
-
-class _Flat:
-    """Units by tensor (``tensor``, ``pin``), and pairs of units of which one must not lie after the other."""
-
-    def __init__(self, training: TrainingProblem) -> None:
-        pin_ptr, self.pin = csr(training.pins)
-        self.tensor = np.repeat(np.arange(len(training.pins)), np.diff(pin_ptr))
-        after_ptr, self.after = csr(training.following)
-        self.before = np.repeat(np.arange(training.count), np.diff(after_ptr))
 
 
 class _Sides:
@@ -248,27 +173,6 @@ class _Sides:
         )
         self.tested = before + found.tested
         return found
-
-
-def _precedence(training: TrainingProblem, seconds: Floats) -> Problem:
-    """What the walk over the lattice needs, loads of as many sides as ``seconds[G, T, n]`` has: tensors that cost nothing say
-    who precedes whom, those that cost join units without a direction."""
-    makers = [v for v, targets in enumerate(training.following) if targets]
-    side = training.side if len(seconds) > 1 else np.zeros(len(training.pins), np.int64)
-    return Problem(
-        names=training.names,
-        kinds=training.kinds,
-        seconds=np.ascontiguousarray(seconds.sum(axis=0)),
-        producer=np.array(makers, np.int64),
-        consumers=tuple(training.following[v] for v in makers),
-        transfer=np.zeros((len(training.kinds), len(makers))),
-        tensor_bytes=np.zeros(len(makers), np.int64),
-        tensor_names=tuple(training.names[v] for v in makers),
-        live=np.zeros(training.count, np.int64),
-        weight_bytes=training.size,
-        weight_readers=tuple((v,) for v in range(training.count)),
-        joins=Joins(training.pins, training.transfer, side, seconds),
-    )
 
 
 __all__ = ["TrainingSolution", "solve_training", "training_objective"]

@@ -7,7 +7,7 @@ the device that takes longest for its own takes least. Of these the few best go 
 divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the
 shares divides) takes as long as the member that takes longest for its share; any other as long as it takes whole on the slowest
 device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``:
-each op divided among all devices as their speeds are.
+each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut there (``Cuts``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,20 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from ir.diagnostics import UsageError
 from ir.facets import Cost, Time
 from ir.layout_rules import rules
 from ir.module import Module
 from ir.ops import Op
-from ir.shares import Shares, equal
+from ir.shares import Shares, equal, nested_cut, none_empty, proportional
 from ir.topology import Device, DeviceType, Topology
 from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
+from passes.shard.problem.problem import Floats
 
 Along = tuple[Shares, ...]
 """Shares along each axis; empty where all are equal."""
@@ -41,6 +45,8 @@ POWERS = (1.0, 0.75, 0.5, 0.25)
 LARGEST = 64
 """Of two speeds, beyond which shares would leave the slower device next to nothing."""
 MOST = 1000
+TIGHT = 1e-9
+"""Relative: what a bound gives way for sums in another order."""
 
 
 def read_shares(text: str, sizes: Sequence[int] = ()) -> Along:
@@ -72,34 +78,84 @@ def shares_text(along: Along) -> str:
     return " x ".join(":".join(map(str, axis)) for axis in along) or EQUAL
 
 
+@dataclass(slots=True)
+class Cuts:
+    """How an op may be cut along the axes of a mesh, which have the shares ``along``. ``members``: of each, its type and its
+    place along each axis; of members of one type those with the largest parts are enough."""
+
+    along: Along
+    members: Sequence[tuple[str, Sequence[int]]]
+    uneven: bool
+    known: dict[frozenset[int], list[dict[str, float]]] = field(default_factory=dict)
+
+    def parts(self, sizes: frozenset[int]) -> list[dict[str, float]]:
+        """Of every way to cut an op whose factors have these sizes, by type the largest part that a member has; ways that leave
+        no type less than another does are left out."""
+        if sizes not in self.known:
+            found: dict[tuple[tuple[str, float], ...], None] = {}
+            for cut in itertools.product((0, *sorted(sizes)), repeat=len(self.along)):  # a size per axis, 0 where it cuts none
+                for inside in (True, False):  # two axes cut one factor, one inside the other, or two of one size
+                    if self.possible(cut, inside):
+                        found[tuple(self.largest(cut, inside).items())] = None
+            ways = [dict(parts) for parts in found]
+            self.known[sizes] = [way for way in ways if not any(_less(other, way) for other in ways)]
+        return self.known[sizes]
+
+    def possible(self, cut: Sequence[int], inside: bool) -> bool:
+        if not inside and len(set(cut)) == len(cut):
+            return False  # the same as inside
+        for size in set(cut) - {0}:
+            axes = [shares for one, shares in zip(cut, self.along, strict=True) if one == size]
+            for along in [axes] if inside else [[shares] for shares in axes]:
+                if not none_empty(size, along) or not (self.uneven or proportional(size, along)):
+                    return False
+        return True
+
+    def largest(self, cut: Sequence[int], inside: bool) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for type_, place in self.members:
+            part = 1.0
+            for size in set(cut) - {0}:
+                axes = [(self.along[axis], place[axis]) for axis, one in enumerate(cut) if one == size]
+                for along in [axes] if inside else [[axis] for axis in axes]:
+                    part *= nested_cut(size, along)[1] / size
+            found[type_] = max(part, found.get(type_, 0.0))
+        return found
+
+
 class Speeds:
     """How fast a model runs on the types of a topology. ``work[sizes]``: seconds by type of the ops whose factors have these
-    sizes, ``seconds`` of all ops; ``floors``: the least seconds by type of each kind of op, times how often it is there."""
+    sizes, ``seconds`` of all ops; ``floors[sizes]``: the least seconds by type of each kind of op, times how often it is
+    there, of those whose factors of any kind have these sizes."""
 
     def __init__(self, module: Module, topology: Topology, *, training: bool = False) -> None:
         self.numbers = {type_.name: number for number, type_ in enumerate(topology.types)}
         self.devices, self.samples, self.training = topology.devices, samples_of(module.entry), training
         self.work: dict[frozenset[int], list[float]] = {}
-        self.floors: list[list[float]] = []
-        counts: Counter[tuple[object, frozenset[int]]] = Counter()
-        kept: dict[tuple[object, frozenset[int]], tuple[int, Op]] = {}
+        floors: dict[frozenset[int], list[list[float]]] = {}
+        counts: Counter[tuple[object, frozenset[int], frozenset[int]]] = Counter()
+        kept: dict[tuple[object, frozenset[int], frozenset[int]], tuple[int, Op]] = {}
         for index, (op, rule) in enumerate(rules(module, module.entry)):
             if op.facet(Cost) is not None:
-                sizes = frozenset(factor.size for factor in rule.shardable if factor.divided) if rule else frozenset()
+                factors = rule.shardable if rule else ()
+                sizes = frozenset(factor.size for factor in factors if factor.divided)
+                every = frozenset(factor.size for factor in factors)
                 alike = op.name, op.facets, dtype_of(op)
-                counts[alike, sizes] += 1
-                kept[alike, sizes] = index, op
+                counts[alike, sizes, every] += 1
+                kept[alike, sizes, every] = index, op
         passes = [learning_seconds(module, type_) for type_ in topology.types] if training else []
         for key, (index, op) in kept.items():
             row = self.work.setdefault(key[1], [0.0] * len(topology.types))
             gradients = _gradients(op) if training else 0
-            self.floors.append([])
+            floor: list[float] = []
+            floors.setdefault(key[2], []).append(floor)
             for number, type_ in enumerate(topology.types):
                 whole = passes[number][index].both if training else op_seconds(op, type_)
                 overhead = 0.0 if op.facet(Time) else type_.overhead * (2 if gradients else 1)
                 row[number] += counts[key] * max(0.0, whole - overhead)
                 fused = not training and may_fuse(op) and fuses(type_)
-                self.floors[-1].append(0.0 if fused else counts[key] * _floor(op, type_, gradients))
+                floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients))
+        self.floors: dict[frozenset[int], Floats] = {sizes: np.array(rows) for sizes, rows in floors.items()}
         self.seconds = [math.fsum(column) for column in zip(*self.work.values(), strict=True)]
 
     def members(self, devices: Sequence[Device]) -> list[int]:
@@ -107,14 +163,21 @@ class Speeds:
         return [self.numbers[device.type] for device in devices]
 
     def least(self, devices: Sequence[Device], along: Along = (), uneven: bool = False) -> float:
-        """Seconds of a run that no plan on these devices is below. ``along``: with these shares, of which each member has its
-        part of what is cut, unless parts may be ``uneven``; without, with any."""
+        """Seconds of a run that no plan on these devices is below; ``along``: on the mesh of them with these shares."""
         members = self.members(devices)
-        found = math.fsum(_together([row[number] for number in members]) for row in self.floors)
-        if not along or uneven:
+        found = math.fsum(_together([row[number] for number in members]) for rows in self.floors.values() for row in rows)
+        if not along:
             return found
-        largest = self.largest(along, members)
-        return max(found, math.fsum(max(row[type_] * part for type_, part in largest.items()) for row in self.floors))
+        places = itertools.product(*(range(len(axis)) for axis in along))
+        cuts = Cuts(along, [(device.type, place) for device, place in zip(devices, places, strict=True)], uneven)
+        cut = 0.0
+        for sizes, rows in self.floors.items():
+            longest = [
+                np.max([rows[:, self.numbers[type_]] * part for type_, part in parts.items()], axis=0)
+                for parts in cuts.parts(sizes)
+            ]
+            cut += float(np.min(longest, axis=0).sum())
+        return max(found, cut * (1 - TIGHT))
 
     def candidates(
         self, sizes: Sequence[int], uneven: bool = False, most: int = MOST_TRIED, devices: Sequence[Device] = ()
@@ -193,6 +256,11 @@ class Speeds:
         return found
 
 
+def _less(one: dict[str, float], other: dict[str, float]) -> bool:
+    """Whether one way to cut leaves no type more than another does, and one less."""
+    return one != other and all(part <= other[type_] for type_, part in one.items())
+
+
 def _gradients(op: Op) -> int:
     """Flops of both gradients."""
     cost = op.facet(Cost, Cost())
@@ -213,4 +281,4 @@ def _together(seconds: Sequence[float]) -> float:
     return 1.0 / together if together else math.inf
 
 
-__all__ = ["EQUAL", "Along", "Speeds", "lowest", "read_shares", "shares_text"]
+__all__ = ["EQUAL", "Along", "Cuts", "Speeds", "lowest", "read_shares", "shares_text"]

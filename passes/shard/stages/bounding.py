@@ -1,6 +1,6 @@
 """What a run of units costs on a block of devices, from below: tables that get better where a plan would use them.
 
-At first: each op's seconds, fused where it may be, divided by the number of devices, but for its overhead; the least bytes of
+At first: each op's seconds, fused where it may be, as it is cut best (``speeds.Cuts``), its overhead whole; the least bytes of
 weights; the least parts of what crosses (``crossings``). No problem is built for a form of mesh before a plan uses one of as
 many devices. Then all runs of the form at once: its own least seconds by op, and the tables of its units (``chains``), without
 a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in plans, the solution of
@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ir.facets import Cost
+from ir.layout_rules import rules
 from ir.module import Module
 from ir.ops import Op
 from ir.topology import DeviceType, Topology
@@ -33,6 +34,7 @@ from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import now
 from passes.shard.mesh.named import named_plan, restricted
+from passes.shard.mesh.speeds import Cuts
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.problem.fused import chains_of
 from passes.shard.problem.problem import Floats
@@ -112,7 +114,7 @@ class Bounding:
         self.memory, self.spare = memory, spare
         self.training, self.microbatches, self.family = training, microbatches, family
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
-        self.links = Links(topology, net)
+        self.links = Links(topology, net, returns=training)
         self.solved = 0
         self.took: dict[int, float] = {}
         began = now()
@@ -126,6 +128,10 @@ class Bounding:
                 self.runs_of.setdefault(key, []).append((first, first + length + 1))
         self.once = self.volumes = volumes_of(self.base, self.units.ops)
         self.parts: Parts | None = None
+        self.sizes = [
+            frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
+            for _, rule in rules(module, module.entry)
+        ]
         cores = [(mesh, self.cheapest(mesh)) for mesh in meshes.forms]
         empty = self.volumes.enter.shape
         self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
@@ -207,27 +213,32 @@ class Bounding:
         return most_sent > 1
 
     def cheapest(self, mesh: DeviceMesh) -> Floats:
-        """Without the problem on the mesh: every op divided evenly, every weight too. Where parts may differ, a slow or small
-        device may have less than others: then all devices work as the quickest, and have the room of the largest."""
+        """Without the problem on the mesh: every op cut as suits it best, every weight divided evenly. Where parts may differ,
+        a small device may have less than others: then all have the room of the largest."""
         share = 1.0 / math.prod(mesh.sizes)
         room = max((member.room for member in mesh.members), default=1.0) if self.uneven else 1.0
-        slowest = min if self.uneven else max
+        types = {type_.name: type_ for type_ in mesh.types}
+        cuts = Cuts(
+            tuple(axis.shares for axis in mesh.axes), [(member.type.name, member.place) for member in mesh.members], self.uneven
+        )
         known: dict[object, float] = {}
         work = [0.0] * self.units.count
         followed = chains_of(self.module.entry, mesh.types, training=self.training).epilogues
-        for number, op in enumerate(self.module.entry.ops):
-            key = (op.facets, op.name, dtype_of(op), value_bytes(op.results[0]) if number in followed else None)
+        for number, (op, sizes) in enumerate(zip(self.module.entry.ops, self.sizes, strict=True)):
+            key = (op.facets, op.name, dtype_of(op), value_bytes(op.results[0]) if number in followed else None, sizes)
             if key not in known:
-                divided = (self.divided(op, type_, share, key[3]) for type_ in mesh.types)
-                known[key] = slowest(divided, default=0.0)
+                known[key] = min(
+                    max((self.divided(op, types[type_], part, key[3]) for type_, part in parts.items()), default=0.0)
+                    for parts in cuts.parts(sizes)
+                )
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
         bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share / room)
         return self.table_of(work, bytes_, self.limit(mesh))
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
-        """Seconds of an op, forward and in training backward, of which each device does a share but pays the overhead; of an
-        op that may be fused no more than then."""
+        """Seconds of an op, forward and in training backward, of which a device does a share but pays the overhead; of an op
+        that may be fused no more than then."""
         cost = op.facet(Cost)
         whole = op_seconds(op, type_)
         if cost is None:

@@ -1,9 +1,9 @@
 """What crosses between stages, from below: bytes by run, and the best link that a block can have to those before and behind it.
 
-A member of a mesh of n devices receives at least one n-th of each value that enters, over at best the fastest route from any
-earlier device; as much it sends. All members together receive and send at least the whole value: a medium that every route
-between the block and those beside it crosses (``Path.media``) is busy with all of it. Where the mesh beside it has another
-shape, values cross whole. These are what every plan pays, whatever the layouts at its borders.
+Where the mesh beside it has the same shape, a member of n receives at least one n-th of each value that enters, over at best
+the fastest route from any earlier device; as much it sends. Where it has another, values cross whole, once at least: one member
+receives, and one sends, all of it. In either case a medium that every route between the block and those beside it crosses
+(``Path.media``) is busy with the whole value. These are what every plan pays, whatever the layouts at its borders.
 """
 
 from __future__ import annotations
@@ -43,13 +43,15 @@ class Volumes:
 
     def receive(self, devices: int, link: Link, alike: bool) -> Floats:
         """What a run on so many devices spends at least on what enters over a link, from a stage of the same shape or not."""
-        size = self.enter if alike else self.enter + self.close_enter * (devices - 1)
-        return size / (devices * link.bandwidth) + self.enters * link.latency
+        rate, once = link.rates(devices)
+        found = self.enter / rate + self.enters * link.latency
+        return found if alike else found + self.close_enter * (1 / once - 1 / rate)
 
     def send(self, devices: int, link: Link, alike: bool) -> Floats:
-        found = self.leave / (devices * link.bandwidth) + self.leaves * link.latency
-        if not alike:  # one message at least, of all of it
-            found += self.close_leave * (1 / (link.alone or link.bandwidth) - 1 / (devices * link.bandwidth))
+        rate, once = link.rates(devices)
+        found = self.leave / rate + self.leaves * link.latency
+        if not alike:
+            found += self.close_leave * (1 / once - 1 / rate)
         for value in self.again:
             further = link.further[: int(value.stages.max()) - 1]
             one = [value.times * (latency + value.size / (devices * bandwidth)) for latency, bandwidth in further]
@@ -79,6 +81,12 @@ class Link:
     bandwidth: float
     further: tuple[tuple[float, float], ...] = ()
     alone: float = 0.0
+
+    def rates(self, devices: int) -> tuple[float, float]:
+        """Bytes a second that cross at best: of a value between so many members and those of a mesh that may be of the same
+        shape or not; and of one that one member sends or receives."""
+        once = self.alone or self.bandwidth
+        return max(devices * self.bandwidth, once), once
 
 
 def volumes_of(given: ShardInput, units: Sequence[Sequence[int]], reach: Sequence[int] = ()) -> Volumes:
@@ -129,10 +137,10 @@ def stages_needed(units: Sequence[int], first: int, reach: Sequence[int]) -> int
 
 
 class Links:
-    """Best links of a topology."""
+    """Best links of a topology; ``returns``: what crosses comes back, so of two directions the better one counts."""
 
-    def __init__(self, topology: Topology, net: Network) -> None:
-        devices = topology.devices
+    def __init__(self, topology: Topology, net: Network, *, returns: bool) -> None:
+        devices, self.returns = topology.devices, returns
         ports = [net.port(device.name) for device in devices]
         paid = [port for port in ports if port != FREE]
         self.best = Link(min((p.latency for p in paid), default=0.0), max((p.bandwidth for p in paid), default=np.inf))
@@ -155,16 +163,20 @@ class Links:
                 self.media[number] = bandwidth
                 senders, receivers = zip(*pairs, strict=True)
                 self.crosses[number, senders, receivers] = True
+            if returns:
+                self.latency = np.minimum(self.latency, self.latency.T)
+                self.bandwidth = np.maximum(self.bandwidth, self.bandwidth.T)
             self.paying = np.array([port != FREE for port in ports])
 
     def before(self, block: Block) -> Link:
-        """To the earlier device that is best for it, of the member with the slowest such link: every member receives."""
+        """To the earlier device that is best for it, of the member with the slowest such link: every member receives, unless
+        one alone does and passes it on."""
         if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
             return self.best
         own = slice(None, block.first), slice(block.first, block.behind)
-        latency, bandwidth = self.latency[own].min(axis=0), self.bandwidth[own].max(axis=0)
-        worst = int(bandwidth.argmin())
-        return Link(float(latency[worst]), min(float(bandwidth[worst]), self.shared(own, block)))
+        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
+        alone = float(min(reached.max(), part * (block.behind - block.first)))
+        return Link(float(self.latency[own].min()), float(min(reached.min(), part)), alone=alone)
 
     def behind(self, block: Block) -> Link:
         """The best link of any member to a later device: one member may send for all."""
@@ -179,8 +191,9 @@ class Links:
 
     def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
         """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
-        common = self.crosses[:, *pairs].all(axis=(1, 2))
-        return float(self.media[common].min(initial=np.inf)) / (block.behind - block.first)
+        ways = (pairs, pairs[::-1]) if self.returns else (pairs,)
+        narrowest = (self.media[self.crosses[:, *way].all(axis=(1, 2))].min(initial=np.inf) for way in ways)
+        return float(max(narrowest)) / (block.behind - block.first)
 
 
 __all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

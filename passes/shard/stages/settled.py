@@ -152,11 +152,11 @@ class Settler:
                 for reader in readers[name]:
                     one, two = line.parties[number], line.parties[reader]
                     size = self.size(cutter, name, placements, one, two)
-                    times = self.bounding.times(name)
-                    sent = times * self.crossing.send(size, one, two)
+                    returns = name in self.bounding.base.trained
+                    sent = self.crossing.at_maker(size, one, two, returns=returns)
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
-                    seconds[reader] += times * self.crossing.receive(size, one, two)
+                    seconds[reader] += self.crossing.at_reader(size, one, two, returns=returns)
             everywhere: Placements = (Replicate(),) * len(mesh.axes)
             leaves = {name: everywhere if name in whole else lies[name][1] for name in sorted(leaving)}
             drafts.append(Draft(line.own[number], mesh, stage, plan, work, leaves, self.in_flight(line, number)))
@@ -251,12 +251,12 @@ class Settler:
     def sending(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value, by layout."""
         placements = cutter.whole.layouts[name].placements
-        total = np.zeros(len(placements))
+        total, returns = np.zeros(len(placements)), name in self.bounding.base.trained
         for position, lies in enumerate(placements):
             for reader in readers:
-                size = self.size(cutter, name, lies, line.parties[number], line.parties[reader])
-                total[position] += self.crossing.send(size, line.parties[number], line.parties[reader])
-        return total * self.bounding.times(name)
+                one, two = line.parties[number], line.parties[reader]
+                total[position] += self.crossing.at_maker(self.size(cutter, name, lies, one, two), one, two, returns=returns)
+        return total
 
     def hint(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that readers on meshes of the same shape need at least to convert a value, by the layout that it comes in:

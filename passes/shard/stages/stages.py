@@ -51,6 +51,9 @@ NEAR = 1e-2
 FAR = 5e-2
 """Relative gap of a training step's plan and bound beyond which neither bounds of better plans nor searches of single runs are
 tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
+SUFFICES = ((1 / 60, 2e-2), (1 / 15, 5e-2))
+"""Of the time: from when on a training step's plan and bound may be so far apart, relatively: what is predicted of a step is
+not that exact, and the last percent takes most of a search."""
 SHARES = ((0.5, 0.7), (0.75, 0.9), (0.95, 1.0))
 """Of the time: until when bounds get better, and until when plans are looked for; the second and third time bounds are of
 better plans than the best only, the last time runs are searched one by one."""
@@ -132,6 +135,7 @@ class StageSearch:
             progress=progress,
         )
         self.step, self.bound, self.rounds = COARSE, 0.0, 0
+        self.began, self.seconds = now(), math.inf
         self.found: Sequenced | None = None
         self.settler = Settler(self.bounding, topology, net)
         self.at_hand: Settled | None = None
@@ -141,8 +145,8 @@ class StageSearch:
         """The plan; None where nothing fits or is better than the incumbent, which ``bound`` proves. ``stages``: exactly so
         many; 0: any number. An interrupt from the keyboard ends the search with the plan at hand, or with the first that can
         be made of what is known."""
-        start = now()
-        ends, bounding = start + seconds, self.bounding
+        start, self.seconds = now(), seconds
+        self.began, ends, bounding = start, start + seconds, self.bounding
         sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
         best: Settled | None = None
         interrupted = False
@@ -213,12 +217,19 @@ class StageSearch:
 
     @property
     def refuted(self) -> bool:
-        """Whether no plan is better than the incumbent by more than the gap."""
-        return self.bound * (1 + self.gap) >= self.incumbent
+        """Whether no plan is better than the incumbent, or that at hand, by more than the gap."""
+        value = self.worth(self.at_hand.seconds) if self.at_hand is not None else math.inf
+        return self.bound * (1 + self.sufficient(self.gap)) >= min(value, self.incumbent) < math.inf
+
+    def sufficient(self, gap: float) -> float:
+        """The gap, or what is enough now."""
+        passed = (now() - self.began) / self.seconds if self.flushes else 0.0
+        return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        return min(self.worth(best.seconds), self.incumbent) <= self.bound * (1 + gap) or now() > ends
+        value = min(self.worth(best.seconds), self.incumbent)
+        return value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
         """Betters the bound until all that decides is as it is; False where nothing fits."""
@@ -230,7 +241,7 @@ class StageSearch:
             self.bound = max(self.bound, self.found.value)
             self.progress("stages", None)
             left = until - now()
-            if left < 0 or self.bound >= self.incumbent:
+            if left < 0 or self.refuted:
                 return True
             if not self.bounding.refine(self.found, left, exact=exact):
                 if not self.flushes or stages or self.step <= STEP:

@@ -9,9 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from dnnc.backend.timeline import predicted
 from dnnc.cli import main
+from dnnc.scheduled import scheduled
+from ir.diagnostics import DiagnosticSink
 from tests.dnnc.test_profiled import PROFILE, training_file
-from tests.dnnc.workload_files import chain
+from tests.dnnc.workload_files import chain, edge, node, placement, text_of
 
 MLP = "zoo:mlp,hidden=32,batch=4"
 
@@ -75,6 +78,23 @@ def test_a_split_runs_at_the_pace_that_solve_promised(
     assert found["makespan"] / 100 * 1e3 == pytest.approx(solved["objective"], rel=0.2)
     busy = max(device["compute"] + device["transfers"] for device in found["devices"])
     assert busy / 100 * 1e3 == pytest.approx(solved["objective"], rel=0.02)  # replicas take 100 samples in turn
+
+
+def test_forward_and_backward_nodes_of_one_stage_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second of two devices runs both passes at one go, 1 ms and 2 ms; the first has a stage of each."""
+    nodes = [node(i, 1.0, isBackwardNode=False, colorClass=i) for i in range(2)]
+    nodes += [node(3 - i, 2.0, isBackwardNode=True, colorClass=i) for i in range(2)]
+    split = placement(nodes, [edge(i, i + 1, 0.1) for i in range(3)], maxFPGAs=2, maxCPUs=0)
+    (tmp_path / "w.json").write_text(text_of(split))
+    run(capsys, "solve", tmp_path / "w.json", "--objective", "training", "-o", tmp_path / "s.json", "-q")
+    events = predicted(scheduled(tmp_path / "s.json", "", DiagnosticSink()), 2)
+    for device in ("acc0", "acc1"):
+        passes = [(one.name, one.kind, one.end - one.start) for one in events if one.track == device and one.kind in "FB"]
+        assert {kind: round(sum(s for _, other, s in passes if other == kind), 6) for kind in "FB"} == {"F": 0.002, "B": 0.004}
+        assert all(name.startswith(kind) for name, kind, _ in passes)
+    last = [one for one in events if one.track == "acc1" and one.kind in "FB"]
+    assert [one.kind for one in last] == ["F", "B", "F", "B"]
+    assert last[0].end == last[1].start
 
 
 def test_both_forms_of_a_split_have_one_timeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

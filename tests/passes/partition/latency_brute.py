@@ -11,6 +11,7 @@ import numpy as np
 
 from passes.model.stages.problem import Kind
 from passes.partition.latency import LatencyProblem, Programs
+from passes.partition.latency.liveness import Liveness
 
 
 def random_latency(seed: int, *, nodes: int = 6, pieces: int = 1, kinds: int = 2, devices: int = 2) -> LatencyProblem:
@@ -68,11 +69,12 @@ def with_programs(problem: LatencyProblem, seed: int) -> LatencyProblem:
     rng = random.Random(seed)
     nodes, tensors = range(problem.nodes), len(problem.consumers)
     shared = [tuple(sorted(rng.sample(nodes, rng.randint(1, min(3, problem.nodes))))) for _ in range(rng.randint(0, 2))]
+    live, nothing = np.array([rng.choice((0, 0, 1, 2)) for _ in nodes], np.int64), ((),) * problem.nodes
     programs = Programs(
-        live=np.array([rng.choice((0, 0, 1, 2)) for _ in nodes], np.int64),
         received=np.array([rng.choice((0, 1, 2)) for _ in range(tensors)], np.int64),
         weight_bytes=np.array([rng.choice((1, 2, 3)) for _ in shared], np.int64),
         weight_readers=tuple(shared),
+        liveness=Liveness(np.arange(problem.nodes), live, nothing, nothing, np.zeros(0, np.int64), ()),
     )
     return replace(problem, programs=programs, colours=())
 
@@ -145,7 +147,7 @@ def _besides(problem: LatencyProblem, nodes: list[int]) -> int:
     makers = zip(problem.producer, problem.consumers, own.received, strict=True)
     received = sum(int(size) for maker, readers, size in makers if maker not in nodes and any(v in nodes for v in readers))
     weights = sum(int(size) for size, who in zip(own.weight_bytes, own.weight_readers, strict=True) if set(who) & set(nodes))
-    return received + weights + max(int(own.live[v]) for v in nodes)
+    return received + weights + max(int(own.liveness.inner[v]) for v in nodes)
 
 
 __all__ = ["least_latency", "random_latency", "with_programs"]

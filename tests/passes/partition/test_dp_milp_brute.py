@@ -63,8 +63,9 @@ def test_throughput_of_any_split(seed: int, comm: str) -> None:
 def test_training(seed: int, objective: str) -> None:
     graph = random_graph(random.Random(seed))
     problem, _ = units(graph)
-    sides = Sides(problem.seconds, problem.side) if objective == "split" else None
-    precedence = [(v, w) for v, after in enumerate(problem.following) for w in after]
+    assert problem.joins is not None
+    sides = Sides(problem.joins.seconds, problem.joins.side) if objective == "split" else None
+    precedence = [(v, w) for v, after in zip(problem.producer.tolist(), problem.consumers, strict=True) for w in after]
     programme = solve_contiguous(problem_of_units(problem), sides, precedence)
     optimum = brute_force_training(graph)[objective]
     agree(optimum, solve_training(graph, objective), programme)

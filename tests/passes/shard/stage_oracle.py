@@ -111,9 +111,9 @@ class Oracle:
                     type_ = replace(type_, layout=Layout("@mesh", placements))
                 for reader in readers[name]:
                     size = message_bytes(type_, parties[number], parties[reader])
-                    times = 2 if name in cutter.whole.trained else 1
-                    after[number] += times * self.crossing.send(size, parties[number], parties[reader])
-                    after[reader] += times * self.crossing.receive(size, parties[number], parties[reader])
+                    sides, returns = (parties[number], parties[reader]), name in cutter.whole.trained
+                    after[number] += self.crossing.at_maker(size, *sides, returns=returns)
+                    after[reader] += self.crossing.at_reader(size, *sides, returns=returns)
             if self.worth(after) < best:
                 best = min(best, self.plan(line, number + 1, told, after))
         return best

@@ -89,20 +89,20 @@ def test_whole_parts() -> None:
     )
 
 
-@settings(deadline=None, max_examples=20)
-@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=3), st.booleans())
-def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool) -> None:
-    """Each mesh's cheapest plan, by every choice of one node after another and by the search."""
+@settings(deadline=None, max_examples=30)
+@given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans(), st.booleans())
+def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool, uneven: bool) -> None:
+    """Each mesh's cheapest choices, node by node; of four devices also on two axes."""
     topology = hosts(*((rate, 1) for rate in rates))
-    least_is_below_every_plan(random_module(seed, 5), topology, training)
+    least_is_below_every_plan(random_module(seed, 5), topology, training, uneven)
 
 
-def least_is_below_every_plan(module: Module, topology: Topology, training: bool) -> None:
+def least_is_below_every_plan(module: Module, topology: Topology, training: bool, uneven: bool = False) -> None:
     module = module.extend([topology])
-    found = candidates(module, topology, network(topology), training=training, microbatches=1, uneven=False, every=True)
+    found = candidates(module, topology, network(topology), training=training, microbatches=1, uneven=uneven, every=True)
     for one in found.searched:
         mesh = mesh_of(topology, network(topology), one.sizes, shares=one.shares, devices=one.devices)
-        problem = build(module, module.entry, mesh, None, training=training).problem
+        problem = build(module, module.entry, mesh, None, training=training, uneven=uneven).problem
         kinds = [problem.node_kinds[kind] for kind in problem.kinds]
         assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
 

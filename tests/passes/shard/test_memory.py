@@ -12,12 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dnnc.frontends import DIALECTS
+from ir.attributes import attributes
 from ir.diagnostics import Infeasible
 from ir.facets import Cost
 from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
+from ir.ops import Op, Value
 from ir.topology import Topology
-from ir.types import Replicate, Shard, TensorType, type_bytes, without_layout
+from ir.types import DType, Replicate, Shard, TensorType, type_bytes, without_layout
 from passes.cost import CostPass
+from passes.framework.base import PassContext
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes
 from passes.model.network import network
@@ -34,6 +38,7 @@ from tests.passes.model.spmd.planning import lowered, random_plan, searched, thr
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.test_stages import costed, text_of
 
+ROWS = TensorType(DType.F32, (8, 16))
 SHAPES: list[tuple[int, ...]] = [(2,), (4,), (2, 2)]
 FEW = 20_000
 """Assignments up to which a problem is enumerated; of more, the integer programme is solved."""
@@ -188,6 +193,23 @@ def test_workspace_is_what_lives_in_the_programs_of_members(
     assert footprint(module.entry, resources, stage).workspace == max(alive)
 
 
+@pytest.mark.parametrize(("training", "bytes_"), [(False, 64 + 8), (True, 4 * 64 // 2 + 8)])
+def test_small_constants_stand_on_every_device(training: bool, bytes_: int) -> None:
+    """An integer that no member splits, and a bias of 16 floats, which is split in training alone, with gradient and state."""
+    module = Module("@m", (
+        Resource("@b", TensorType(DType.F32, (16,)), Declared()),
+        Resource("@s", TensorType(DType.I64, (1,)), Declared()),
+        Func("@main", (Value("%x", ROWS),), (Value("%y", ROWS),), (
+            Op("onnx.Add", ("%x", "@b"), (Value("%a", ROWS),)),
+            Op("onnx.Unsqueeze", ("%a", "@s"), (Value("%u", TensorType(DType.F32, (8, 1, 16))),)),
+            Op("onnx.Squeeze", ("%u", "@s"), (Value("%y", ROWS),)),
+        )),
+        topology(2),
+    ), attributes({"opset.onnx": 20}))  # fmt: skip
+    plan = plan_of(ShardPass(mesh="2", training=training).run(through(module, CostPass()), PassContext(dialects=DIALECTS)))
+    assert [stage.weights for stage in plan.stages] == [bytes_]
+
+
 # -- plans that fit ----------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +217,7 @@ def fullest_member(module: Module) -> int:
     """Bytes of a lowered plan by what its members run: parts of weights, activations, two buffers for each message."""
     found = 0
     types = [resource.type for resource in module.of_type(Resource)]
-    weights = {without_layout(type_) for type_ in types if isinstance(type_, TensorType) and (type_.elements or 0) > 64}
+    weights = {without_layout(type_) for type_ in types if isinstance(type_, TensorType)}
     for stage in module.of_type(Stage):
         for program in local_programs(module, stage):
             used = {name for op in program.ops for name in reads(op)}

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from passes.model.stages.lattice.ideals import Family, Tables, members, possible
-from passes.model.stages.lattice.kernel_arrays import Devices, Held, Ideals, Table, Tensors
+from passes.model.stages.lattice.kernel_arrays import Aim, Devices, Held, Ideals, Table, Tensors
 from passes.model.work import did
 
 Stages: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
@@ -63,12 +63,11 @@ def solve_family(
     ideals = _ideals(tables, family, sides, possible(tables, family, trial) if allowed is None else allowed)
     tensors, devices, held = _arrays(tables)
     table = _table(count, len(tables.states.used), len(tables.problem.kinds))
-    shares, caps, least = np.array(sides[:2]), np.array(sides[2:]), -1.0 if additive else floor
+    most, least = trial * (1.0 + tables.slack), -1.0 if additive else floor
+    aim = Aim(most, least, tables.mode, additive, np.array(sides[:2]), np.array(sides[2:]), tables.slack)
     ideal, tested, priced = 1, 0, 0
     while ideal < count:
-        ideal, tests, prices = kernels.solve_family(
-            trial, least, tables.mode, additive, shares, caps, tables.slack, ideals, tensors, devices, held, ideal, SLICE, table
-        )
+        ideal, tests, prices = kernels.solve_family(aim, ideals, tensors, devices, held, ideal, SLICE, table)
         tested, priced = tested + int(tests), priced + int(prices)
         did("tested", int(tests))
         did("transition", int(prices))
@@ -121,7 +120,9 @@ def _arrays(tables: Tables) -> tuple[Tensors, Devices, Held]:
         tables.turn_side,
     )
     devices = Devices(tables.port, tables.price, tables.limit, *tables.states.before, tables.states.idle)
-    return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, tables.problem.live)
+    live = tables.problem.live
+    most = int(tables.shared_bytes.sum()) + int(live.max(initial=0))
+    return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, live, most)
 
 
 def _table(count: int, states: int, kinds: int) -> Table:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from passes.model.stages.arrays import grouped
+from passes.model.stages.lattice.kernel_arrays import Here, Limits, Stored
 from passes.model.stages.lattice.states import States, sequences, states
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints, Joins, Problem
@@ -102,48 +103,40 @@ def _sorted(tables: Tables, family: Family) -> Family:
     return replace(family.only(order), complete=family.complete)
 
 
-def _walk(tables: Tables, trial: float, band: int | None, max_visits: int, max_words: int) -> partial[Any]:
-    """The kernel of the enumeration, given all but what to store."""
+def _walk(
+    tables: Tables, trial: float, band: int | None, max_visits: int, max_words: int, room: int, entries: int
+) -> tuple[Stored, tuple[int, int, int, int]]:
+    """``walk_kernels.enumerate_ideals`` with room for so many ideals and entries of their cuts: what is stored and returned."""
     from passes.model.stages.lattice import walk_kernels
 
+    n, tensors = tables.problem.size, len(tables.pins)
     low, high = tables.windows(trial)
-    return partial(
-        walk_kernels.enumerate_ideals,
-        tables.succ_ptr,
-        tables.succ,
-        tables.indegree,
-        tables.below,
-        tables.on_ptr,
-        tables.on,
-        tables.pins,
-        tables.node_columns,
-        tables.tensor_columns,
-        low,
-        high,
-        tables.problem.size if band is None else band,
-        max_visits,
-        max_words,
-        tables.words_per_ideal,
+    first = np.zeros(64 * ((n + 63) // 64), np.bool_)
+    first[:n] = tables.indegree == 0
+    here = Here(
+        inside=np.zeros((n + 63) // 64, np.uint64),
+        ready=np.packbits(first, bitorder="little").view(np.uint64),
+        opened=np.zeros((tensors + 63) // 64, np.uint64),
+        missing=tables.indegree.copy(),
+        held=np.zeros(tensors, np.int64),
     )
-
-
-def _storage(tables: Tables, ideals: int, entries: int) -> tuple[Any, ...]:
-    """Arrays for so many ideals: bits, sums, marks, pointers and entries of their cuts."""
-    return (
-        np.zeros((ideals, max(1, (tables.problem.size + 63) // 64)), np.uint64),
-        np.empty((ideals, tables.node_columns.shape[1])),
-        np.empty((ideals, tables.tensor_columns.shape[1])),
-        np.zeros(ideals + 1, np.int64),
-        np.empty(entries, np.int32),
+    stored = Stored(
+        bits=np.zeros((room, max(1, (n + 63) // 64)), np.uint64),
+        sums=np.empty((room, tables.node_columns.shape[1])),
+        marks=np.empty((room, tables.tensor_columns.shape[1])),
+        cut_ptr=np.zeros(room + 1, np.int64),
+        cut=np.empty(entries, np.int32),
     )
+    limits = Limits(low, high, n if band is None else band, max_visits, max_words, tables.words_per_ideal)
+    ended = walk_kernels.enumerate_ideals(tables.graph, limits, here, stored)
+    did("ideal", ended[1])
+    return stored, ended
 
 
 def count_ideals(tables: Tables, trial: float, most: int) -> int | None:
     """Ideals walked over to find those that can be boundaries of a plan of load at most ``trial``; None when over ``most``."""
-    status, visited, _, _ = _walk(tables, trial, None, most, 1 << 62)(*_storage(tables, 0, 0))
-    did("ideal", visited)
-    found: int = visited
-    return found if status == 0 else None
+    _, (status, visited, _, _) = _walk(tables, trial, None, most, 1 << 62, 0, 0)
+    return visited if status == 0 else None
 
 
 def lattice(
@@ -155,40 +148,45 @@ def lattice(
     most = max_words // tables.words_per_ideal + 1
     for room in sorted({min(ROOM, most), most}):
         words = max_words if room == most else room * tables.words_per_ideal
-        stored = _storage(tables, room, CUTS * room)
-        status, visited, count, entries = _walk(tables, trial, band, max_visits, words)(*stored)
-        did("ideal", visited)
+        stored, (status, visited, count, entries) = _walk(tables, trial, band, max_visits, words, room, CUTS * room)
         if status != TOO_MUCH:
             break
     if status:
         return None
-    if entries > len(stored[-1]):
-        stored = _storage(tables, count, entries)
-        _walk(tables, trial, band, max_visits, max_words)(*stored)
-        did("ideal", visited)
+    if entries > len(stored.cut):
+        stored, _ = _walk(tables, trial, band, max_visits, max_words, count, entries)
     bits, sums, marks, cut_ptr, cut = stored
     complete = band is None or band >= tables.problem.size
     start, end = cut_ptr[:count], cut_ptr[1 : count + 1]
-    return _sorted(tables, Family(bits[:count], sums[:count], marks[:count], start, end, cut, trial, complete, int(visited)))
+    return _sorted(tables, Family(bits[:count], sums[:count], marks[:count], start, end, cut, trial, complete, visited))
 
 
 def prefixes(tables: Tables, order: Iterable[int], trial: float) -> Family:
     """The prefixes of a topological order that can be boundaries of a plan of load at most ``trial``."""
-    from passes.model.stages.lattice import walk_kernels
-
-    walked = np.fromiter(order, np.int64, tables.problem.size)
-    room = CUTS * (len(walked) + 1)
-    while True:
-        stored = _storage(tables, len(walked) + 1, room)
-        entries = walk_kernels.prefixes(
-            walked, tables.on_ptr, tables.on, tables.pins, tables.node_columns, tables.tensor_columns, *stored
-        )
-        if entries <= room:
-            break
-        room = int(entries)
-        did("ideal", len(walked))
-    bits, sums, marks, cut_ptr, cut = stored
-    return _sorted(tables, Family(bits, sums, marks, cut_ptr[:-1], cut_ptr[1:], cut, trial, False, len(bits)))
+    n = tables.problem.size
+    walked = np.fromiter(order, np.int64, n)
+    place = np.empty(n, np.int64)
+    place[walked] = np.arange(n)
+    bits = np.zeros((n + 1, max(1, (n + 63) // 64)), np.uint64)
+    added = np.arange(1, n + 1)
+    bits[added, walked >> 6] = np.uint64(1) << (walked & 63).astype(np.uint64)
+    np.bitwise_or.accumulate(bits, axis=0, out=bits)
+    sums = np.zeros((n + 1, tables.node_columns.shape[1]))
+    np.cumsum(tables.node_columns[walked], axis=0, out=sums[1:])
+    # The prefixes after the first node of a tensor and before its last cut it.
+    first, last = np.zeros((2, len(tables.pins)), np.int64)
+    if len(tables.pins):
+        first = np.minimum.reduceat(place[tables.pin], tables.pin_ptr[:-1])
+        last = np.maximum.reduceat(place[tables.pin], tables.pin_ptr[:-1])
+    lengths = last - first
+    tensor = np.repeat(np.arange(len(lengths)), lengths)
+    prefix = np.arange(len(tensor)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + first[tensor] + 1
+    cut_ptr, cut = grouped(prefix, tensor, n + 1)
+    prefix = np.repeat(np.arange(n + 1), np.diff(cut_ptr))
+    columns = [np.bincount(prefix, weights=column[cut], minlength=n + 1) for column in tables.tensor_columns.T]
+    marks: Floats = np.column_stack(columns).astype(np.float64)
+    family = Family(bits, sums, marks, cut_ptr[:-1], cut_ptr[1:], cut.astype(np.int32), trial, False, n + 1)
+    return _sorted(tables, family)
 
 
 def among(tables: Tables, ideals: np.ndarray[Any, np.dtype[np.bool_]], trial: float) -> Family:

@@ -1,11 +1,64 @@
-"""What the compiled dynamic programme (``kernels.solve_family``) reads and fills in, as tuples of arrays.
+"""What the compiled walk over ideals (``walk_kernels``) and the dynamic programme over them (``kernels``) read and fill in, as
+tuples of arrays.
 
-They stand apart from the kernel so that naming them compiles nothing.
+They stand apart from the kernels so that naming them compiles nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
+
+
+class Graph(NamedTuple):
+    """Nodes v and tensors h: ``succ[succ_ptr[v]:succ_ptr[v + 1]]`` are the successors of v, once per edge; ``below[v]`` is the
+    weight of v and of all that depends on it; v makes or reads ``on[on_ptr[v]:on_ptr[v + 1]]``; ``pins[h]`` nodes make or read
+    h. ``node_columns[n, C]``: what is summed over the nodes of an ideal, first the weight; ``tensor_columns[H, B]``: what is
+    summed over the tensors that it cuts (some of their nodes are in it and some are not)."""
+
+    succ_ptr: Any
+    succ: Any
+    below: Any
+    on_ptr: Any
+    on: Any
+    pins: Any
+    node_columns: Any
+    tensor_columns: Any
+
+
+class Limits(NamedTuple):
+    """``low``, ``high``: windows of weight, ascending and disjoint. ``band``: an ideal may hold node v only if its least
+    missing node is >= v - band (>= n: no limit). At most ``max_visits`` ideals are walked over, and ``max_words`` 8-byte
+    words held, at ``words_per_ideal`` each besides their cuts."""
+
+    low: Any
+    high: Any
+    band: int
+    max_visits: int
+    max_words: int
+    words_per_ideal: int
+
+
+class Here(NamedTuple):
+    """One ideal: bit sets of its nodes (``inside``), of nodes all of whose predecessors are in it (``ready``) and of tensors
+    that it cuts (``opened``); ``missing[n]``: predecessors of each node that are not in it; ``held[H]``: nodes of each tensor
+    that are."""
+
+    inside: Any
+    ready: Any
+    opened: Any
+    missing: Any
+    held: Any
+
+
+class Stored(NamedTuple):
+    """Room for ideals: ``bits[N, W]``, ``sums[N, C]`` and ``marks[N, B]`` of the columns, and the tensors that ideal i cuts,
+    ``cut[cut_ptr[i]:cut_ptr[i + 1]]``."""
+
+    bits: Any
+    sums: Any
+    marks: Any
+    cut_ptr: Any
+    cut: Any
 
 
 class Ideals(NamedTuple):
@@ -64,12 +117,28 @@ class Devices(NamedTuple):
 
 class Held(NamedTuple):
     """Bytes that are no sum over the nodes of a stage: weights of ``shared_bytes`` that ``shared[shared_ptr[r]:shared_ptr[r +
-    1]]`` read, and ``live[n]``, of which a stage holds the most."""
+    1]]`` read, and ``live[n]``, of which a stage holds the most. No stage holds more than ``most`` of them."""
 
     shared_ptr: Any
     shared: Any
     shared_bytes: Any
     live: Any
+    most: int
+
+
+class Aim(NamedTuple):
+    """What is minimised. No stage may cost more than ``most``; what costs at most ``floor`` counts as ``floor``, and where that
+    is reached nothing better is looked for. ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and
+    ``shares[1]``, each at most its cap, and both together are at most ``caps[2]``. ``additive``: the sum of transfers is
+    minimised, not the largest load. ``slack``: relative, for the rounding of sums."""
+
+    most: float
+    floor: float
+    mode: int
+    additive: bool
+    shares: Any
+    caps: Any
+    slack: float
 
 
 class Table(NamedTuple):
@@ -89,4 +158,4 @@ class Table(NamedTuple):
     raw: Any
 
 
-__all__ = ["Devices", "Held", "Ideals", "Table", "Tensors"]
+__all__ = ["Aim", "Devices", "Graph", "Held", "Here", "Ideals", "Limits", "Stored", "Table", "Tensors"]

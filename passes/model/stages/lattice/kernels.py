@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.kernels import compiled
-from passes.model.stages.lattice.kernel_arrays import Devices, Held, Ideals, Table, Tensors
+from passes.model.kernels import compiled, inlined
+from passes.model.stages.lattice.kernel_arrays import Aim, Devices, Held, Ideals, Table, Tensors
 
 
 @compiled
@@ -112,56 +112,103 @@ def held_beside(begin: Any, end: Any, held: Held) -> Any:
     return memory + peak
 
 
+@inlined
+def least_beside(
+    k: int, i: int, j: int, q: int, anchor: int, under: bool, over: bool, slack: float, busy: Any, moving: Any, raw: Any
+) -> Any:
+    """What the stage from ideal j to ideal i costs at least on kind k, by the bounds of the module: ``under``, from the
+    stage of j to q inside i; ``over``, from the stage of ``anchor`` to i, where j is inside ``anchor``."""
+    low = 0.0
+    edge = slack * (busy[i, k] + 2 * moving[i, k] + 2 * moving[j, k])
+    if under:
+        low = raw[j, k] + busy[i, k] - busy[q, k] + moving[i, k] - moving[q, k]
+        edge += slack * moving[q, k]
+    if over:
+        low = max(low, raw[anchor, k] + busy[anchor, k] - busy[j, k] + moving[j, k] - moving[anchor, k])
+        edge += slack * moving[anchor, k]
+    return low - edge
+
+
+@inlined
+def add_cut(
+    i: int,
+    j: int,
+    bits: Any,
+    cut: Any,
+    first: int,
+    last: int,
+    pin_ptr: Any,
+    pin: Any,
+    lane_in: Any,
+    lane_out: Any,
+    transfer: Any,
+    size: Any,
+    received: float,
+    moved: Any,
+) -> Any:
+    """Corrects ``moved[2, P]``, the transfers of the whole cut of ideal j by lane and port class, and ``received``, bytes of
+    buffers for it, to those of the stage from j to ideal i, which cuts ``cut[first:last]``; returns the bytes."""
+    for c in range(first, last):
+        h = cut[c]
+        old = False
+        new = False
+        for e in range(pin_ptr[h], pin_ptr[h + 1]):
+            v = pin[e]
+            if (bits[j, v >> 6] >> np.uint64(v & 63)) & np.uint64(1):
+                old = True
+                if new:
+                    break
+            elif (bits[i, v >> 6] >> np.uint64(v & 63)) & np.uint64(1):
+                new = True
+                if old:
+                    break
+        if not old:
+            for p in range(transfer.shape[0]):
+                moved[lane_out[h], p] += transfer[p, h]
+        elif not new:
+            received -= size[h]
+            for p in range(transfer.shape[0]):
+                moved[lane_in[h], p] -= transfer[p, h]
+    return received
+
+
+@inlined
+def combined(mode: int, compute: float, first: float, second: float, shares: Any) -> float:
+    """The load of a stage: ``compute`` and transfers of two lanes, or, for SIDES, two sides that count ``shares``."""
+    if mode == 0:
+        found = compute + first
+    elif mode == 1:
+        found = max(compute, first)
+    elif mode == 2:
+        found = max(compute, max(first, second))
+    else:
+        found = shares[0] * first + shares[1] * second
+    return found
+
+
 @compiled
 def solve_family(
-    trial: float,
-    floor: float,
-    mode: int,
-    additive: bool,
-    shares: Any,
-    caps: Any,
-    slack: float,
-    ideals: Ideals,
-    tensors: Tensors,
-    devices: Devices,
-    held: Held,
-    start: int,
-    max_tests: int,
-    table: Table,
+    aim: Aim, ideals: Ideals, tensors: Tensors, devices: Devices, held: Held, start: int, max_tests: int, table: Table
 ) -> Any:
     """Least possible largest load over chains of ideals of the family, for every vector of devices used; with ``additive``, the
-    least possible sum of transfers instead.
+    least possible sum of transfers instead. Works from ideal ``start`` until over ``max_tests`` pairs were met.
 
-    ``trial``: no stage may cost more; what costs at most ``floor`` counts as ``floor``, and where that is reached nothing
-    better is looked for. ``mode``: how a load adds up. For SIDES the two sides count ``shares[0]`` and ``shares[1]``, each at
-    most its cap, and both together are at most ``caps[2]``. Works from ideal ``start`` until over ``max_tests`` pairs were met.
-    Returns (the ideal to go on from, pairs met, pairs priced).
-    """
+    Returns (the ideal to go on from, pairs met, pairs priced)."""
+    most, floor, mode, additive, shares, caps, slack = aim
     bits, weight, compute, lacking, boundary, busy, moving, bytes_before, own_before, turns = ideals[:10]
     cut_start, cut_end, cut, allowed = ideals[10:]
-    pin_ptr, pin, lane_in, lane_out, transfer, tensor_bytes, forced, turn_cost, turn_side = tensors
+    pin_ptr, pin, lane_in, lane_out, transfer, size, forced, turn_cost, turn_side = tensors
     port, price, limit, pred_ptr, pred, pred_kind, idle = devices
     value, parent, via, link, head, stamp, memo, priced_at, raw = table
-    count, words = bits.shape
-    kinds = port.shape[0]
-    states = idle.shape[0]
-    classes = transfer.shape[0]
-    lanes = boundary.shape[1] // max(classes, 1)
-    most = trial * (1.0 + slack)
+    count, states, kinds, infinite = weight.shape[0], idle.shape[0], port.shape[0], np.inf
+    classes, most_beside, demands = transfer.shape[0], held.most, forced.shape[0] > 0
     edge = slack * weight[count - 1]
     added = mode == 0 or mode == 3
-    one = np.uint64(1)
-    infinite = np.inf
+    lanes = boundary.shape[1] // max(classes, 1)
     moved = np.zeros((2, max(classes, 1)))
-    most_beside = np.int64(held.shared_bytes.sum())
-    if held.live.shape[0] > 0:
-        most_beside += held.live.max()
     least = np.full(states, infinite)
-    met = 0
-    priced = 0
-    i = start
+    i, met, priced = start, 0, 0
     while i < count and met <= max_tests:
-        here = weight[i]
         anchor = -1
         least[:] = infinite
         for x in range(states):
@@ -169,7 +216,7 @@ def solve_family(
                 best = least[x]
                 for step in range(pred_ptr[x], pred_ptr[x + 1]):
                     s, t = pred[step], pred_kind[step]
-                    reach = here - most * price[t] - edge
+                    reach = weight[i] - most * price[t] - edge
                     j = head[s] if head[s] != i else link[i, s]  # no stage is empty
                     while j >= 0 and weight[j] >= reach and best > floor:
                         before = value[j, s]
@@ -179,7 +226,7 @@ def solve_family(
                         met += 1
                         if stamp[j] != i:
                             stamp[j] = i
-                            # Cheap reasons to refuse come first; the bounds are those of the module.
+                            # Cheap reasons to refuse come first.
                             inside = False
                             for k in range(kinds):
                                 memo[j, k] = infinite
@@ -189,31 +236,23 @@ def solve_family(
                                 fits = limit[k] < 0 or own_before[i] - own_before[j] <= limit[k]
                                 inside = inside or (low <= most and fits and lacking[i, k] == lacking[j, k])
                             if inside:
-                                for k in range(words):
-                                    if bits[j, k] & ~bits[i, k]:
+                                for w in range(bits.shape[1]):
+                                    if bits[j, w] & ~bits[i, w]:
                                         inside = False
                                         break
                             if inside and added:
                                 q = priced_at[j]
                                 under = q >= 0
                                 over = anchor >= 0
-                                for k in range(words):
-                                    under = under and bits[q, k] & ~bits[i, k] == 0
-                                    over = over and bits[j, k] & ~bits[anchor, k] == 0
+                                for w in range(bits.shape[1]):
+                                    under = under and bits[q, w] & ~bits[i, w] == 0
+                                    over = over and bits[j, w] & ~bits[anchor, w] == 0
                                 if under or over:
                                     inside = False
                                     for k in range(kinds):
-                                        low = 0.0
-                                        edge_of = slack * (busy[i, k] + 2 * moving[i, k] + 2 * moving[j, k])
-                                        if under:
-                                            low = raw[j, k] + busy[i, k] - busy[q, k] + moving[i, k] - moving[q, k]
-                                            edge_of += slack * moving[q, k]
-                                        if over:
-                                            above = busy[anchor, k] - busy[j, k] + moving[j, k] - moving[anchor, k]
-                                            low = max(low, raw[anchor, k] + above)
-                                            edge_of += slack * moving[anchor, k]
-                                        inside = inside or (low - edge_of <= most and lacking[i, k] == lacking[j, k])
-                            if inside and forced.shape[0] > 0:
+                                        low = least_beside(k, i, j, q, anchor, under, over, slack, busy, moving, raw)
+                                        inside = inside or (low <= most and lacking[i, k] == lacking[j, k])
+                            if inside and demands:
                                 inside = keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)
                             if inside:
                                 priced += 1
@@ -222,51 +261,22 @@ def solve_family(
                                 for g in range(lanes):
                                     for p in range(classes):
                                         moved[g, p] = boundary[j, g * classes + p]
-                                received = bytes_before[j]
-                                # Not in a function of its own: that made full pairs 15 % slower.
-                                for c in range(cut_start[i], cut_end[i]):
-                                    h = cut[c]
-                                    old = False
-                                    new = False
-                                    for e in range(pin_ptr[h], pin_ptr[h + 1]):
-                                        v = pin[e]
-                                        if (bits[j, v >> 6] >> np.uint64(v & 63)) & one:
-                                            old = True
-                                            if new:
-                                                break
-                                        elif (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
-                                            new = True
-                                            if old:
-                                                break
-                                    if not old:
-                                        for p in range(classes):
-                                            moved[lane_out[h], p] += transfer[p, h]
-                                    elif not new:
-                                        received -= tensor_bytes[h]
-                                        for p in range(classes):
-                                            moved[lane_in[h], p] -= transfer[p, h]
+                                received = add_cut(
+                                    i, j, bits, cut, cut_start[i], cut_end[i], pin_ptr, pin, lane_in, lane_out, transfer,
+                                    size, bytes_before[j], moved,
+                                )  # fmt: skip
                                 memory = np.int64(-1)
                                 for k in range(kinds):
-                                    first = max(moved[0, port[k]], 0.0)
-                                    second = max(moved[1, port[k]], 0.0)
+                                    first, second = max(moved[0, port[k]], 0.0), max(moved[1, port[k]], 0.0)
                                     load = compute[i, k] - compute[j, k]
-                                    if mode == 0:
-                                        load += first
-                                    elif mode == 1:
-                                        load = max(load, first)
-                                    elif mode == 2:
-                                        load = max(load, max(first, second))
-                                    else:
+                                    if mode == 3:
                                         first += load
                                         second += compute[i, kinds + k] - compute[j, kinds + k]
-                                        load = shares[0] * first + shares[1] * second
-                                    raw[j, k] = load
+                                    load = raw[j, k] = combined(mode, load, first, second, shares)
                                     for q in range(turn_side.shape[0]):
                                         turned = turn_cost[k, q] * abs(turns[i, q] - turns[j, q])
-                                        if turn_side[q] == 0:
-                                            first += turned
-                                        else:
-                                            second += turned
+                                        first += turned if turn_side[q] == 0 else 0.0
+                                        second += turned if turn_side[q] != 0 else 0.0
                                         load += turned if mode != 3 else shares[turn_side[q]] * turned
                                     if load > most or lacking[i, k] != lacking[j, k]:
                                         continue
@@ -274,13 +284,10 @@ def solve_family(
                                         continue
                                     if limit[k] >= 0:
                                         certain = own_before[i] - own_before[j] + np.int64(np.rint(received))
-                                        if certain > limit[k]:
+                                        if memory < 0 and certain + most_beside > limit[k]:
+                                            memory = certain + held_beside(bits[j], bits[i], held)
+                                        if max(certain, memory) > limit[k]:
                                             continue
-                                        if certain + most_beside > limit[k]:
-                                            if memory < 0:
-                                                memory = certain + held_beside(bits[j], bits[i], held)
-                                            if memory > limit[k]:
-                                                continue
                                     memo[j, k] = first + second if additive else load
                         worst = before + memo[j, t] if additive else max(max(before, memo[j, t]), floor)
                         if worst < best:
@@ -302,4 +309,4 @@ def solve_family(
     return i, met, priced
 
 
-__all__ = ["compiled", "possible_states", "solve_family"]
+__all__ = ["possible_states", "solve_family"]

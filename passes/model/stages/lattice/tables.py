@@ -23,6 +23,7 @@ import numpy as np
 
 from passes.model.stages.arrays import csr, distinct, grouped
 from passes.model.stages.bounds import node_weights
+from passes.model.stages.lattice.kernel_arrays import Graph
 from passes.model.stages.lattice.states import states
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Problem, slots
@@ -158,12 +159,19 @@ class Tables:
         return np.where(finite, price[:, None] * np.where(finite, seconds, 0.0), np.inf)
 
     @cached_property
-    def below(self) -> Floats:
-        """Weight of each node and of all that depends on it."""
-        from passes.model.stages.lattice import walk_kernels
-
-        below: Floats = walk_kernels.weights_below(self.succ_ptr, self.succ, self.weight)
-        return below
+    def graph(self) -> Graph:
+        """The problem as the walk over ideals takes it."""
+        n = self.problem.size
+        below, weights, reached = np.zeros(n), self.weight, [0] * n
+        for v in range(n - 1, -1, -1):
+            bits = 1 << v
+            for u in self.succ[self.succ_ptr[v] : self.succ_ptr[v + 1]].tolist():
+                bits |= reached[u]
+            reached[v] = bits
+            flags = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), np.uint8)
+            below[v] = weights[np.unpackbits(flags, count=n, bitorder="little").view(np.bool_)].sum()
+        columns = self.node_columns, self.tensor_columns
+        return Graph(self.succ_ptr, self.succ, below, self.on_ptr, self.on, self.pins, *columns)
 
     @cached_property
     def words_per_ideal(self) -> int:

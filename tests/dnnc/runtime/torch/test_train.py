@@ -335,7 +335,7 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
     machines.write_text(
         'version = 1\n[types]\ncore = "preset:cpu-1"\n[[hosts]]\nname = "p"\n[[hosts]]\nname = "q"\n'
         '[[devices]]\nname = "p{0..1}"\ntype = "core"\nhost = "p"\n[[devices]]\nname = "q0"\ntype = "core"\nhost = "q"\n'
-        '[[links]]\nends = ["p0", "p1", "q0"]\nbandwidth = "20 GB/s"\nlatency = "10 us"\n'
+        '[[links]]\nends = ["p0", "p1", "q0"]\nbandwidth = "20 GB/s"\nlatency = "2 us"\n'
     )
     found = compiled(tmp_path / "found", "--mesh", "auto", "--stages", "2", topology=str(machines))
     plan = json.loads((found / "plan.json").read_text())
@@ -352,6 +352,29 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
     assert sent is not None
     assert received is not None
     assert sent[1] != received[1]
+    assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Activations from two members to one of three, which passes them on, and gradients back to one of the two."""
+    machines = tmp_path / "machines.toml"
+    host = (
+        '[[hosts]]\nname = "{0}"\n[[devices]]\nname = "{0}{{0..{1}}}"\ntype = "core"\nhost = "{0}"\n'
+        '[[links]]\neach = "devices of {0}"\nto = "{0}"\nbandwidth = "8 GB/s"\nlatency = "6 us"\n'
+        '[[links]]\neach = "{0}"\nto = "between"\nbandwidth = "50 MB/s"\nlatency = "0 us"\nshared = true\n'
+    )
+    types = '[types.core]\nkind = "cpu"\nmemory = "4 GiB"\nmemory_bandwidth = "20 GB/s"\nrates = { f32 = "0.2 GFLOP/s" }\n'
+    text = f'version = 1\nswitches = ["between"]\n{types}{host.format("p", 1)}{host.format("q", 2)}'
+    machines.write_text(text)
+    model = "zoo:bert-small,layers=4,hidden=64,vocab=100,seq=16,batch=6"
+    built = tmp_path / "built"
+    step = ["--objective", "training", "--stages", "2", "--microbatches", "4"]
+    assert main(["compile", model, "-t", str(machines), *step, "-q", "-o", str(built)]) == 0
+    plan = json.loads((built / "plan.json").read_text())
+    assert [stage["mesh"]["axes"] for stage in plan["stages"]] == [{"x": 2}, {"x": 3}]
     assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import DIALECTS
+from dnnc.frontends.topology import load_topology
 from dnnc.scheduled import scheduled
 from dnnc.training import TrainingOptions
 from ir import parse_module
@@ -18,13 +20,16 @@ from ir.rows import unrolled
 from ir.topology import Topology
 from ir.types import DType, Layout, Shard, TensorType
 from passes.framework.base import PassContext
+from passes.framework.symbols import insert_symbols
 from passes.model.spmd.cross_mesh import Party
 from passes.model.timeline.families import step
 from passes.model.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
 from passes.model.timeline.simulate import run_rows, simulate
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
+from passes.shard import ShardPass
 from tests.passes.model.timeline.test_families import equal
+from tests.passes.shard.models import prepared
 from tests.passes.shard.test_stages import SMALL, sharded
 from tests.passes.staging import chain, devices, planned
 
@@ -109,7 +114,7 @@ def test_a_family_holds_what_it_has_in_flight(plan_alone: Module, family: str, m
         assert stage.of_microbatch > 0
         for device in row.devices:
             wanted = stage.constant + flight * stage.of_microbatch
-            assert wanted <= held[device].peak <= wanted + stage.busy(("F",))
+            assert wanted <= held[device].peak <= wanted + stage.busy(("F", "I", "W"))
 
 
 @pytest.mark.parametrize("family", ["gpipe", "zb-h1", "zb-h2"])
@@ -134,13 +139,42 @@ def test_stages_of_a_device_hold_its_peak_together(kind: str) -> None:
         assert held.peak == sum(row.memory for row in plan.stages if device in row.devices) > 0
 
 
-def test_the_plan_charges_what_1f1b_holds(plan_alone: Module) -> None:
-    """Counted twice: by the planner from prices of strategies, and here on the rows."""
-    plan = plan_alone.first(Plan)
+def test_the_search_charges_what_1f1b_holds() -> None:
+    """Counted twice: by the planner from prices of strategies, and on the rows."""
+    given = insert_symbols(prepared(f"{SMALL},batch=4")[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
+    searched = ShardPass(training=True, microbatches=6, mesh="2", stages=2).run(given, PassContext())
+    module = SchedulePass().run(searched, PassContext())
+    held, plan = memory_over_time(module, simulate(module)), searched.first(Plan)
     assert plan is not None
-    held = memory_over_time(plan_alone, simulate(plan_alone))
     for row in plan.stages:
         assert [held[device].peak / row.memory for device in row.devices] == pytest.approx([0.97] * 2, abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "gradients", "kind"),
+    [
+        (1, 1, {"stages": 2, "replicas": 1, "mesh": "none"}),
+        (2, 2, {"stages": 2, "replicas": 1, "mesh": "none"}),
+        (2, 1, {"stages": 1, "replicas": 2, "mesh": "none"}),  # each replica has one microbatch
+        (4, 2, {"stages": 1, "replicas": 2, "mesh": "none"}),
+        (1, 1, {"mesh": "2"}),
+        (2, 2, {"mesh": "2"}),
+    ],
+)
+def test_a_plan_tells_what_its_programs_hold(microbatches: int, gradients: int, kind: dict[str, Any], tmp_path: Path) -> None:
+    """As ``simulate`` counts it from the ops of the programs: of weights that make up nearly all of a stage, themselves, two
+    numbers of adam, their gradients, and from the second microbatch of a device on the gradients of that beside the sums."""
+    step = TrainingOptions(loss="mse:y")
+    options = CompileOptions(
+        "zoo:mlp,layers=3,hidden=128,batch=1", "preset:cpu-2,cores=2", tmp_path / "build", objective="training",
+        training=step, microbatches=microbatches, **kind,
+    )  # fmt: skip
+    plan = compile_model(options).plan
+    module = scheduled(tmp_path / "build", "", DiagnosticSink())
+    held = memory_over_time(module, simulate(module, microbatches))
+    for row in plan.stages:
+        assert [held[device].peak for device in row.devices] == [row.memory] * len(row.devices)
+        assert row.memory / row.weights == pytest.approx((3 + gradients) / 4, abs=0.06)
 
 
 def test_what_comes_from_a_mesh_of_another_shape_is_held_whole() -> None:
@@ -206,7 +240,8 @@ def test_old_versions_of_weights_are_held(family: str, microbatches: int, versio
 
 @pytest.mark.parametrize(("family", "microbatches", "versions"), [("pipedream", 1, [2, 1, 0]), ("2bw", 3, [1, 1, 1])])
 def test_old_versions_of_weights_are_counted_once(family: str, microbatches: int, versions: list[int], tmp_path: Path) -> None:
-    """Weights that make up nearly all of a stage, with their gradient and two numbers of adam: four times their bytes."""
+    """Weights that make up nearly all of a stage, with their gradient and two numbers of adam: four times their bytes, and five
+    where the gradient of one microbatch is added to that of others."""
     asked = TrainingOptions(loss="mse:y", schedule=family)
     model = "zoo:mlp,layers=3,hidden=256,inputs=256,outputs=256,batch=1"
     options = CompileOptions(
@@ -216,4 +251,5 @@ def test_old_versions_of_weights_are_counted_once(family: str, microbatches: int
     plan = compile_model(options).plan
     weights = 4 * 257 * 256
     assert [row.weights for row in plan.stages] == [4 * weights] * 3
-    assert [row.memory / weights for row in plan.stages] == pytest.approx([4 + count for count in versions], abs=0.2)
+    wanted = [4 + count + (microbatches > 1) for count in versions]
+    assert [row.memory / weights for row in plan.stages] == pytest.approx(wanted, abs=0.2)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.bounds import prices
@@ -17,16 +17,12 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, part_of, plan_costs, violations
 from passes.model.stages.reduce import ordered
-from passes.partition.bounds.contraction import Effort, Relaxer, relaxes
+from passes.partition.bounds.contraction import Relaxer, relaxes
 from passes.partition.bounds.minimum_cuts import nets_of
 from passes.partition.bounds.single_nodes import node_bound
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.search.throughput import Throughput, solve
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem
-
-EFFORTS = st.builds(
-    Effort, st.sampled_from((0.0, 0.1, 0.3, 1.0)), st.sampled_from((0.0, 0.3)), st.sampled_from((0.0, 0.3, 1.0))
-)
 
 
 def optimum(problem: Problem) -> float:
@@ -38,14 +34,13 @@ def optimum(problem: Problem) -> float:
 
 @pytest.mark.slow
 @settings(max_examples=250, deadline=None)
-@given(st.integers(0, 10**9), st.booleans(), EFFORTS)
-@example(33639, False, Effort(0.0, 0.0, 0.3))  # pieces of no seconds, whose weights fit no device together
-def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, effort: Effort) -> None:
+@given(st.integers(0, 10**9), st.booleans(), st.sampled_from((0.0, 0.1, 0.3, 1.0)), st.sampled_from((0.0, 0.3)))
+def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, give: float, apart: float) -> None:
     problem = random_chains(seed) if chains else random_problem(seed, nodes=6)
     best = brute_force(problem)
     if not relaxes(problem) or not 0 < best < math.inf:
         return
-    relaxed = Relaxer(problem, best, best).relax(effort)
+    relaxed = Relaxer(problem, best).relax(give, apart)
     assert sorted(v for group in relaxed.groups for v in group) == list(range(problem.size))
     assert ordered(problem, relaxed.groups)  # raises where the groups form a cycle
     relaxed.problem.check()
@@ -120,7 +115,7 @@ def test_side_chains_give_way_once() -> None:
     for _ in range(12):
         y = build.op(3, 4, y, build.op(0.1, 4, encoded))
     problem = build.problem(4, rate=0.05)
-    relaxed = Relaxer(problem, 15.0, 20.0).relax(Effort(0.02, 0.3, 0.0)).problem
+    relaxed = Relaxer(problem, 20.0).relax(0.02, 0.3).problem
     assert relaxed.size <= problem.size - 12
     assert relaxed.joins is not None
     assert relaxed.joins.transfer.max() == pytest.approx(0.2)

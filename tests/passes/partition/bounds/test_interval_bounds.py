@@ -118,7 +118,7 @@ def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str)
     bounds = IntervalBounds(tables, 1.5 * best)
     for rounds in (0, 3, 400 if problem.stages is None else 30):
         left = iter(range(rounds + 1000 * (not bounds.intervals)))
-        bounds.run(1.5 * best, lambda tested, part, left=left: next(left, None) is not None)  # type: ignore[misc]
+        bounds.run(lambda tested, part, left=left: next(left, None) is not None)  # type: ignore[misc]
         assert bounds.bound <= best * (1 + 1e-9)
     plain = replace(problem, kinds=tuple(replace(k, memory=None) for k in problem.kinds), forced=(), stages=None)
     refined = next(left, None) is not None  # else what was allowed is used up
@@ -137,7 +137,7 @@ def test_bound_holds_for_training(seed: int, objective: str) -> None:
     if not applies(tables) or not 0 < best < math.inf:
         return
     bounds, left = IntervalBounds(tables, 1.5 * best), iter(range(1300))
-    bounds.run(1.5 * best, lambda tested, part: next(left, None) is not None)
+    bounds.run(lambda tested, part: next(left, None) is not None)
     assert bounds.bound <= best * (1 + 1e-9)
 
 
@@ -147,7 +147,7 @@ def test_bound_reaches_an_optimum_with_many_ideals(problem: Problem) -> None:
     assert optimum.status == "optimal"
     bounds = IntervalBounds(tables_of(problem), optimum.value)
     left = iter(range(1200))
-    bounds.run(optimum.value, lambda tested, part: next(left, None) is not None)
+    bounds.run(lambda tested, part: next(left, None) is not None)
     assert 0.97 * optimum.value <= bounds.bound <= optimum.value
 
 
@@ -208,11 +208,11 @@ def test_an_interrupt_keeps_what_is_proven() -> None:
         return True
 
     with pytest.raises(KeyboardInterrupt):
-        bounds.run(2 * optimum, keep_on)
+        bounds.run(keep_on)
     assert 0 < bounds.bound <= optimum * (1 + 1e-9)
 
 
 def test_stopped_before_its_start_a_bound_says_nothing() -> None:
     bounds = IntervalBounds(tables_of(blocks(3, 4)), 100.0)
-    assert not bounds.run(100.0, lambda tested, part: False)
+    assert not bounds.run(lambda tested, part: False)
     assert bounds.bound == 0.0

@@ -15,9 +15,11 @@ from ir.topology import Device, DeviceType, Host, Link, Topology
 from ir.types import DType, TensorType
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
+from passes.model.network import network
+from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
-from passes.partition.bridge.limits import LEAST_SECONDS
+from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.bridge.partition_pass import SOLVERS
 from passes.partition.search.throughput import Progress
 from passes.place import PlacePass
@@ -300,3 +302,11 @@ def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_time_at_all_ends_with_a_plan(split: str) -> None:
     plan = plan_of(run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.0, split=split))
     assert 9.0 <= plan.bound <= plan.value <= 18.0
+
+
+def test_a_problem_is_checked_where_it_is_made() -> None:
+    """Ops in an order that no verified module has."""
+    module = chain([0, 0])
+    module = module.replace(module.entry, replace(module.entry, ops=module.entry.ops[::-1]))
+    with pytest.raises(ValueError, match="not in topological order"):
+        problem_of(module, devices(1), network(devices(1)))

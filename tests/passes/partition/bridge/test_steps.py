@@ -21,6 +21,7 @@ from passes.cost import CostPass
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.exchange import BUCKET
 from passes.model.learning import learning, learning_seconds, saved_values
+from passes.model.liveness import stage_workspace
 from passes.model.network import network
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
@@ -205,7 +206,8 @@ def test_an_optimizer_with_state_costs_its_bytes() -> None:
 
 
 def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
-    """The first of three stages holds three microbatches, of one microbatch one."""
+    """The first of three stages holds three microbatches, of one microbatch one. Of several each stage has the gradient of one
+    alive beside the sum, in place of activations, if that is more."""
     module = chain([64, 64, 64, 64], 3)
     many = planned(module, microbatches=8, stages=3)
     one = planned(module, microbatches=1, stages=3)
@@ -215,7 +217,29 @@ def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
     kept = [dict(pair for op in module.entry.ops[a:b] for pair in saved_values(op, learned).items()) for a, b in bounds]
     saved = [sum(sizes.values()) for sizes in kept]
     grown = [a.workspace - b.workspace for a, b in zip(many.stages, one.stages, strict=True)]
-    assert grown == [2 * saved[0], saved[1], 0]
+    waiting = [max(0, size) for size in gradients_beyond_activations(module, one)]
+    assert max(waiting) > 0
+    assert grown == [2 * saved[0] + waiting[0], saved[1] + waiting[1], waiting[2]]
+
+
+def gradients_beyond_activations(module: Module, plan: Plan) -> list[int]:
+    """Of each stage of a plan whose weights have two numbers of adam: bytes of its gradients less those of its activations."""
+    bounds = itertools.pairwise([0, *itertools.accumulate(stage.ops for stage in plan.stages)])
+    alive = [stage_workspace(module.entry, range(begin, end)) for begin, end in bounds]
+    return [stage.weights // 4 - size for stage, size in zip(plan.stages, alive, strict=True)]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_limit_counts_the_gradients_of_one_microbatch_beside_the_sums(replicas: int) -> None:
+    """A weight, two numbers of adam, the sum, and the gradient that is added to it: five times the bytes of the weight. Of one
+    microbatch on each device four times."""
+    weight = 512 * 512 * 4
+    for several, times in ((False, 4), (True, 5)):
+        options: dict[str, Any] = {"microbatches": replicas * (1 + several), "replicas": replicas, "stages": 1}
+        (stage,) = planned(chain([512, 512], 2, memory=int(times * weight * 1.05)), **options).stages
+        assert stage.memory / weight == pytest.approx(times, rel=0.05)
+        with pytest.raises(Infeasible):
+            planned(chain([512, 512], 2, memory=int(times * weight * 0.99)), **options)
 
 
 def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
@@ -231,12 +255,50 @@ def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
         return plan
 
     free = ordered(None, "")
-    limit = int(0.96 * max(stage.memory for stage in free.stages))
+    limit = int(0.98 * max(stage.memory for stage in free.stages))
     with pytest.raises(Infeasible, match="in the order gpipe it holds"):
         ordered(limit, "")
     fits = ordered(limit, "gpipe")
     assert max(stage.memory for stage in fits.stages) <= limit
     assert fits.value > free.value
+
+
+def test_a_plan_fits_where_devices_have_as_much_as_place_counts() -> None:
+    module = chain([64, 64, 64, 64], 3)
+    found = PartitionPass(objective="training", microbatches=8, stages=2).run(module, PassContext())
+    plan, placed, topology = found.first(Plan), PlacePass().run(found, PassContext()).first(Plan), module.first(Topology)
+    assert plan is not None
+    assert placed is not None
+    assert topology is not None
+    needed = max(stage.memory for stage in placed.stages)
+    for limit, fits in ((needed, True), (needed - 1, False)):
+        small = replace(topology, types=tuple(replace(type_, memory=limit) for type_ in topology.types))
+        assert Steps(found, small, network(small), 8).fits(found, plan) == fits
+
+
+def test_no_plan_that_does_not_fit_stands_over_one_that_does() -> None:
+    """Of three stages the quickest, of two one that fits, of one stage one that does not."""
+    module = chain([64, 64, 64, 64], 3)
+    passes = {stages: PartitionPass(objective="training", microbatches=8, stages=stages) for stages in (1, 2, 3)}
+    plans = {stages: one.run(module, PassContext()) for stages, one in passes.items()}
+    seconds = {1: 1.5, 2: 2.0, 3: 1.0}
+
+    class Judged(Steps):
+        def fits(self, module: Module, plan: Plan) -> bool:
+            return len(plan.stages) == 2
+
+    def plan_of(stages: int) -> tuple[Module, Plan, float]:
+        plan = plans[stages or 3].first(Plan)
+        assert plan is not None
+        told = replace(plan, value=seconds[stages or 3], bound=0.0)
+        return plans[stages or 3].replace(plan, told), told, 0.0
+
+    topology = module.first(Topology)
+    assert topology is not None
+    steps = Judged(module, topology, network(topology), 8)
+    kept = steps.quickest(plan_of, lambda stages: range(stages, 4)).first(Plan)
+    assert kept is not None
+    assert (len(kept.stages), kept.value) == (2, 2.0)
 
 
 def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
@@ -248,8 +310,9 @@ def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() ->
     weights = [stage.weights // 4 for stage in one.stages]  # with gradients and two moments
     flushed = planned(module, microbatches=3, stages=3)  # as many microbatches in flight
     assert [stage.weights for stage in endless.stages] == [stage.weights for stage in flushed.stages]
+    waiting = [max(0, size) for size in gradients_beyond_activations(module, flushed)]  # steps of one microbatch add none
     more = [a.workspace - b.workspace for a, b in zip(endless.stages, flushed.stages, strict=True)]
-    assert more == [2 * weights[0], weights[1], 0]
+    assert more == [2 * weights[0] - waiting[0], weights[1] - waiting[1], -waiting[2]]
     free = planned(module, microbatches=1, family="pipedream")
     assert len(free.stages) == 3  # nothing has to fill
     assert free.value == pytest.approx(endless.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,8 +16,6 @@ from passes.partition.heuristics.local_search import (
     Assignment,
     Search,
     _Runs,
-    assignment_of,
-    kind_of,
     local_search,
     sided_value,
     stages_of,
@@ -91,21 +88,10 @@ def test_small_problems_are_solved_to_the_optimum() -> None:
     assert len(missed) <= 2, missed
 
 
-def test_the_seed_decides() -> None:
+def test_the_same_plan_each_time() -> None:
     problem = encoder_decoder(2, devices=4)
     search = Search(restarts=3, proposals=20_000, seconds=600)
-    plans = [local_search(problem, search=replace(search, seed=seed)) for seed in (1, 1, 2)]
-    assert plans[0] == plans[1]
-    assert plans[0] != plans[2]
-
-
-def test_never_worse_than_its_start() -> None:
-    problem = encoder_decoder(2, devices=4)
-    good = local_search(problem, search=Search(restarts=4, proposals=50_000, seconds=60))
-    assert good is not None
-    again = local_search(problem, [good], Search(restarts=1, proposals=10, seconds=60))
-    assert again is not None
-    assert value_of(problem, again) <= value_of(problem, good)
+    assert local_search(problem, search) == local_search(problem, search)
 
 
 def test_it_stops_when_told() -> None:
@@ -116,14 +102,3 @@ def test_it_stops_when_told() -> None:
     found = local_search(problem, search=search, keep_on=lambda best: not told.append(best) and len(told) < 3)
     assert len(told) == 3
     assert found == told[-1]
-
-
-def test_stages_and_assignments() -> None:
-    problem = replace(random_problem(0, demands=False), stages=None)
-    kinds = kind_of(problem)
-    assert len(kinds) == problem.devices
-    spread = tuple(v % problem.devices for v in range(problem.size))
-    stages = stages_of(problem, spread)
-    assert stages_of(problem, assignment_of(problem, stages)) == stages
-    with pytest.raises(ValueError, match="more stages than devices"):
-        assignment_of(problem, tuple((0, (0,)) for _ in range(problem.kinds[0].count + 1)))

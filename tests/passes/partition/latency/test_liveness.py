@@ -64,7 +64,6 @@ def test_the_kernel_counts_as_its_twin(seed: int, rng: random.Random) -> None:
     nodes = [v for g in members for v in small.groups[g]]
     own = small.problem.programs
     assert own is not None
-    assert own.liveness is not None
     assert kernels.workspace(graph, np.zeros_like(bits), bits) == own.liveness.workspace(nodes)
     assert not graph.left.any()
 

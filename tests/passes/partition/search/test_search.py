@@ -26,7 +26,7 @@ from passes.partition.pipedream import kernels as pipedream_kernels
 from passes.partition.search import search as search_module
 from passes.partition.search.search import Budget, Search
 from passes.partition.search.throughput import Throughput, solve
-from passes.partition.training import TrainingGraph, solve_training, training_faults, training_load, training_objective, units
+from passes.partition.training import TrainingGraph, solve_training, training_load, training_objective, units
 from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
 from tests.passes.partition.training.test_training import random_graph
 
@@ -80,7 +80,7 @@ def test_windows_with_transfers_hold_every_training_plan(seed: int, objective: s
     training, _ = units(random_graph(random.Random(seed), 5))
     search = training_objective(training, objective)
     plan = random_plan(search.problem, random.Random(seed))
-    if training_faults(training, plan):
+    if violations(training, plan):
         return
     loads = [training_load(training, kind, nodes) for kind, nodes in plan]
     trial = max((load.forward + load.backward for load in loads), default=0.0)
@@ -294,7 +294,7 @@ def test_tensors_without_direction_follow_their_groups() -> None:
     for seed in range(60):
         training, _ = units(random_graph(random.Random(seed), 6))
         search = training_objective(training, "sum")
-        n = training.count
+        n = training.size
         groups = tuple(tuple(range(a, min(a + 2, n))) for a in range(0, n, 2))
         coarse = quotient(search.problem, groups)
         tables = Tables(coarse, search.price)

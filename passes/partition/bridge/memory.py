@@ -1,0 +1,121 @@
+"""Plans whose stages fit their devices to the byte, and bounds that hold for plans which a narrower search refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ir.module import Func
+from passes.model.graph import cuts_of
+from passes.model.liveness import stage_live
+from passes.model.stages.arrays import Ints
+from passes.model.stages.bounds import lower_bound, prices
+from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.problem import Floats, Problem, stage_cost
+from passes.model.stages.reduce import Groups
+from passes.model.work import now
+from passes.partition.bridge.plan import Asked, with_stages
+from passes.partition.objective import Budget, Progress, Solution
+from passes.partition.search.throughput import TIGHT
+
+_ROUNDS = 4
+"""Searches with lowered limits, and as many with more workspace counted before."""
+
+OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
+"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
+
+
+def within_memory(asked: Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution]) -> Solution:
+    """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit; the
+    bound of the first search stays. ``again`` searches another problem.
+
+    ``asked.problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at
+    least what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their
+    nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone
+    can say: buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on
+    the stages behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
+    problem, entry = asked.problem, asked.module.entry
+    solution, tightened = first, problem
+    for left in reversed(range(_ROUNDS if safe is problem else 2 * _ROUNDS)):
+        assert solution.stages is not None
+        members, needs = _needs(asked, solution)
+        lower: dict[int, int] = {}
+        large: list[tuple[int, ...]] = []
+        for (kind, nodes), own, total in zip(solution.stages, members, needs, strict=False):
+            limit = problem.kinds[kind].memory
+            if limit is not None and total > limit:
+                counted = stage_cost(problem, nodes, kind).memory if asked.steps is not None else total
+                wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
+                lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
+                large.append(own)
+        if not lower:
+            break
+        live = _with_live(tightened.live, entry, asked.groups, large)
+        if left > _ROUNDS and (live > tightened.live).any():
+            found = again(tightened := replace(tightened, live=live))
+        elif left >= _ROUNDS and tightened is not safe:
+            found = again(tightened := safe)
+        else:
+            kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
+            found = again(tightened := replace(tightened, kinds=kinds))
+        if found.stages is None:
+            break
+        solution = found
+    return first if solution is first else with_bound(solution, first.bound, first.reason)
+
+
+def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[int]]:
+    """The ops of each part of a solution, and the bytes of each of its stages as ``place`` counts them."""
+    assert solution.stages is not None
+    parts = asked.parts(solution)
+    members = asked.members(parts)
+    placed = with_stages(asked.module, members)
+    shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
+    flight = asked.steps.in_flight(shared) if asked.steps is not None else None
+    needs = [0] * len(solution.stages)
+    exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight)
+    for (owner, _), needed in zip(parts, exact, strict=True):
+        needs[owner] += needed.total
+    return members, needs
+
+
+def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progress: Progress) -> Solution:
+    """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
+    weights, so what is proven where these alone count is proven of all."""
+    from passes.partition.assignment.solver import solve_any
+
+    problem = asked.problem
+    known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
+    if solution.interrupted or known.status == "optimal":
+        return known
+    weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
+    left = replace(budget, seconds=max(0.0, ends - now()))
+    least = solve_any(weights, left, progress, starts=[solution.stages or ()])
+    if least.bound <= known.bound:
+        return replace(known, interrupted=least.interrupted)
+    reason = f"{least.reason}; of memory the weights alone counted"
+    return replace(with_bound(solution, least.bound, reason), interrupted=least.interrupted)
+
+
+def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
+    """``live`` by node, and at least what is alive in one of these ``stages`` while the node's ops run there."""
+    alive = {op: size for own in stages for op, size in zip(own, stage_live(func, own), strict=True)}
+    return np.array([max(known, *(alive.get(op, 0) for op in ops)) for known, ops in zip(live.tolist(), groups, strict=True)])
+
+
+def against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floats], tuple[float, str]], why: str) -> Solution:
+    """The solution of a narrower problem with a bound that holds for the whole one."""
+    bound, reason = bounded(whole, prices(whole))
+    return with_bound(solution, bound, f"{reason}; {why}")
+
+
+def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
+    """The solution, ``bound`` proven of it."""
+    optimal = solution.value <= bound * (1 + TIGHT)
+    status = "optimal" if optimal else "feasible"
+    return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
+
+
+__all__ = ["against", "bounded", "with_bound", "within_memory"]

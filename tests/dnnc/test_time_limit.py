@@ -1,0 +1,67 @@
+"""A time limit that ends a search before its counted work does: the plan so far is kept, its bound holds, and this is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.driver import CompileOptions, compile_model
+from dnnc.solve import SolveOptions, solve_file
+from ir.diagnostics import DiagnosticSink
+from tests.dnnc.workload_files import PROFILE, edge, node, placement, text_of
+
+MODEL = "zoo:mlp,layers=6,hidden=32,batch=8"
+MODELS: dict[str, dict[str, Any]] = {
+    "throughput": {"mesh": "none"},
+    "latency": {"objective": "latency", "pieces": 2},
+    "training": {"objective": "training"},
+    "any split": {"split": "any"},
+    "a mesh": {"mesh": "2x2"},
+    "stages on meshes": {"mesh": "auto", "stages": 0},
+}
+PROFILES: dict[str, dict[str, Any]] = {
+    "throughput": {},
+    "any split": {"split": "any"},
+    "latency": {"objective": "latency"},
+    "training": {"objective": "training"},
+    "pipedream": {"objective": "pipedream", "accelerators": 2},
+}
+
+
+def told(sink: DiagnosticSink) -> bool:
+    return any("the search was cut" in one.message and one.where == "--time-limit 0" for one in sink.diagnostics)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_compilation_that_was_cut_says_so_and_has_a_plan(kind: str, tmp_path: Path) -> None:
+    sink = DiagnosticSink()
+    options = CompileOptions(MODEL, "preset:cpu-4", tmp_path / "b", plan_only=True, time_limit=0.0, **MODELS[kind])
+    plan = compile_model(options, sink=sink).plan
+    assert told(sink)
+    assert sum(stage.ops for stage in plan.stages) > 0
+    assert 0 <= plan.bound <= plan.value < float("inf")
+
+
+def lanes(training: bool) -> str:
+    """Two lanes of six nodes, in training with as many backward ones."""
+    nodes, edges = [], []
+    for lane in range(2):
+        for v in range(6):
+            nodes.append(node(10 * lane + v, 1.0 + v % 3, colorClass=10 * lane + v, isBackwardNode=False))
+            edges += [edge(10 * lane + v - 1, 10 * lane + v, 0.1)] if v else []
+            if training:
+                nodes.append(node(100 + 10 * lane + v, 2.0, colorClass=10 * lane + v, isBackwardNode=True))
+                edges += [edge(100 + 10 * lane + v, 100 + 10 * lane + v - 1, 0.1)] if v else []
+    return text_of(placement(nodes, edges, maxFPGAs=3, maxCPUs=1))
+
+
+@pytest.mark.parametrize("kind", PROFILES)
+def test_a_split_that_was_cut_says_so_and_is_one(kind: str, tmp_path: Path) -> None:
+    path, sink = tmp_path / "workload", DiagnosticSink()
+    path.write_text(PROFILE if kind == "pipedream" else lanes(kind == "training"))
+    found = solve_file(SolveOptions(str(path), time_limit=0.0, **PROFILES[kind]), sink=sink)
+    assert told(sink)
+    assert sum(len(device.nodes) for device in found.devices) > 0
+    assert 0 <= found.bound <= found.objective < float("inf")
