@@ -33,6 +33,9 @@ class Policy:
     rungs: tuple[int, ...] = (1 << 16, 1 << 20, 1 << 22, 1 << 24)
     """Entries of tables in searches before that with the whole budget. Without those from 2**20 on, gaps of experts and of
     training under a limit of memory grow from 3 % to 30 % and more."""
+    guesses: tuple[float, ...] = (0.2, 0.5, 1.0)
+    """Of the way from bound to value: plans up to there are counted out first. Without those below 1, a training step of gpt3
+    with 12 layers under a binding memory limit on a mesh 2x4 keeps a gap of 2.0 % instead of 1.3 %."""
     shrunk: float = 0.9
     """A problem that kept more of its choices is as large as before."""
     prices: int = 60
@@ -110,7 +113,7 @@ def solve(
                 found, price = searched(left.problem, search, memory, ends, progress)
                 plan = _better(plan, left, found)
                 if memory is not None and not _ends(plan, gap, beaten, ends):
-                    plan = _counted(left, plan, search, price, memory)
+                    plan = _counted(left, plan, search, price, memory, gap)
                 if not _ends(plan, gap, beaten, ends):
                     left = without_dearer(left, search, price, plan.value, memory, ends)
                     plan = _certified(left, plan, memory, ends, gap)
@@ -180,20 +183,28 @@ def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
     return replace(best.bounded(max(plan.bound, found.bound), found.reason), interrupted=found.interrupted)
 
 
-def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float, memory: float) -> ShardPlan:
-    """The plan, bettered between two prices of memory (``fronts``): those of less seconds are counted out. ``price``: that at
-    which ``search`` bounds plans best."""
-    ends = search.until
-    rest = without_dearer(left, search, price, plan.value, memory, ends)
-    try:
-        fronts = Fronts(FoldedSearch(rest.problem, search.budget, ends), price, memory, plan.value)
-    except TooManyError:
-        return plan
-    for choices in fronts.fitting():
-        choices, value = descend(rest.problem, choices, rest.problem.cost(choices), memory, ends)
-        if value < plan.value:
-            plan = replace(plan, choices=rest.original(choices), value=value, memory=rest.problem.memory(choices))
-    return plan.bounded(max(plan.bound, fronts.bound), "memory")
+def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float, memory: float, gap: float) -> ShardPlan:
+    """The plan, bettered between two prices of memory (``fronts``). Plans up to a guess of the least value are counted out:
+    where there is none, the guess is a bound of all plans, and the next one is higher. ``price``: that at which ``search``
+    bounds plans best."""
+    ends, low, high = search.until, plan.bound, plan.value
+    for part in POLICY.guesses:
+        guess = low + part * (high - low)
+        rest = without_dearer(left, search, price, guess, memory, ends)
+        try:
+            fronts = Fronts(FoldedSearch(rest.problem, search.budget, ends), price, memory, guess)
+        except TooManyError:
+            break
+        for choices in fronts.fitting():
+            choices, value = descend(rest.problem, choices, rest.problem.cost(choices), memory, ends)
+            if value < plan.value:
+                plan = replace(plan, choices=rest.original(choices), value=value, memory=rest.problem.memory(choices))
+        plan = plan.bounded(max(plan.bound, min(guess, fronts.bound)), "memory")
+        if plan.gap <= gap or now() > ends:
+            break
+        if fronts.bound < guess:
+            low, high = plan.bound, plan.value
+    return plan
 
 
 def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float, gap: float) -> ShardPlan:
