@@ -8,8 +8,8 @@ Meshes, layouts, what moves between layouts and what a plan costs are ``passes.m
 - ``solver``: the plan of one problem, with a bound; ``elimination``: the exact search over its tables.
 - ``problem``: nodes with choices and values with layouts, as numbers.
 
-What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers or few enough
-sets of layouts held; ``ShardPlan.status`` says ``optimal`` only where value and bound meet. Else value and bound are told.
+What is exact: without a memory limit, whatever is eliminated within the budget, with values of up to six readers; what else is
+open the integer programme closes, if there is time. ``ShardPlan.status`` says ``optimal`` only where value and bound meet.
 """
 
 from passes.shard.explain import (

@@ -31,7 +31,6 @@ from passes.shard.solver.search import NoPlanError, ShardPlan, solve
 
 MOST_TRIES = 5
 """Limits that are tried in each of the two ways."""
-AGREE = 1e-9
 
 
 class Fitter:
@@ -77,10 +76,7 @@ class Fitter:
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
         """The plan with its seconds all told, and a bound of all plans."""
         value = self.synchronised(plan.choices).bill.overlapped
-        bound = min(bound, value)
-        done = value <= bound * (1 + AGREE)
-        reason = "" if done else plan.reason or ("overlap" if self.given.overlap is not None else "")
-        return replace(plan, value=value, bound=bound, status="optimal" if done else "feasible", reason=reason)
+        return replace(plan, value=value).bounded(bound, plan.reason or ("overlap" if self.given.overlap is not None else ""))
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
@@ -101,10 +97,7 @@ class Fitter:
         found += [] if tie else [other for other in self.by_name() if self.fits(other.choices)]
         if not found:
             return None
-        best = min(found, key=lambda other: other.value)
-        bound = min(plan.bound, best.value)
-        done = best.value <= bound * (1 + AGREE)
-        return replace(best, bound=bound, status="optimal" if done else "feasible", reason="" if done else "workspace")
+        return min(found, key=lambda other: other.value).bounded(plan.bound, "workspace")
 
     def lower(self, plan: ShardPlan, leaning: bool, tie: bool, ends: float) -> ShardPlan | None:
         """The first plan that fits under ever lower limits."""

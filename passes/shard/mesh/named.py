@@ -80,9 +80,7 @@ def named_plan(
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
-    bound = min(bound, value)
-    optimal = value <= bound * (1 + 1e-9)
-    return ShardPlan(choices, value, bound, needs, "optimal" if optimal else "feasible", "" if optimal else "strategy")
+    return ShardPlan(choices, value, 0.0, needs, "feasible").bounded(bound, "strategy")
 
 
 def improved(

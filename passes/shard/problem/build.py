@@ -6,32 +6,13 @@ is kept; other layouts are made from it in every run. A result may leave in any 
 
 What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
 
-Seconds of an op under a choice: those of ``passes.model.op_time`` for a member's own shard, flops and bytes, on its own type
-of device; of the members the longest. An epilogue is fused where no layout is between (``fused``), so one device costs what
-``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
-twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
-each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation, once a step; so
-for what is made of weights alone. What the forward pass gathered stays for the backward pass.
-
 Communication adds to computation, but for the synchronisation S of a step that travels beside its last backward pass. What that
 hides depends on the order of both and is no sum over nodes (``price`` counts it). It is at most S, without the part of what
 the pass makes last, and at most the seconds B of the gradients of one microbatch. So for any ``overlap`` L from 0 to 1 no step
 takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans. Where
 ``sync`` may avoid sums, it is, for L = ``UNSUMMED``, one that counts no sums.
 
-Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
-numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
-stays, each of its readers having an equal part in it; and its gradient likewise where several microbatches share one
-synchronisation, for which terms wait where they are made. Besides, what each op that a gradient flows through saves for its
-backward pass (``Cost.saved``), once per microbatch in flight: the operands as this member reads them; what goes beyond operands
-(scores of attention) by its part of the work or of the results, whichever is more; what cannot be told (indices) whole. That is
-more than is needed where several ops save one tensor: ``Cost.saved`` looks at one op alone. It is less where readers of one
-weight want it in several layouts, or in a smaller part than is kept. Other activations are not counted here: how many are
-alive at once is no sum over ops.
-
-A choice takes what its fullest member holds, in bytes of the smallest device: of a device with twice the memory half its bytes.
-Sums of these are exact where one member is the fullest in all (equal devices, equal shares), else no less than what any device
-needs.
+What a choice costs, in seconds and bytes, is in ``costs``.
 """
 
 from __future__ import annotations
@@ -43,20 +24,19 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ir.facets import SEPARATOR, WHOLE, Cost
+from ir.facets import SEPARATOR, WHOLE
 from ir.layout_rules import Factor, LayoutRule, Strategy, backward_rule
 from ir.module import Func, Module, Splat
-from ir.ops import Op
-from ir.shares import Shares, nested_cut, none_empty, proportional
-from ir.topology import DeviceType
+from ir.shares import Shares, none_empty, proportional
 from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
-from passes.model.learning import recomputes, update_seconds, updated_bytes
-from passes.model.op_time import fused_seconds, is_head, op_seconds, passes_seconds, stated_part
+from passes.model.learning import updated_bytes
+from passes.model.op_time import is_head
 from passes.model.spmd.bill import UNSUMMED
-from passes.model.spmd.layouts import Layouts, Placements, coherent, layouts_of, local_op, part
+from passes.model.spmd.layouts import Layouts, Placements, coherent, layouts_of
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import did
+from passes.shard.problem.costs import MemberCosts
 from passes.shard.problem.fused import chains_of
 from passes.shard.problem.outline import (
     BEHIND,
@@ -67,7 +47,6 @@ from passes.shard.problem.outline import (
     ValueForm,
     WeightForm,
     outline_of,
-    read_ports,
 )
 from passes.shard.problem.problem import Floats, NodeKind, ShardProblem, ValueKind
 
@@ -212,12 +191,9 @@ class _OnMesh:
     def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
         self.builder, self.outline, self.mesh = builder, outline, mesh
         self.training, self.uneven, self.microbatches = builder.training, builder.uneven, builder.microbatches
-        self.resources, self.again = builder.module.resources, recomputes(builder.module)
+        self.resources = builder.module.resources
+        self.costs = MemberCosts(builder.module, outline, mesh, builder.times, builder.training, builder.microbatches)
         self.whole: Placements = (Replicate(),) * len(mesh.axes)
-        self.places = [member.place for member in mesh.members] or [mesh.foremost]
-        self.rooms = [member.room for member in mesh.members] or [1.0]
-        self.known: dict[tuple[Type | None, Placements], tuple[float, ...]] = {}
-        self.locals: dict[tuple[object, ...], list[Op]] = {}
         self.drafts = [self.value(form) for form in outline.values]
         self.rows: list[list[_Row]] = []
         self.fixed: dict[int, NodeKind] = {}
@@ -302,12 +278,13 @@ class _OnMesh:
             ]
             if -1 in needs or -1 in made:
                 continue
-            saved = self.saved(op, operands, strategies, lies) if form.flows else 0.0
+            saved = self.costs.saved(op, operands, strategies, lies) if form.flows else 0.0
             link = len(made) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
             chained = [made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:]] if link else made
-            row = _Row(*self.seconds(form, strategies, lies), saved, self.held(op, lies), tuple(needs), tuple(made), strategies)
+            longest, backward = self.costs.seconds(form, strategies, lies)
+            row = _Row(longest, backward, saved, self.costs.held(op, lies), tuple(needs), tuple(made), strategies)
             for port in form.epilogue.ports if form.epilogue else ():
-                fused, _ = self.seconds(form, strategies, lies, port)
+                fused, _ = self.costs.seconds(form, strategies, lies, port)
                 place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
                 draft = drafts[form.reads[place][1]]
                 apart = form.epilogue.false if form.epilogue and link else row.longest - fused if fused < row.longest else 0.0
@@ -351,19 +328,14 @@ class _OnMesh:
         if form.name in self.outline.trained:
             state = self.outline.state[form.name]
             moved = updated_bytes(size, state)
-            seconds = np.array([self.update_seconds(type_, layouts.placements[i], moved) for i in kept])
+            seconds = np.array([self.costs.update_seconds(type_, layouts.placements[i], moved) for i in kept])
             size = size * (self.microbatches == 1) + state
         return NodeKind(
             tuple(_text(layouts.placements[i]) for i in kept),
             seconds,
-            np.array([size * self.fullest(type_, layouts.placements[i]) for i in kept]),
+            np.array([size * self.costs.fullest(type_, layouts.placements[i]) for i in kept]),
             makes=(np.array(kept, np.int64),),
         )
-
-    def update_seconds(self, type_: Type, lies: Placements, moved: int) -> float:
-        """Of a weight whose update moves so many bytes, on the member that takes longest; the part of a microbatch."""
-        parts = zip(self.parts(type_, lies), self.mesh.members, strict=False)
-        return max((update_seconds(moved * here, member.type) for here, member in parts), default=0.0) / self.microbatches
 
     def output(self, form: OutputForm) -> NodeKind:
         """A result of the function: any layout but terms; its gradient comes as it lies."""
@@ -372,113 +344,6 @@ class _OnMesh:
         needs = np.array([draft.need(i, i) for i in free], np.int64)
         labels = tuple(_text(draft.layouts.placements[i]) for i in free)
         return NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,))
-
-    # -- seconds and bytes ---------------------------------------------------------------------------------------------
-
-    def parts(self, type_: Type | None, placements: Placements) -> tuple[float, ...]:
-        """Part of a tensor that each of the members holds."""
-        key = (type_, placements)
-        if key not in self.known:
-            known = tuple([part(type_, placements, self.mesh, place) for place in self.places]) if type_ is not None else ()
-            self.known[key] = known
-        return self.known[key]
-
-    def local(self, op: Op, results: Sequence[Placements]) -> list[Op]:
-        """The op with the shape that its first result has on each of the members."""
-        key = (id(op), *results[:1])
-        if key not in self.locals:
-            self.locals[key] = [local_op(op, results, self.mesh, member.place) for member in self.mesh.members]
-        return self.locals[key]
-
-    def fullest(self, type_: Type, placements: Placements) -> float:
-        """Part of a tensor that a member holds, over the room of its device, where that is most (``layouts.fullest``)."""
-        return max(here / room for here, room in zip(self.parts(type_, placements), self.rooms, strict=True))
-
-    def seconds(
-        self, form: OpForm, strategies: Sequence[Strategy | None], lies: Sequence[Placements], port: int = -1
-    ) -> tuple[float, float]:
-        """Of the member that takes longest, forward and, in training, backward; and the longest backward pass. ``port``: the
-        operand by which the op is fused into what makes it, where that is quicker."""
-        op, times = form.op, self.builder.times
-        cost = op.facet(Cost)
-        if cost is None:
-            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
-        rows = [*zip((*op.operands, *(value.name for value in op.results)), self.types_of(form), lies, strict=True)]
-        parts = [self.parts(type_, placements) for _, type_, placements in rows]
-        repeats = tuple(lies) if len({name for name, _, _ in rows}) < len(rows) else ()
-        chained = form.operands[port] if port >= 0 else None
-        longest = back = 0.0
-        for number, member in enumerate(self.mesh.members):
-            share = share_of(strategies, self.mesh, member.place)
-            held = tuple([one[number] if one else 1.0 for one in parts])
-            here = self.local(op, lies[len(op.operands) :])[number]
-            shape = here.results[0].type if here.results else None
-            key = (id(op), member.type.name, share, held, shape, repeats, port)
-            if key not in times:
-                local = _local_cost(op, cost, rows, held, share)
-                kept = (type_bytes(chained) or 0, held[port]) if chained is not None else None
-                times[key] = self.member_seconds(here.with_facets(local), op, cost, member.type, kept)
-            longest, back = max(longest, times[key][0]), max(back, times[key][1])
-        return longest, back
-
-    def member_seconds(
-        self, here: Op, op: Op, cost: Cost, type_: DeviceType, chained: tuple[int, float] | None
-    ) -> tuple[float, float]:
-        """Of both passes of a shard ``here`` of an op, and of them the gradients'. ``chained``: bytes of the operand by which
-        it is fused, and the part of them that is here."""
-        local = here.facet(Cost, cost)
-        stated = stated_part(op, type_, local, training=self.training)
-        if stated is not None:
-            again = stated[0] if self.again and stated[1] else 0.0
-            return stated[0] + stated[1] + again, stated[1]
-        if chained is not None:
-            return min(op_seconds(here, type_), fused_seconds(here, type_, round(chained[0] * chained[1]))), 0.0
-        if not self.training:
-            return op_seconds(here, type_), 0.0
-        learns = cost.input_grad + cost.weight_grad > 0
-        forward, backward = passes_seconds(here, type_, local.input_grad if learns else 0)
-        return forward * (2 if learns and self.again else 1) + backward, backward
-
-    @staticmethod
-    def types_of(form: OpForm) -> tuple[Type | None, ...]:
-        """Of operands and results."""
-        return (*form.operands, *(value.type for value in form.op.results))
-
-    def held(self, op: Op, lies: Sequence[Placements]) -> float:
-        """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""
-        outline, found = self.outline, 0.0
-        for i, name in enumerate(read_ports(op)):
-            if name in outline.weights and name in outline.trained:
-                type_ = self.resources[name].type
-                part = self.fullest(type_, lies[i] if i < len(op.operands) else self.whole)
-                found += (type_bytes(type_) or 0) * part * (1 + (self.microbatches > 1)) / outline.read[name]
-        return found
-
-    def saved(
-        self, op: Op, operands: Sequence[Type | None], strategies: Sequence[Strategy | None], lies: Sequence[Placements]
-    ) -> float:
-        """Bytes that the fullest member keeps for the backward pass."""
-        cost = op.facet(Cost)
-        if cost is None or not cost.saved:
-            return 0.0
-        inputs = {
-            (name, placements): (type_bytes(type_) or 0, self.parts(type_, placements))
-            for name, type_, placements in zip(op.operands, operands, lies[: len(operands)], strict=True)
-            if name and name[:1] != "@" and type_ is not None and _is_float(type_)
-        }
-        whole = sum({name: size for (name, _), (size, _) in inputs.items()}.values())
-        made = [self.parts(value.type, lies[len(operands) + i]) for i, value in enumerate(op.results)]
-        found = []
-        for number, (place, room) in enumerate(zip(self.places, self.rooms, strict=True)):
-            if 0 < whole <= cost.saved:
-                beyond = max([share_of(strategies, self.mesh, place), *(parts[number] for parts in made)])
-                kept = sum(size * parts[number] for size, parts in inputs.values()) + (cost.saved - whole) * beyond
-            elif made and cost.saved == type_bytes(op.results[0].type):
-                kept = cost.saved * made[0][number]
-            else:
-                kept = float(cost.saved)
-            found.append(kept / room)
-        return max(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,15 +412,6 @@ def possible(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequ
     return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
 
 
-def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:
-    """Part of the op's flops that the member at ``place`` works."""
-    cuts: dict[str, tuple[Factor, list[tuple[Shares, int]]]] = {}
-    for strategy, axis, at in zip(strategies, mesh.axes, place, strict=True):
-        if strategy is not None and strategy.factor is not None and strategy.factor.divided:
-            cuts.setdefault(strategy.name, (strategy.factor, []))[1].append((axis.shares, at))
-    return math.prod(nested_cut(factor.size, along)[1] / factor.size for factor, along in cuts.values())
-
-
 def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
     """Whether the factor's units are single elements of all tensors that it lies along: only then are balanced parts of its
     units also balanced parts of their dimensions, as layouts say, where parts are not equal."""
@@ -579,53 +435,8 @@ def gradient_layout(placements: Placements) -> Placements:
     return tuple(map(dual, placements))
 
 
-def _local_cost(
-    op: Op, cost: Cost, rows: Sequence[tuple[str, Type | None, Placements]], held: Sequence[float], share: float
-) -> Cost:
-    """The cost of the shard of a member. ``rows``: name, type, layout of each operand and result; ``held``: the member's part
-    of each. Bytes read are those of the operands, each value once per layout, where the op reads all of them; else (a Gather)
-    the part of the first that ends in the results, and the rest. ``input_grad`` is that of both gradients."""
-    count = len(op.operands)
-    sized = [
-        (name, type_bytes(type_) or 0 if type_ is not None else -1, lies, part)
-        for (name, type_, lies), part in zip(rows, held, strict=True)
-    ]
-    given, made = ([row for row in some if row[0] and row[1] >= 0] for some in (sized[:count], sized[count:]))
-
-    def whole(rows: Sequence[tuple[str, int, Placements, float]]) -> int:
-        return sum({name: size for name, size, _, _ in rows}.values())
-
-    def here(rows: Sequence[tuple[str, int, Placements, float]]) -> float:
-        distinct = {(name, lies): size * part for name, size, lies, part in rows if size}
-        return sum(distinct.values())
-
-    results = here(made) / whole(made) if whole(made) else 1.0
-
-    def read(bytes_: int, rows: Sequence[tuple[str, int, Placements, float]]) -> int:
-        total = whole(rows)
-        if cost.kind != "gather" and total and bytes_ >= total:
-            return round(bytes_ * here(rows) / total)
-        rest = [row for row in rows if row[0] != op.operands[0]]
-        if bytes_ < whole(rest):
-            return round(bytes_ * results)
-        return round((bytes_ - whole(rest)) * results + here(rest))
-
-    return replace(
-        cost,
-        flops=round(cost.flops * share),
-        input_grad=round((cost.input_grad + cost.weight_grad) * share),
-        read=read(cost.read, given),
-        write=round(cost.write * results),
-        weight=read(cost.weight, [row for row in given if row[0][:1] == "@"]),
-    )
-
-
-def _is_float(type_: Type) -> bool:
-    return isinstance(type_, TensorType) and type_.dtype.is_float
-
-
 def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "gradient_layout", "possible", "share_of"]
+__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "gradient_layout", "possible"]

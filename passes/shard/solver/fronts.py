@@ -86,14 +86,14 @@ class _Tree:
         """Fronts that add up to the sum of ``factors`` at an entry of their joined table: that of all that is fixed first; None
         where there is none."""
         place = dict(zip(scope, entry, strict=True))
-        fixed, units, found = 0.0, 0, []
+        fixed, units, fronts = 0.0, 0, []
         for factor in factors:
             index = tuple(place[variable] for variable in factor.scope)
             if id(factor) in self.tables:
                 front = self.tables[id(factor)].get(index)
                 if front is None:
                     return None
-                found.append(front)
+                fronts.append(front)
             else:
                 fixed += float(factor.table[index])
                 if id(factor.table) in self.units_of:
@@ -102,7 +102,7 @@ class _Tree:
             return None
         start = np.full(len(self.paid), np.inf)
         start[units] = fixed - self.paid[units]
-        return [start, *found]
+        return [start, *fronts]
 
     def entries(self, factors: Sequence[Factor], scope: Scope, outside: Floats) -> Iterator[tuple[int, ...]]:
         """Those of the joined table that may be of a plan within the target."""
@@ -117,17 +117,17 @@ class _Tree:
     def sum(self, factors: Sequence[Factor], scope: Scope, outside: Floats, kept: int) -> Table:
         """Fronts of the sum of ``factors`` over ``scope``, least over all but the first ``kept`` variables; ``outside``: what
         the rest costs at least."""
-        found: Table = {}
+        least: Table = {}
         for entry in self.entries(factors, scope, outside):
             self.in_time()
             fronts = self.fronts(factors, scope, entry)
             if fronts is not None:
                 front = added(fronts)[-1]
-                known = found.get(entry[:kept])
-                found[entry[:kept]] = front if known is None else np.minimum(known, front)
+                before = least.get(entry[:kept])
+                least[entry[:kept]] = front if before is None else np.minimum(before, front)
         around = np.broadcast_to(outside, [self.sizes[variable] for variable in scope]) if scope else outside
         none = (0,) * (len(scope) - kept)
-        pruned = ((entry, self.pruned(front, float(around[(*entry, *none)]))) for entry, front in found.items())
+        pruned = ((entry, self.pruned(front, float(around[(*entry, *none)]))) for entry, front in least.items())
         return {entry: front for entry, front in pruned if np.isfinite(front).any()}
 
     def in_time(self) -> None:
@@ -140,26 +140,28 @@ class _Tree:
         fewer = np.concatenate([[np.inf], np.minimum.accumulate(front)[:-1]])
         return np.where((front < fewer) & (front + self.paid + outside <= self.target), front, np.inf)
 
-    def through(self, found: Eliminated) -> None:
+    def through(self, eliminated: Eliminated) -> None:
         """Makes the fronts of all messages."""
-        for bucket in found.buckets:
+        for bucket in eliminated.buckets:
             for part, message in zip(bucket.parts, bucket.messages, strict=True):
                 outside = self.outside[id(message)][..., None]
                 self.tables[id(message)] = self.sum(part, (*message.scope, bucket.variable), outside, len(message.scope))
 
-    def spread(self, factors: Sequence[Factor], scope: Scope, entry: tuple[int, ...], units: int, told: dict[int, int]) -> None:
+    def spread(
+        self, factors: Sequence[Factor], scope: Scope, entry: tuple[int, ...], units: int, units_of_message: dict[int, int]
+    ) -> None:
         """Tells each message among ``factors`` its part of ``units``."""
         fronts = self.fronts(factors, scope, entry)
         assert fronts is not None
-        having = [factor for factor in factors if id(factor) in self.tables]
-        told.update(zip(map(id, having), parted(fronts, units)[1:], strict=True))
+        messages = [factor for factor in factors if id(factor) in self.tables]
+        units_of_message.update(zip(map(id, messages), parted(fronts, units)[1:], strict=True))
 
-    def trace(self, found: Eliminated, values: dict[int, int], told: dict[int, int]) -> None:
-        """Adds the values of the variables eliminated, given those kept and the units told to messages that are left."""
-        for bucket in reversed(found.buckets):
+    def trace(self, eliminated: Eliminated, values: dict[int, int], units_of_message: dict[int, int]) -> None:
+        """Adds the values of the variables eliminated, given those that were kept and the units of messages that are left."""
+        for bucket in reversed(eliminated.buckets):
             (part,), (message,) = bucket.parts, bucket.messages
             here = tuple(values[variable] for variable in message.scope)
-            units, scope = told[id(message)], (*message.scope, bucket.variable)
+            units, scope = units_of_message[id(message)], (*message.scope, bucket.variable)
             best, value = np.inf, -1
             for choice in range(self.sizes[bucket.variable]):
                 fronts = self.fronts(part, scope, (*here, choice))
@@ -167,7 +169,7 @@ class _Tree:
                 if cost < best:
                     best, value = cost, choice
             values[bucket.variable] = value
-            self.spread(part, scope, (*here, value), units, told)
+            self.spread(part, scope, (*here, value), units, units_of_message)
 
 
 def unit_of(problem: ShardProblem, room: float) -> float:
@@ -256,25 +258,25 @@ class Fronts:
     @staticmethod
     def numbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
         """The same entries of a table in another shape."""
-        found: Table = {}
+        renumbered: Table = {}
         for entry, front in table.items():
             state = int(np.ravel_multi_index(entry, tuple(shape))) if shape else 0
-            found[tuple(map(int, np.unravel_index(state, tuple(other)))) if other else ()] = front
-        return found
+            renumbered[tuple(map(int, np.unravel_index(state, tuple(other)))) if other else ()] = front
+        return renumbered
 
     def product(self, left: Table, right: Table, outside: Floats) -> Table:
         """Fronts of two stretches of copies, one behind the other."""
         following: dict[tuple[int, int], list[tuple[int, Front]]] = {}
         for (u, middle, last), front in right.items():
             following.setdefault((u, middle), []).append((last, front))
-        found: Table = {}
+        joined: Table = {}
         for (u, first, middle), front in left.items():
             self.outer.in_time()
             for last, other in following.get((u, middle), ()):
                 total = added([front, other])[-1]
-                known = found.get((u, first, last))
-                found[u, first, last] = total if known is None else np.minimum(known, total)
-        pruned = ((entry, self.outer.pruned(front, float(outside[entry]))) for entry, front in found.items())
+                before = joined.get((u, first, last))
+                joined[u, first, last] = total if before is None else np.minimum(before, total)
+        pruned = ((entry, self.outer.pruned(front, float(outside[entry]))) for entry, front in joined.items())
         return {entry: front for entry, front in pruned if np.isfinite(front).any()}
 
     # -- plans ---------------------------------------------------------------------------------------------------------
@@ -283,9 +285,9 @@ class Fronts:
         """The choices of the plan of least priced cost that takes ``units``."""
         model, outer = self.solved.model, self.solved.outer
         values: dict[int, int] = {}
-        told: dict[int, int] = {}
-        self.outer.spread(outer.left, (), (), units, told)
-        self.outer.trace(outer, values, told)
+        units_of_message: dict[int, int] = {}
+        self.outer.spread(outer.left, (), (), units, units_of_message)
+        self.outer.trace(outer, values, units_of_message)
         choices = np.zeros(self.search.problem.size, dtype=np.int64)
         for node in self.search.plain_nodes:
             choices[node] = values[model.choice(node)]
@@ -295,11 +297,13 @@ class Fronts:
             state = int(np.ravel_multi_index(entry, whole.table.shape)) if entry else 0
             u, first, last = map(int, np.unravel_index(state, shape))
             copies = self.search.cells[step.run]
-            known: dict[tuple[int, int, int], list[int]] = {}
-            for copy, ends in zip(copies, self.states(number, step.powers, u, first, last, told[id(whole)]), strict=True):
-                if ends not in known:
-                    known[ends] = self.copy(number, step, u, *ends)
-                choices[copy] = known[ends]
+            choices_of: dict[tuple[int, int, int], list[int]] = {}
+            for copy, ends in zip(
+                copies, self.states(number, step.powers, u, first, last, units_of_message[id(whole)]), strict=True
+            ):
+                if ends not in choices_of:
+                    choices_of[ends] = self.copy(number, step, u, *ends)
+                choices[copy] = choices_of[ends]
         return tuple(choices.tolist())
 
     def states(self, number: int, power: Power, u: int, first: int, last: int, units: int) -> list[tuple[int, int, int]]:
@@ -307,14 +311,14 @@ class Fronts:
         if power.parts is None:
             return [(first, last, units)]
         one, two = (self.powers[number][id(part)] for part in power.parts)
-        best, found = np.inf, (0, 0)
+        best, parts = np.inf, (0, 0)
         for (u_, first_, middle), front in one.items():
             other = two.get((u, middle, last))
             if (u_, first_) == (u, first) and other is not None:
                 sums = front[units::-1] + other[: units + 1]
                 if sums.min() < best:
-                    best, found = float(sums.min()), (middle, int(sums.argmin()))
-        middle, behind = found
+                    best, parts = float(sums.min()), (middle, int(sums.argmin()))
+        middle, behind = parts
         return [
             *self.states(number, power.parts[0], u, first, middle, units - behind),
             *self.states(number, power.parts[1], u, middle, last, behind),
@@ -328,9 +332,9 @@ class Fronts:
         state = int(np.ravel_multi_index((u, first, last), step.powers.table.shape))
         entry = tuple(map(int, np.unravel_index(state, shape))) if kept else ()
         values = dict(zip(kept, entry, strict=True))
-        told: dict[int, int] = {}
-        tree.spread(step.inner.left, kept, entry, units, told)
-        tree.trace(step.inner, values, told)
+        units_of_message: dict[int, int] = {}
+        tree.spread(step.inner.left, kept, entry, units, units_of_message)
+        tree.trace(step.inner, values, units_of_message)
         return [values[model.choice(node)] for node in self.search.problem.cells[step.run.chain][step.run.first]]
 
 

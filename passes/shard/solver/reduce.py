@@ -14,7 +14,7 @@ of them): what repeats still repeats. The fewer choices there are, the fewer can
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -87,18 +87,17 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
     return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
-def reduced(problem: ShardProblem, fixed: Set[int] = frozenset(), until: float = math.inf) -> Reduced:
-    """The problem without choices that are never needed; the same cheapest cost. ``fixed``: kinds of nodes that keep all of
-    their choices; then the same cheapest cost for each of these. Past the time ``until`` (of ``now``) no more
-    are looked for."""
+def reduced(problem: ShardProblem, until: float = math.inf) -> Reduced:
+    """The problem without choices that are never needed, whose cheapest plan costs the same. Past the time ``until`` (of
+    ``now``) no more are looked for."""
     if not all(np.isfinite(value.weights).all() for value in problem.value_kinds):
         return whole(problem)
-    return _Reduction(problem, fixed, until).run()
+    return _Reduction(problem, until).run()
 
 
 class _Reduction:
-    def __init__(self, problem: ShardProblem, fixed: Set[int], until: float) -> None:
-        self.problem, self.fixed, self.until = problem, fixed, until
+    def __init__(self, problem: ShardProblem, until: float) -> None:
+        self.problem, self.until = problem, until
         self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
         self.places = _places(problem)
         self.known: dict[tuple[object, ...], Floats] = {}
@@ -117,7 +116,7 @@ class _Reduction:
     def shrink(self, number: int) -> bool:
         """Drops choices of one kind; whether any went."""
         kind, alive = self.problem.node_kinds[number], self.alive[number]
-        if len(alive) < 2 or not self.places[number] or number in self.fixed or now() > self.until:
+        if len(alive) < 2 or not self.places[number] or now() > self.until:
             return False
         seconds, memory = kind.seconds[alive], kind.memory[alive]
         gain = np.full((len(alive), len(alive)), np.inf)

@@ -27,7 +27,6 @@ from passes.model.work import now
 from passes.shard.elimination.elimination import Eliminated, eliminate, join
 from passes.shard.elimination.model import Charges, Model
 from passes.shard.problem.problem import Floats, Graph, NodeKind, ShardProblem, ValueKind, ValueNode
-from passes.shard.solver.reduce import Reduced, reduced
 from passes.shard.stages.borders import Cutter
 from passes.shard.stages.crossings import Link
 from passes.shard.stages.units import Units
@@ -38,8 +37,6 @@ CLOSE = 1e-4
 """Relative: how near a bound under a limit of memory is to a way that fits where no better price is looked for."""
 MOST_PRICES = 20
 """Prices of memory that are tried for one run."""
-FORBIDDEN = 1e6
-"""Seconds that stand for infinitely many while choices are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +119,9 @@ def parts_of(cutter: Cutter, units: Units) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """A unit's problem, reduced, and the nodes that stand for its links (-1: none)."""
+    """A unit's problem, and the nodes that stand for its links (-1: none)."""
 
-    left: Reduced
+    problem: ShardProblem
     before: int
     behind: int
 
@@ -274,8 +271,7 @@ class Chain:
         found: dict[int, int] = {}
         for unit, ends in zip(range(first, behind), pairwise(states), strict=True):
             one = self.table(unit, price)
-            chosen = self.units[self.parts.kinds[unit]].left.original(self.chosen(one, *ends))
-            for node, choice in zip(self.parts.members[unit], chosen, strict=False):
+            for node, choice in zip(self.parts.members[unit], self.chosen(one, *ends), strict=False):
                 found.setdefault(node, choice)
         return found
 
@@ -335,7 +331,7 @@ class Chain:
 
     @staticmethod
     def searched(own: _Unit, shape: tuple[int, int], price: float) -> _Table:
-        problem = own.left.problem
+        problem = own.problem
         model = Model(problem, Charges(problem), price)
         ends = tuple((end, model.choice(node)) for end, node in enumerate((own.before, own.behind)) if node >= 0)
         if not all(len(problem.node_kinds[number].seconds) for number in problem.kinds):
@@ -396,15 +392,7 @@ class Chain:
                 readers.append((ends[behind], 0))
             values.append(ValueNode(kind_number, maker, tuple(readers)))
         leaves = ends[behind] if behind >= 0 else -1
-        problem = ShardProblem(tuple(node_kinds), tuple(value_kinds), Graph(tuple(kinds), tuple(values)))
-        left = reduced(problem, frozenset(kinds[node] for node in (entering, leaves) if node >= 0))
-        if leaves >= 0:
-            last = left.problem.values[list(wanted).index(behind)].kind
-            strict = value_kinds[last].weights.copy()
-            strict[:, -len(strict) :][~np.eye(len(strict), dtype=bool)] = np.inf
-            value_kinds[last] = replace(value_kinds[last], weights=strict)
-            left = replace(left, problem=replace(left.problem, value_kinds=tuple(value_kinds)))
-        return _Unit(left, entering, leaves)
+        return _Unit(ShardProblem(tuple(node_kinds), tuple(value_kinds), Graph(tuple(kinds), tuple(values))), entering, leaves)
 
     @staticmethod
     def told(value_kinds: list[ValueKind], number: int) -> tuple[NodeKind, int]:
@@ -412,7 +400,7 @@ class Chain:
         forbidden."""
         old = value_kinds[number]
         count, keys = len(old.weights), old.weights.shape[1]
-        other = np.where(np.eye(count, dtype=bool), 0.0, FORBIDDEN)
+        other = np.where(np.eye(count, dtype=bool), 0.0, np.inf)
         needs = (*old.needs, *((keys + layout,) for layout in range(count)))
         value_kinds.append(ValueKind(np.hstack([old.weights, other]), needs))
         reads = np.arange(count) + len(old.needs)

@@ -3,8 +3,7 @@
 A stage's plan is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the search's.
 
 The seconds of a plan's sharding are counted a second time by ``price``; transfers are those of
-``passes.model.spmd.cross_mesh``. Two ways are tried for a value that crosses to a mesh of the same shape: its maker leaves it
-as is cheapest for itself, or as is cheapest with the conversion that its reader would do to the layout that suits it best.
+``passes.model.spmd.cross_mesh``. A stage leaves a value that crosses in the layout that is cheapest for itself.
 """
 
 from __future__ import annotations
@@ -104,11 +103,7 @@ class Settler:
             Party(run.block.mesh.devices, run.block.mesh.sizes if len(run.block.mesh.devices) > 1 else ()) for run in runs
         )
         line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
-        first = self.solved(line, hinted=False)
-        if now() > ends:
-            return first
-        found = [made for made in (first, self.solved(line, hinted=True)) if isinstance(made, Settled)]
-        return min(found, key=lambda made: made.value) if found else first
+        return self.solved(line)
 
     def in_flight(self, line: _Line, number: int) -> int:
         if not self.bounding.training or recomputes(self.bounding.module):
@@ -120,7 +115,7 @@ class Settler:
         stage = self.bounding.cutter(self.form(line, number)).cut(line.own[number], border)
         return replace(stage, given=stage.given.keeping(self.in_flight(line, number)))
 
-    def solved(self, line: _Line, hinted: bool) -> Settled | int:
+    def solved(self, line: _Line) -> Settled | int:
         count = len(line.runs)
         lies: dict[str, tuple[int, Placements]] = {}
         seconds, sends = [0.0] * count, dict[str, float]()
@@ -135,9 +130,6 @@ class Settler:
                 name for name in leaving if any(not line.parties[number].matches(line.parties[r]) for r in readers[name])
             )
             send = {name: self.sending(line, cutter, name, number, readers[name]) for name in leaving}
-            if hinted:
-                for name in leaving:
-                    send[name] = send[name] + self.hint(line, cutter, name, number, readers[name])
             border = Border(send=send, given=given, whole=whole)
             stage = self.cut(line, number, border)
             plan = self.plan_of(line, number, stage, border)
@@ -241,10 +233,7 @@ class Settler:
             return None
         if value > found.bound * (1 + TIGHT):
             choices, value = descend(problem, choices, value, limit, min(self.until, now() + SECONDS))
-        done = value <= found.bound * (1 + TIGHT)
-        bound = value if done else found.bound
-        told = "optimal" if done else "feasible"
-        return ShardPlan(choices, value, bound, problem.memory(choices), told, "" if done else "width")
+        return ShardPlan(choices, value, 0.0, problem.memory(choices), "feasible").bounded(found.bound, "width")
 
     def readers(self, line: _Line, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value."""
@@ -260,35 +249,6 @@ class Settler:
                 one, two = line.parties[number], line.parties[reader]
                 total[position] += self.crossing.at_maker(self.size(cutter, name, lies, one, two), one, two, returns=returns)
         return total
-
-    def hint(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
-        """Seconds that readers on meshes of the same shape need at least to convert a value, by the layout that it comes in:
-        to what they would ask for if it were free."""
-        layouts = cutter.whole.layouts[name]
-        total = np.zeros(len(layouts.placements))
-        for reader in readers:
-            if line.parties[number].matches(line.parties[reader]):
-                liked = self.liked(line, reader).get(name)
-                if liked is not None:
-                    total += layouts.convert[:, layouts.number(liked)]
-        return total
-
-    def liked(self, line: _Line, number: int) -> dict[str, Placements]:
-        """The layouts in which a stage would have what enters it."""
-        cutter = self.bounding.cutter(self.form(line, number))
-        entering, leaving = cutter.crossing(line.own[number])
-        border = Border(
-            {name: self.bounding.over_best(cutter, name) for name in entering},
-            {name: self.bounding.over_best(cutter, name) for name in leaving},
-        )
-        stage = self.cut(line, number, border)
-        plan = self.plan_of(line, number, stage, border)
-        if plan is None:
-            return {}
-        return {
-            name: cutter.whole.layouts[name].placements[stage.given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in stage.entering.items()
-        }
 
     def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
         type_ = cutter.types[name].type
