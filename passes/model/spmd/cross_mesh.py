@@ -2,9 +2,9 @@
 
 A stage with a mesh is one program on all its devices; each sample is work of all of them. A value that crosses from a stage to
 another of the same mesh shape and shares goes as it lies: member i sends its part to member i. Between stages of different
-shape (a single device is one of its own) it goes whole: the maker brings it to all its members first, and it enters each host
-of the reader once (on hosts of the maker, once per member of the maker there); a member that has it passes it on to one more
-of its host, that one to the next (``messages``). So what many members read is not sent over a slow link many times.
+shape (a single device is one of its own) it goes whole: the maker brings it to all its members first, one of them sends it to a
+member of the reader, and that one passes it on to the next, host by host; on a host of the maker, each of its members there
+sends it to one (``messages``). So what many members read enters each host once.
 
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
 several pays the bytes for each and the longest latency once; a device with free transfers pays nothing. All members send at
@@ -52,13 +52,17 @@ def messages(maker: Party, reader: Party, host_of: Mapping[str, str]) -> tuple[M
     """What brings a value to each member of the reader, once."""
     if maker.matches(reader):
         return tuple(map(Message, maker.devices, reader.devices))
-    found = []
-    for number, host in enumerate(dict.fromkeys(host_of[device] for device in reader.devices)):
+    found: list[Message] = []
+    shared = {host_of[device] for device in maker.devices}
+    hosts = dict.fromkeys(host_of[device] for device in reader.devices)
+    for host in sorted(hosts, key=lambda host: host not in shared):
         members = [device for device in reader.devices if host_of[device] == host]
         near = [device for device in maker.devices if host_of[device] == host]
-        near = near or [maker.devices[number % len(maker.devices)]]
-        found += [Message(source, target) for source, target in zip(near, members, strict=False)]
-        found += [Message(source, target, on=True) for source, target in zip(members, members[len(near) :], strict=False)]
+        if near:
+            found += [Message(source, target) for source, target in zip(near, members, strict=False)]
+        else:
+            found.append(Message(found[-1].target, members[0], on=True) if found else Message(maker.devices[0], members[0]))
+        found += [Message(*pair, on=True) for pair in zip(members, members[max(len(near), 1) :], strict=False)]
     return tuple(found)
 
 
