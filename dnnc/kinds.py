@@ -100,11 +100,15 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     """On which devices a stage on a mesh may lie, where the pipelines search some sets and not all; else empty."""
+    from passes.model.spmd.mesh import IN_FEW_SHAPES, few
+
     shards = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh]
     if not any(shard.stages != 1 for shard in shards):
-        some = len(shards) and len(pipelines) > 1 and len(topology.devices) > 2
-        return "of all devices, or all of some types on some hosts (no other sets are searched)" if some else ""
-    from passes.model.spmd.mesh import few
+        if len(shards) and len(pipelines) > 1 and len(topology.devices) > 2:
+            shapes = f", {IN_FEW_SHAPES}" if few(topology) else ""
+            return f"of all devices, or all of some types on some hosts{shapes} (no others are searched)"
+        free = any(not shard.shares for shard in shards)
+        return f"of all devices, {IN_FEW_SHAPES} (no other shapes are searched)" if free and few(topology) else ""
     from passes.shard.stages.submeshes import FEW, block_places
 
     sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})

@@ -23,7 +23,7 @@ from ir.rows import delay
 from ir.topology import Topology
 from ir.types import TensorType, Type, without_layout
 from passes.model.spmd import local_programs
-from passes.model.spmd.cross_mesh import messages, party
+from passes.model.spmd.cross_mesh import Party, messages, party
 from passes.model.spmd.program import LocalProgram
 
 
@@ -153,11 +153,9 @@ class Step:
         """The rank from which a rank, which reads the tensor of this microbatch, gets it."""
         return self._sources(channel, microbatch)[rank]
 
-    def passed_on(self, channel: Channel, rank: int, microbatch: int) -> bool:
-        """Whether the rank from which this one gets the tensor reads it too."""
-        makers, readers = self.ends(channel, microbatch)
-        source = self.maker(channel, rank, microbatch)
-        return source in readers and source not in makers
+    def makes(self, channel: Channel, rank: int, microbatch: int) -> bool:
+        """Whether a rank makes the tensor of this microbatch; one that sends it and does not passes it on."""
+        return rank in self.ends(channel, microbatch)[0]
 
     def ends(self, channel: Channel, microbatch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ranks that make, and that read, the tensor of a microbatch. What crosses once a step comes from the first of the
@@ -172,23 +170,27 @@ class Step:
         makers, readers = self.ends(channel, microbatch)
         if channel.update or not (channel.source.mesh or channel.target.mesh):
             return {reader: makers[place % len(makers)] for place, reader in enumerate(readers)}
-        return self._between[channel.source.index, channel.target.index]
+        key = channel.source.mesh, makers, channel.target.mesh, readers
+        if key not in self._between:
+            maker, reader = self._party(channel.source, makers), self._party(channel.target, readers)
+            sent = messages(maker, reader, self._host_of)
+            self._between[key] = {self.ranks[message.target]: self.ranks[message.source] for message in sent}
+        return self._between[key]
+
+    def _party(self, stage: Stage, ranks: tuple[int, ...]) -> Party:
+        mesh = self.meshes[stage.mesh] if stage.mesh else Mesh("", (), ())
+        return party(tuple(self.devices[rank] for rank in ranks), mesh)
 
     @cached_property
-    def _between(self) -> Mapping[tuple[int, int], Mapping[int, int]]:
-        """``_sources`` of what crosses between two stages of which one is on a mesh, by their numbers."""
+    def _between(self) -> dict[object, Mapping[int, int]]:
+        """``_sources`` where one side is a mesh, by the meshes and ranks of both."""
+        return {}
+
+    @cached_property
+    def _host_of(self) -> Mapping[str, str]:
         topology = self.module.first(Topology)
-        host_of = {device.name: device.host for device in topology.devices} if topology is not None else {}
-        host_of = {device: host_of.get(device, "") for device in self.devices}
-        found = {}
-        for channel in self.channels.values():
-            ends = channel.source, channel.target
-            if any(stage.mesh for stage in ends):
-                meshes = [self.meshes[stage.mesh] if stage.mesh else Mesh("", (), ()) for stage in ends]
-                maker, reader = (party(stage.devices, mesh) for stage, mesh in zip(ends, meshes, strict=True))
-                sent = messages(maker, reader, host_of)
-                found[ends[0].index, ends[1].index] = {self.ranks[one.target]: self.ranks[one.source] for one in sent}
-        return found
+        known = {device.name: device.host for device in topology.devices} if topology is not None else {}
+        return {device: known.get(device, "") for device in self.devices}
 
     @cached_property
     def _local(self) -> Mapping[tuple[int, str], LocalProgram]:

@@ -80,7 +80,8 @@ class ShardPass(Pass):
     for weights, activations and buffers; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``,
     ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole
     function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
-    at which a search ends; 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
+    at which a search ends (that for a training step in stages after a while at a larger one, unless less than the default is
+    asked for); 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
     shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
     function that make a training step, whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8.
     ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts.

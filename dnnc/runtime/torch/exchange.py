@@ -36,18 +36,22 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     return found
 
 
+MOST_PASSED = 2
+"""Messages to one rank that are passed on and may be under way. Nothing that comes back tells when they have arrived; but the
+rank needs no more from this one to receive those before, since the members of a mesh have the same rows."""
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 @dataclass(slots=True)
 class Pending:
     """A message under way; ``tensor`` is kept alive. ``peer``: the rank at the other end; ``place``: that of its action in the
-    row of that rank, None for one of an update."""
+    row of that rank, None for one of an update; ``passed``: it is passed on, by a rank that did not make it."""
 
     tensor: torch.Tensor
     work: Any
     peer: int
     place: tuple[int, int] | None
+    passed: bool = False
 
     def wait(self) -> torch.Tensor:
         self.work.wait()
@@ -94,13 +98,26 @@ class Network:
                 continue
             work = dist.isend(tensor, reader, tag=tag)
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
-            self.outgoing.append(Pending(tensor, work, reader, place))
+            self.outgoing.append(Pending(tensor, work, reader, place, not self.step.makes(channel, self.rank, microbatch)))
+            self._let_go(reader)
         if not self.most:
             row = self.step.row(self.rank)
             deepest = max(action.microbatch or 0 for action in row)
             self.most = len(self.step.devices) * len(row) * (2 + deepest // self.step.microbatches)
         while len(self.outgoing) > self.most:
             self.outgoing.pop(0).wait()
+
+    def _let_go(self, reader: int) -> None:
+        """Waits for all but the last few messages that were passed on to a rank."""
+        left = sum(pending.passed and pending.peer == reader for pending in self.outgoing) - MOST_PASSED
+        kept = []
+        for pending in self.outgoing:
+            if left > 0 and pending.passed and pending.peer == reader:
+                pending.wait()
+                left -= 1
+            else:
+                kept.append(pending)
+        self.outgoing = kept
 
     def place(self, rank: int, action: Action) -> tuple[int, int] | None:
         """Where an action stands in the row of a rank; None for one that is part of an update."""
@@ -132,8 +149,9 @@ class Network:
         tensor = torch.empty(tuple(type_.shape or ()), dtype=torch_dtype(type_.dtype), device=self.device)  # type: ignore[arg-type]
         maker = self.step.maker(channel, self.rank, microbatch)
         work = dist.irecv(tensor, maker, tag=self.tag(channel, microbatch))
-        action = Action(SEND, channel.source.index, microbatch, channel.number)
-        if self.step.passed_on(channel, self.rank, microbatch):
+        if self.step.makes(channel, maker, microbatch):
+            action = Action(SEND, channel.source.index, microbatch, channel.number)
+        else:
             action = Action(RECEIVE, channel.target.index, microbatch, channel.number)
         return Pending(tensor, work, maker, self.place(maker, action))
 

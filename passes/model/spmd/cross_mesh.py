@@ -4,12 +4,14 @@ A stage with a mesh is one program on all its devices; each sample is work of al
 another of the same mesh shape and shares goes as it lies: member i sends its part to member i. Between stages of different
 shape (a single device is one of its own) it goes whole: the maker brings it to all its members first, one of them sends it to a
 member of the reader, and that one passes it on to the next, host by host; on a host of the maker, each of its members there
-sends it to one (``messages``). So what many members read enters each host once.
+sends it to one (``messages``). So what many members read enters each host once. With makers a, b and readers c, d, e on one
+host: a to c, b to d, c to e.
 
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
 several pays the bytes for each and the longest latency once; a device with free transfers pays nothing. All members send at
-once: where their routes share a medium, that is busy with all that they send (``Path.media``). A stage is as slow as its
-slowest member. In training the gradient of what crosses comes back the same way, maker and reader changing places.
+once: where their routes share a medium, that is busy with all that they send (``Path.media``), and the last byte arrives a
+latency later. A stage is as slow as its slowest member. In training the gradient of what crosses comes back the same way, maker
+and reader changing places.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class Crossing:
         """Of the slowest member of ``maker``, the way to the reader alone."""
         sent = [message for message in messages(maker, reader, self.host_of) if not message.on]
         slowest = max((self.sending(size, device, sent) for device in maker.devices), default=0.0)
-        return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
+        return max(slowest, self.together(size, maker, reader)) if slowest else slowest
 
     def receive(self, size: float, maker: Party, reader: Party) -> float:
         """Of the slowest member of ``reader``, what it passes on included."""
@@ -122,7 +124,7 @@ class Crossing:
             ),
             default=0.0,
         )
-        return max(slowest, self.shared(size, maker, reader)) if slowest else slowest
+        return max(slowest, self.together(size, maker, reader)) if slowest else slowest
 
     def sending(self, size: float, device: str, sent: Sequence[Message]) -> float:
         """Of one device, for those of the messages that are its own."""
@@ -131,9 +133,11 @@ class Crossing:
             return 0.0
         return max(path.latency for path in paths) + math.fsum(size / path.bandwidth for path in paths)
 
-    def shared(self, size: float, maker: Party, reader: Party) -> float:
-        """Of the medium that is busy longest."""
-        return max((seconds for _, seconds in self.media(size, maker, reader)), default=0.0)
+    def together(self, size: float, maker: Party, reader: Party) -> float:
+        """Until the medium that is busy longest is done with all messages, and the last of them has arrived."""
+        sent = (message for message in messages(maker, reader, self.host_of) if not message.on)
+        latency = min((self.net.path(message.source, message.target).latency for message in sent), default=0.0)
+        return max((latency + seconds for _, seconds in self.media(size, maker, reader)), default=0.0)
 
     def media(self, size: float, maker: Party, reader: Party) -> tuple[tuple[str, float], ...]:
         """Media with the seconds that all messages occupy them."""

@@ -171,14 +171,18 @@ def shapes(devices: int, most_axes: int = 2) -> tuple[tuple[int, ...], ...]:
     return tuple(found)
 
 
+IN_FEW_SHAPES = "as one axis or with a second one inside the hosts"
+"""Of a topology of many devices the meshes that are searched."""
+
+
 def few(topology: Topology) -> bool:
     """Whether there are so many devices that few of the meshes over them are searched."""
     return len(topology.devices) > MOST_DEVICES
 
 
 def shapes_on(topology: Topology, devices: Sequence[Device]) -> tuple[tuple[int, ...], ...]:
-    """The shapes that are searched of a mesh over these devices: every one; of a topology of many devices those of one axis, or
-    with a second one inside the hosts."""
+    """The shapes that are searched of a mesh over these devices: every one; of a topology of many devices (``few``) one axis,
+    or a second one inside the hosts."""
 
     def inside(sizes: tuple[int, ...]) -> bool:
         rows = (devices[first : first + sizes[-1]] for first in range(0, len(devices), sizes[-1]))
@@ -269,6 +273,7 @@ def _ring_starts(sizes: tuple[int, ...], axis: int) -> list[int]:
 
 __all__ = [
     "AXIS_NAMES",
+    "IN_FEW_SHAPES",
     "MOST_DEVICES",
     "Axis",
     "DeviceMesh",

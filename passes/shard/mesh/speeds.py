@@ -93,34 +93,38 @@ class Cuts:
         """Of every way to cut an op whose factors have these sizes, by type the largest part that a member has; ways that leave
         no type less than another does are left out."""
         if sizes not in self.known:
-            found: dict[tuple[tuple[str, float], ...], None] = {}
-            for cut in itertools.product((0, *sorted(sizes)), repeat=len(self.along)):  # a size per axis, 0 where it cuts none
-                for inside in (True, False):  # two axes cut one factor, one inside the other, or two of one size
-                    if self.possible(cut, inside):
-                        found[tuple(self.largest(cut, inside).items())] = None
+            found = dict.fromkeys(
+                tuple(self.largest(groups).items()) for groups in self.groupings(sizes) if self.possible(groups)
+            )
             ways = [dict(parts) for parts in found]
             self.known[sizes] = [way for way in ways if not any(_less(other, way) for other in ways)]
         return self.known[sizes]
 
-    def possible(self, cut: Sequence[int], inside: bool) -> bool:
-        if not inside and len(set(cut)) == len(cut):
-            return False  # the same as inside
-        for size in set(cut) - {0}:
-            axes = [shares for one, shares in zip(cut, self.along, strict=True) if one == size]
-            for along in [axes] if inside else [[shares] for shares in axes]:
-                if not none_empty(size, along) or not (self.uneven or proportional(size, along)):
-                    return False
-        return True
+    def groupings(self, sizes: frozenset[int]) -> Iterator[list[tuple[int, list[int]]]]:
+        """The factors that axes cut, each as its size and its axes, one inside the other. Axes that cut factors of one size cut
+        the same or different ones."""
+        count = len(self.along)
+        factors = [(0, 0), *itertools.product(sorted(sizes), range(count))]
+        for cut in itertools.product(factors, repeat=count):
+            groups: dict[tuple[int, int], list[int]] = {}
+            for axis, factor in enumerate(cut):
+                if factor[0]:
+                    groups.setdefault(factor, []).append(axis)
+            yield [(size, axes) for (size, _), axes in groups.items()]
 
-    def largest(self, cut: Sequence[int], inside: bool) -> dict[str, float]:
+    def possible(self, groups: list[tuple[int, list[int]]]) -> bool:
+        """Whether no part is empty, and all are in proportion to the shares where they must be."""
+        cuts = [(size, [self.along[axis] for axis in axes]) for size, axes in groups]
+        return all(none_empty(*cut) and (self.uneven or proportional(*cut)) for cut in cuts)
+
+    def largest(self, groups: list[tuple[int, list[int]]]) -> dict[str, float]:
+        """By type, the largest part of the op that a member has."""
         found: dict[str, float] = {}
         for member in self.members:
-            part = 1.0
-            for size in set(cut) - {0}:
-                axes = [(self.along[axis], member.place[axis]) for axis, one in enumerate(cut) if one == size]
-                for along in [axes] if inside else [[axis] for axis in axes]:
-                    part *= nested_cut(size, along)[1] / size
-            found[member.type.name] = max(part, found.get(member.type.name, 0.0))
+            parts = [
+                nested_cut(size, ((self.along[axis], member.place[axis]) for axis in axes))[1] / size for size, axes in groups
+            ]
+            found[member.type.name] = max(math.prod(parts), found.get(member.type.name, 0.0))
         return found
 
 

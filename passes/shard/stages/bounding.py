@@ -169,7 +169,7 @@ class Bounding:
         if key not in self.tables:
             form, count = self.forms[block.form], math.prod(block.mesh.sizes)
             here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
-            best = self.transfers(count)
+            best = self.transfers(count, before, behind)
             with np.errstate(invalid="ignore"):
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
@@ -191,9 +191,13 @@ class Bounding:
                 np.maximum(found[:cut, cut], least * (1 - TIGHT), out=found[:cut, cut])
         return found
 
-    def transfers(self, devices: int) -> Floats:
-        best = self.links.best
-        return (self.once.receive(devices, best, True) + self.once.send(devices, best, True)) * (1 + TIGHT)
+    def transfers(self, devices: int, before: bool, behind: bool) -> Floats:
+        """Seconds that the search of a run over the best link (``over_best``) may have counted already: of the value between it
+        and an alike stage an even part, of any other, which may come whole, all."""
+        best, once = self.links.best, self.once
+        alike = (once.close_enter if before else 0.0) + (once.close_leave if behind else 0.0)
+        size = once.enter + once.leave - alike * (1 - 1 / devices)
+        return (size / best.bandwidth + (once.enters + once.leaves) * best.latency) * (1 + TIGHT)
 
     def better(self, most: float, flushes: int) -> bool:
         """From now on bounds are of plans worth less than ``most`` only: a stage of such holds so few units that values with

@@ -83,8 +83,8 @@ class Link:
     alone: float = 0.0
 
     def rates(self, devices: int) -> tuple[float, float]:
-        """Bytes a second that cross at best: of a value between so many members and those of a mesh that may be of the same
-        shape or not; and of one that one member sends or receives."""
+        """At most so many bytes of a value cross a second: where each of the members carries its part or one carries all of it,
+        and where one carries all."""
         once = self.alone or self.bandwidth
         return max(devices * self.bandwidth, once), once
 
@@ -169,8 +169,8 @@ class Links:
             self.paying = np.array([port != FREE for port in ports])
 
     def before(self, block: Block) -> Link:
-        """To the earlier device that is best for it, of the member with the slowest such link: every member receives, unless
-        one alone does and passes it on."""
+        """From earlier devices. The bandwidth is that of the member whose best link is the slowest, since every member receives
+        its part; ``alone`` that of the member with the fastest, which may receive for all and pass it on."""
         if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
             return self.best
         own = slice(None, block.first), slice(block.first, block.behind)

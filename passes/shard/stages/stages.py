@@ -52,8 +52,9 @@ FAR = 5e-2
 """Relative gap of a training step's plan and bound beyond which neither bounds of better plans nor searches of single runs are
 tried. On 24 devices in 6 hosts they took half of the time, closed a gap of 9.4 % to 7.3 % at best, and found no better plan."""
 SUFFICES = ((1 / 60, 2e-2), (1 / 15, 5e-2))
-"""Of the time: from when on a training step's plan and bound may be so far apart, relatively: what is predicted of a step is
-not that exact, and the last percent takes most of a search."""
+"""Parts of the time, and relative gaps: once such a part has passed, the search for a training step ends at such a gap, unless
+less than ``ENOUGH_PROVEN`` is asked for. What is predicted of a step is not more exact, and the last percent takes most of a
+search."""
 SHARES = ((0.5, 0.7), (0.75, 0.9), (0.95, 1.0))
 """Of the time: until when bounds get better, and until when plans are looked for; the second and third time bounds are of
 better plans than the best only, the last time runs are searched one by one."""
@@ -142,9 +143,9 @@ class StageSearch:
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
-        """The plan; None where nothing fits or is better than the incumbent, which ``bound`` proves. ``stages``: exactly so
-        many; 0: any number. An interrupt from the keyboard ends the search with the plan at hand, or with the first that can
-        be made of what is known."""
+        """The plan; None where nothing fits, or where none was found that is better than the incumbent: none is below
+        ``bound``. ``stages``: exactly so many; 0: any number. An interrupt from the keyboard ends the search with the plan at
+        hand, or with the first that can be made of what is known."""
         start, self.seconds = now(), seconds
         self.began, ends, bounding = start, start + seconds, self.bounding
         sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
@@ -189,6 +190,8 @@ class StageSearch:
             if best is None and self.incumbent < math.inf:
                 raise
         if best is None or self.worth(best.seconds) >= self.incumbent:
+            if best is not None:  # some bounds are of better plans alone
+                self.bound = min(self.bound, self.worth(best.seconds))
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
@@ -223,7 +226,9 @@ class StageSearch:
 
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
-        passed = (now() - self.began) / self.seconds if self.flushes and self.seconds else 0.0
+        if not self.flushes or not self.seconds or self.gap < ENOUGH_PROVEN:
+            return gap
+        passed = (now() - self.began) / self.seconds
         return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
@@ -423,6 +428,7 @@ def stages_by_name(
             raise unfit[0]
         return None
     search = searching(meshes, "")
+    search.gap = 0.0  # it is for the bound alone
     free = search.search(stages, BOUNDING)
     bound = free.bound if free is not None else 0.0
     if search.flushes:

@@ -16,9 +16,9 @@ from itertools import groupby
 from ir.diagnostics import InvalidInput
 from ir.topology import Topology
 from passes.model.network import Network
-from passes.model.spmd.mesh import MOST_DEVICES, DeviceMesh, few, mesh_of, shapes_on
+from passes.model.spmd.mesh import IN_FEW_SHAPES, MOST_DEVICES, DeviceMesh, few, mesh_of, shapes_on
 
-FEW = "each from a multiple of its size on, as one axis or with a second one inside the hosts"
+FEW = f"each beginning at a multiple of its size, {IN_FEW_SHAPES}"
 """Which blocks there are of many devices (``passes.model.spmd.mesh.few``)."""
 
 
@@ -57,14 +57,16 @@ def submeshes(
     for first, size in places:
         if size == count and not whole:
             continue
-        for shape in [sizes] if sizes else shapes_on(topology, topology.devices[first : first + size]):
+        every_shape = [sizes] if sizes else shapes_on(topology, topology.devices[first : first + size])
+        for shape in every_shape:
             try:
                 mesh = mesh_of(topology, net, shape, first)
             except InvalidInput:
                 if sizes:
                     raise
                 continue
-            if not sizes and len(shape) == 2 and shape[0] > shape[1] and _alike(mesh):
+            turned = len(shape) == 2 and shape[0] > shape[1] and shape[::-1] in every_shape
+            if not sizes and turned and _alike(mesh):
                 continue
             form = forms.setdefault(replace(mesh, devices=()), len(forms))
             blocks.append(Block(first, first + size, form, mesh))
