@@ -305,7 +305,7 @@ def one_support(kinds: Any, present: Any) -> Any:
 
 def looked(self: Any, stage: Any) -> None:
     """``IntervalBounds._look`` without a minimum cut of the stage's own."""
-    self.looked[stage.entry] = True
+    self.looked[stage] = True
 
 
 SUPPORT = tables.Tables._support
