@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, nested
 
 NEVER = np.inf
 
@@ -116,12 +116,7 @@ def enumerate_ideals(before: Any, band: int, most: int) -> Any:
                 low = v
             if v - low > band:
                 break
-            possible = True
-            for w in range(words):
-                if before[v, w] & ~bits[head, w]:
-                    possible = False
-                    break
-            if not possible:
+            if not nested(before, v, bits, head):
                 continue
             code = np.uint64(1469598103934665603)
             for w in range(words):
@@ -174,8 +169,7 @@ def enumerate_ideals(before: Any, band: int, most: int) -> Any:
 @compiled
 def sums(bits: Any, follow: Any, values: Any) -> Any:
     """Of each ideal the sums of ``values[n, m]`` over it, and its frontier: (sums, front_ptr, front)."""
-    count, words = bits.shape
-    n = len(values)
+    count, n = len(bits), len(values)
     total = np.zeros((count, values.shape[1]))
     front_ptr = np.zeros(count + 1, np.int64)
     one = np.uint64(1)
@@ -189,12 +183,10 @@ def sums(bits: Any, follow: Any, values: Any) -> Any:
                 if not store:
                     for m in range(values.shape[1]):
                         total[i, m] += values[v, m]
-                for w in range(words):
-                    if follow[v, w] & ~bits[i, w]:
-                        if store:
-                            front[at] = v
-                        at += 1
-                        break
+                if not nested(follow, v, bits, i):
+                    if store:
+                        front[at] = v
+                    at += 1
             front_ptr[i + 1] = at
     return total, front_ptr, front
 

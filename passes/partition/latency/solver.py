@@ -3,8 +3,8 @@
 1. Reductions (``reduce``), then plans: everything on CPUs, the best of one piece per accelerator, the best along one order.
 2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
-3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
-   nodes left out (``bounds.kept``), as many kept as the lattice allows.
+3. Else plans along ever wider bands of ideals around an order, and lower bounds from problems with nodes left out
+   (``bounds.kept``), as many kept as the lattice allows.
 4. A gap that is left because bounds take a part of a free source (``reduce``) is closed without free sources, every node a
    group of its own, where that lattice is small enough.
 
@@ -26,7 +26,7 @@ from passes.model.stages.problem import Kind
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
-from passes.partition.latency.reduce import Reduced, apart, reduced, renumbered, restricted
+from passes.partition.latency.reduce import Reduced, apart, reduced, restricted
 from passes.partition.objective import Anytime, Budget, Progress, Solution
 
 TIGHT = 1e-9
@@ -225,11 +225,9 @@ class _Search(Anytime):
             self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
 
     def _bands(self, small: Reduced, most: int) -> None:
-        """Plans along ever wider bands, around the order of the best plan so far."""
+        """Plans along ever wider bands."""
         band = 1
         while not self._late() and not self.tight() and band < len(small.groups):
-            if self.schedule is not None:
-                small = _followed(small, self.schedule)
             better = self._along(small, band, most)
             if better is None:
                 return
@@ -302,19 +300,6 @@ class _Search(Anytime):
 
     def _none(self, reason: str) -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf
-
-
-def _followed(small: Reduced, plan: Schedule) -> Reduced:
-    """The same problem with its groups numbered as the plan runs them."""
-    home = {v: p for p, piece in enumerate(plan.pieces) for v in piece.nodes}
-
-    def moment(nodes: tuple[int, ...]) -> tuple[float, float, int, int]:
-        p = home.get(nodes[0], -1)
-        start = plan.times[p].start if p >= 0 else plan.ready[nodes[0]] - float(small.problem.cpu[nodes[0]])
-        end = plan.times[p].finish if p >= 0 else plan.ready[nodes[-1]]
-        return end, start, p, min(nodes)
-
-    return renumbered(small, sorted(range(len(small.groups)), key=lambda g: moment(small.groups[g])))
 
 
 __all__ = ["SECONDS", "LatencyBudget", "LatencySolution", "solve_latency"]
