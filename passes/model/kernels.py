@@ -116,4 +116,15 @@ def inlined(function: F) -> F:
     return kernel
 
 
-__all__ = ["compiled", "inlined"]
+@inlined
+def nested(inner: Any, j: int, outer: Any, i: int) -> bool:
+    """Whether the bit set that is row j of ``inner`` lies in row i of ``outer``."""
+    lies = True
+    for k in range(inner.shape[1]):
+        if inner[j, k] & ~outer[i, k]:
+            lies = False
+            break
+    return lies
+
+
+__all__ = ["compiled", "inlined", "nested"]

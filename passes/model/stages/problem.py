@@ -28,7 +28,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,17 @@ class Problem:
                 weights[v].append(w)
         return tensors, weights
 
+    @cached_property
+    def neighbours(self) -> tuple[list[set[int]], list[set[int]]]:
+        """Of each node those whose tensors it reads, and those that read its tensors."""
+        before: list[set[int]] = [set() for _ in self.names]
+        after: list[set[int]] = [set() for _ in self.names]
+        for u, readers in zip(self.producer.tolist(), self.consumers, strict=True):
+            after[u].update(readers)
+            for v in readers:
+                before[v].add(u)
+        return before, after
+
     def check(self) -> None:
         """Raises ValueError where an invariant of the module docstring is broken."""
         nodes, kinds, tensors = self.size, len(self.kinds), len(self.consumers)
@@ -170,6 +181,18 @@ class Problem:
                 )
         if np.isnan(self.seconds).any() or (self.seconds < 0).any() or not np.isfinite(self.transfer).all():
             raise ValueError("seconds must be numbers >= 0 or inf, transfers finite")
+
+
+def precedence(names: Sequence[str], kinds: int, after: Sequence[Iterable[int]]) -> dict[str, Any]:
+    """The fields of a ``Problem`` whose tensors cost nothing and only say that ``after[v]`` come after node v."""
+    makers = [v for v, found in enumerate(after) if found]
+    return {
+        "producer": np.array(makers, np.int64),
+        "consumers": tuple(tuple(sorted(after[v])) for v in makers),
+        "transfer": np.zeros((kinds, len(makers))),
+        "tensor_bytes": np.zeros(len(makers), np.int64),
+        "tensor_names": tuple(names[v] for v in makers),
+    }
 
 
 def part_of(problem: Problem, nodes: Sequence[int]) -> Problem:
@@ -378,6 +401,7 @@ __all__ = [
     "plan_costs",
     "plan_loads",
     "pools",
+    "precedence",
     "slots",
     "stage_cost",
     "violations",

@@ -38,6 +38,8 @@ from passes.model.stages.problem import Floats, Ints, Joins, Problem, slots
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
+Labelled: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages: a label and nodes of each."""
 _SLACK = 1e-9
 """Relative: sums of seconds are rounded."""
 
@@ -212,6 +214,24 @@ def memory_can_bind(problem: Problem) -> bool:
     return most > min(limits)
 
 
+def completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
+    """The groups, which share no node, and the nodes in none, by first member."""
+    inside = {v for nodes in together for v in nodes}
+    alone = [(v,) for v in range(size) if v not in inside]
+    return tuple(sorted([*(tuple(sorted(nodes)) for nodes in together if len(nodes)), *alone]))
+
+
+def members_of(stages: Labelled, groups: Groups) -> Labelled:
+    """Stages of groups as stages of their members, ascending."""
+    return tuple((label, tuple(sorted(v for g in nodes for v in groups[g]))) for label, nodes in stages)
+
+
+def groups_of(stages: Labelled, groups: Groups) -> Labelled:
+    """Stages of members, none of which parts a group, as stages of groups, ascending."""
+    number = {v: g for g, nodes in enumerate(groups) for v in nodes}
+    return tuple((label, tuple(sorted({number[v] for v in nodes}))) for label, nodes in stages)
+
+
 def ordered(problem: Problem, groups: Sequence[Sequence[int]]) -> Groups:
     """The groups in a topological order of the quotient, ties by least member. Raises ValueError when it has a cycle."""
     members = tuple(sorted(tuple(sorted(nodes)) for nodes in groups))
@@ -291,4 +311,4 @@ def _joins(joins: Joins, label: Sequence[int], members: Ints, starts: Ints) -> J
     )
 
 
-__all__ = ["Groups", "memory_can_bind", "ordered", "quotient", "reduce"]
+__all__ = ["Groups", "completed", "groups_of", "members_of", "memory_can_bind", "ordered", "quotient", "reduce"]

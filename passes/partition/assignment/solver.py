@@ -28,9 +28,10 @@ from dataclasses import dataclass, replace
 from passes.model.highs import PROVEN, SAFETY
 from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import best_bound, lower_bound, prices
+from passes.model.stages.colocation import components
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem, violations
-from passes.model.stages.reduce import Groups, ordered, quotient, reduce
+from passes.model.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
 from passes.partition.assignment.reduce import reduce_any
 from passes.partition.heuristics.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.partition.objective import AnySolution, Anytime
@@ -70,31 +71,19 @@ def solve_any(
     ``together``: disjoint classes of nodes that share a device (others stand alone), cyclic or not; none with ``sides``.
     ``starts``: known plans as stages of (kind, nodes). An interrupt from the keyboard returns the best plan so far, if there
     is one."""
-    classes = _completed(problem.size, together)
+    classes = completed(problem.size, together)
+    if len({v for nodes in classes for v in nodes}) != sum(map(len, classes)):
+        raise ValueError("classes of nodes that share a device overlap")
     if sides is not None and together:
         raise ValueError("classes of nodes are joined before their load is told by side")
     search = _Search(quotient(problem, classes) if together else problem, budget or Budget(), progress, sides)
-    label = {v: g for g, nodes in enumerate(classes) for v in nodes}
     for known in starts:
-        search.accept(tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in known))
+        search.accept(groups_of(known, classes))
     solution = search.run()
-
-    def lifted(plan: Stages | None) -> Stages | None:
-        return plan and tuple((kind, tuple(sorted(v for g in nodes for v in classes[g]))) for kind, nodes in plan)
-
-    stages, contiguous = lifted(solution.stages), lifted(search.contiguous)
+    stages, contiguous = (plan and members_of(plan, classes) for plan in (solution.stages, search.contiguous))
     if stages is not None:
         stages = tuple(sorted(stages, key=lambda stage: stage[1]))
     return AnySolution(**{**vars(solution), "stages": stages}, contiguous=contiguous, contiguous_value=search.contiguous_value)
-
-
-def _completed(size: int, together: Sequence[Sequence[int]]) -> Groups:
-    """The classes and the nodes in none, by first member."""
-    inside = {v for nodes in together for v in nodes}
-    if len(inside) != sum(len(nodes) for nodes in together):
-        raise ValueError("classes of nodes that share a device overlap")
-    listed = [tuple(sorted(nodes)) for nodes in together if len(nodes)] + [(v,) for v in range(size) if v not in inside]
-    return tuple(sorted(listed))
 
 
 class _Search(Anytime):
@@ -148,9 +137,7 @@ class _Search(Anytime):
         self.interrupted = found.interrupted
         if found.stages is not None:
             self.contiguous_value = found.value
-            self.contiguous = tuple(
-                (kind, tuple(sorted(v for m in nodes for c in merged[m] for v in classes[c]))) for kind, nodes in found.stages
-            )
+            self.contiguous = members_of(members_of(found.stages, merged), classes)
             self.accept(self.contiguous)
         if found.interrupted:
             raise KeyboardInterrupt
@@ -175,9 +162,6 @@ class _Search(Anytime):
             return self.problem, tuple((v,) for v in range(self.problem.size))
         groups = reduce_any(self.problem, below)
         return quotient(self.problem, groups), groups
-
-    def _lift(self, stages: Stages, groups: Groups) -> bool:
-        return self.accept(tuple((kind, tuple(sorted(v for g in nodes for v in groups[g]))) for kind, nodes in stages))
 
     def _prove(self, seconds: float) -> None:
         """Trials one after another until one cannot tell in so many seconds."""
@@ -214,7 +198,7 @@ class _Search(Anytime):
             refuted = result.status == "infeasible"
             self.reason = f"mixed-integer programme: {'no plan is better by more than the gap' if refuted else 'dual bound'}"
             self.bound = least
-        better = result.stages is not None and self._lift(result.stages, groups)
+        better = result.stages is not None and self.accept(members_of(result.stages, groups))
         return better or result.status == "infeasible"
 
 
@@ -231,13 +215,8 @@ def _simple_bound(problem: Problem, sides: Sides | None) -> tuple[float, str]:
 
 def _acyclic(problem: Problem) -> Groups:
     """Nodes on a common cycle as one, in topological order."""
-    import networkx as nx
-
-    graph: nx.DiGraph[int] = nx.DiGraph()
-    graph.add_nodes_from(range(problem.size))
-    for u, readers in zip(problem.producer, problem.consumers, strict=True):
-        graph.add_edges_from((int(u), v) for v in readers)
-    return ordered(problem, [sorted(nodes) for nodes in nx.strongly_connected_components(graph)])
+    after = {v: sorted(readers) for v, readers in enumerate(problem.neighbours[1])}
+    return ordered(problem, [sorted(nodes) for nodes in components(after)])
 
 
 __all__ = ["DISTINCT", "POLICY", "solve_any"]

@@ -8,13 +8,13 @@ that of throughput. *split* counts them apart (``Sides``). A contiguous plan is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem
+from passes.model.stages.reduce import groups_of, members_of
 from passes.model.work import now
 from passes.partition.assignment.solver import solve_any
 from passes.partition.heuristics.local_search import Sides
@@ -50,16 +50,13 @@ def solve_any_training(
     starts: list[Stages] = []
     contiguous = solve_training(graph, objective, replace(budget, seconds=max(0.05, _SHARE * budget.seconds)), progress)
     if contiguous.stages is not None:
-        starts.append(_over(contiguous.stages, members))
+        starts.append(groups_of(contiguous.stages, members))
     left = 0.0 if contiguous.interrupted else budget.seconds - (now() - started)
     sides = Sides(joined(training).seconds, joined(training).side) if objective == "split" else None
     found = solve_any(problem_of_units(training), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
-    stages = None
-    if found.stages is not None:
-        stages = tuple((kind, tuple(sorted(v for unit in nodes for v in members[unit]))) for kind, nodes in found.stages)
     return AnyTrainingSolution(
         found.status,
-        stages,
+        found.stages and members_of(found.stages, members),
         found.value,
         found.bound,
         found.reason,
@@ -70,12 +67,6 @@ def solve_any_training(
         contiguous.stages,
         contiguous.value,
     )
-
-
-def _over(stages: Stages, members: Sequence[Sequence[int]]) -> Stages:
-    """Stages of nodes as stages of units."""
-    label = {v: unit for unit, nodes in enumerate(members) for v in nodes}
-    return tuple((kind, tuple(sorted({label[v] for v in nodes}))) for kind, nodes in stages)
 
 
 def problem_of_units(units: Problem) -> Problem:

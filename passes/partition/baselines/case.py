@@ -16,14 +16,14 @@ the label is a kind of device, or under PipeDream's objective the number of its 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from passes.model.graph import topological
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem
-from passes.model.stages.reduce import Groups
+from passes.model.stages.reduce import Groups, members_of
 from passes.partition.search.search import Progress, SearchObjective
 
 if TYPE_CHECKING:
@@ -49,13 +49,9 @@ class Units:
     problem: Problem
     members: Groups
 
-    def nodes(self, units: Sequence[int]) -> tuple[int, ...]:
-        """The nodes of the workload in these units, ascending."""
-        return tuple(sorted(v for u in units for v in self.members[u]))
-
     def stages(self, stages: Stages) -> Stages:
         """Stages of units as stages of nodes; empty ones are left out."""
-        return tuple((label, self.nodes(units)) for label, units in stages if units)
+        return members_of(tuple((label, units) for label, units in stages if units), self.members)
 
 
 @dataclass(frozen=True)

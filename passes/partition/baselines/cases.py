@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from passes.model.stages.bounds import lower_bound, prices
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem, plan_costs
-from passes.model.stages.reduce import Groups, ordered, quotient
+from passes.model.stages.reduce import Groups, completed, ordered, quotient
 from passes.partition.baselines.case import Case, StageLoad, Units
 from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
 from passes.partition.search.throughput import Throughput
@@ -44,12 +44,8 @@ def training_case(graph: TrainingGraph, problem: Problem, objective: str) -> Cas
     ``solve_training``."""
     united, members = units(graph)
     programme = training_objective(united, objective)
-    colours: dict[int, list[int]] = {}
-    for v, colour in enumerate(graph.colour):
-        if colour is not None:
-            colours.setdefault(colour, []).append(v)
-    loose = _loose(problem, list(colours.values()))
     classes = colour_units(graph)
+    loose = _loose(problem, classes[1])
     of = {v: u for u, nodes in enumerate(classes[1]) for v in nodes}
 
     def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:
@@ -104,10 +100,8 @@ def pipedream_case(profile: Profile, machines: Machines) -> Case:
 
 
 def _loose(problem: Problem, colours: Sequence[Sequence[int]]) -> Units:
-    """The colours and the nodes in none, by first member; they may lie on cycles."""
-    inside = {v for nodes in colours for v in nodes}
-    listed = [tuple(sorted(nodes)) for nodes in colours if len(nodes)] + [(v,) for v in range(problem.size) if v not in inside]
-    members = tuple(sorted(listed))
+    """The colours and the nodes in none, which may lie on cycles."""
+    members = completed(problem.size, colours)
     return Units(quotient(problem, members), members)
 
 

@@ -12,7 +12,7 @@ from itertools import accumulate
 import numpy as np
 
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
-from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, sequences
+from passes.model.stages.lattice.ideals import BIG, Tables, prefixes, sequences
 from passes.model.work import now
 from passes.partition.baselines.case import Case, Limits, NoPlan
 
@@ -34,15 +34,17 @@ def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Li
     best, value, complete = None, float("inf"), True
     for groups in chains:
         order = [unit for group in groups for unit in group]
-        ends = set(accumulate(map(len, groups), initial=0))
+        ends = list(accumulate(map(len, groups), initial=0))
         for sequence in sequences(case.programme.problem):
+            tables = Tables(case.programme.problem, case.programme.price, sequence)
+            if len(order) * tables.words_per_ideal > MAX_WORDS:
+                raise NoPlan("the chain is too long for its budget of memory")
             # The windows of a trial value leave few pairs of prefixes; what is found at or below it is the best there is.
             for trial in [case.bound[0] * factor for factor in TRIALS if case.bound[0] > 0] + [BIG]:
-                found = _along(case, order, ends, sequence, min(trial, value, BIG), keep_on)
+                found = _along(case, order, ends, tables, min(trial, value, BIG), keep_on)
                 complete = complete and found.complete
                 if found.stages is not None and found.value < value:
-                    value = found.value
-                    best = tuple((label, tuple(order[v] for v in nodes)) for label, nodes in found.stages)
+                    value, best = found.value, found.stages
                 if found.stages is not None or not found.complete or trial >= value:
                     break
     if best is None:
@@ -50,22 +52,11 @@ def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Li
     return case.chained.stages(best)
 
 
-def _along(case: Case, order: Sequence[int], ends: set[int], sequence: Sequence[int], trial: float, keep_on: KeepOn) -> Found:
-    """The best plan of value at most ``trial`` whose boundaries are prefixes of these lengths; its stages hold positions in the
-    order."""
-    problem = case.programme.problem
-    tables = Tables(permuted(problem, order), case.programme.price, sequence)
-    prefixes = lattice(tables, trial, band=0, max_visits=2 * problem.size + 2, max_words=MAX_WORDS)
-    if prefixes is None:
-        raise NoPlan("the chain is too long for its budget of memory")
-    return case.programme.programme(tables, _only(prefixes, ends), order, trial, keep_on)
-
-
-def _only(prefixes: Family, ends: set[int]) -> Family:
-    """The prefixes of these lengths."""
-    lengths = np.bitwise_count(prefixes.bits).sum(axis=1)
-    kept = np.flatnonzero([int(length) in ends for length in lengths])
-    return prefixes if len(kept) == prefixes.size else prefixes.only(kept)
+def _along(case: Case, order: Sequence[int], ends: Sequence[int], tables: Tables, trial: float, keep_on: KeepOn) -> Found:
+    """The best plan of value at most ``trial`` whose boundaries are prefixes of the order, of these lengths."""
+    family = prefixes(tables, order, trial)
+    kept = np.flatnonzero(np.isin(np.bitwise_count(family.bits).sum(axis=1), ends))
+    return case.programme.programme(tables, family.only(kept), range(len(order)), trial, keep_on)
 
 
 __all__ = ["best_chain"]

@@ -77,10 +77,6 @@ class _Filling:
 
     def __init__(self, problem: Problem, level: float, memory: bool) -> None:
         self.problem, self.level, self.memory = problem, level, memory
-        self.weights: list[list[int]] = [[] for _ in range(problem.size)]
-        for w, readers in enumerate(problem.weight_readers):
-            for v in readers:
-                self.weights[v].append(w)
         self.kind = -1
         self._empty()
 
@@ -102,7 +98,7 @@ class _Filling:
         compute = self.compute + float(self.problem.seconds[self.kind, unit])
         if math.isinf(compute) or compute > self.level:
             return False
-        new = [w for w in self.weights[unit] if w not in self.held]
+        new = [w for w in self.problem.touched[1][unit] if w not in self.held]
         size = self.bytes + sum(int(self.problem.weight_bytes[w]) for w in new)
         live = max(self.live, int(self.problem.live[unit]))
         limit = self.problem.kinds[self.kind].memory

@@ -49,10 +49,7 @@ def latency_case(case: Case, built: BuiltLatency) -> Case:
 def in_pieces(problem: LatencyProblem, stages: Sequence[tuple[int, Sequence[int]]]) -> list[Piece]:
     """Pieces of stages of (kind, nodes), each on an accelerator of its own, in an order in which data flows forward; nodes in
     no stage are on CPUs. Raises NoPlan where there is no such order."""
-    before: list[list[int]] = [[] for _ in range(problem.nodes)]
-    for maker, readers in zip(problem.producer, problem.consumers, strict=True):
-        for reader in readers:
-            before[reader].append(int(maker))
+    before = problem.makers
     pieces: list[Piece] = []
     used: dict[int, int] = {}
     for kind, nodes in stages:

@@ -18,10 +18,9 @@ def one_device(case: Case, limits: Limits) -> Stages:
     runs = np.flatnonzero(np.isfinite(problem.seconds).all(axis=1)).tolist()
     if not runs:
         raise NoPlan("no kind of device runs every node")
-    everything = case.chained.nodes(range(problem.size))
-    plans = [judge(case, stages) for kind in runs if (stages := ((case.label(kind), everything),))]
-    best = min(range(len(runs)), key=lambda i: (bool(plans[i].faults), plans[i].value))
-    return ((case.label(runs[best]), everything),)
+    plans = [case.chained.stages(((case.label(kind), tuple(range(problem.size))),)) for kind in runs]
+    judged = [judge(case, stages) for stages in plans]
+    return plans[min(range(len(runs)), key=lambda i: (bool(judged[i].faults), judged[i].value))]
 
 
 __all__ = ["one_device"]

@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.model.stages.problem import Floats, Joins, Problem
+from passes.model.stages.problem import Floats, Joins, Problem, precedence
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered
 from passes.partition.bounds.minimum_cuts import nets_of
 
@@ -41,10 +41,6 @@ class Relaxed:
 
     problem: Problem
     groups: Groups
-
-    def members(self, nodes: Iterable[int]) -> tuple[int, ...]:
-        """What the relaxed problem's ``nodes`` stand for, ascending."""
-        return tuple(sorted(v for g in nodes for v in self.groups[g]))
 
 
 class Relaxer:
@@ -72,9 +68,7 @@ def _apart(problem: Problem) -> Floats:
     n = problem.size
     after = [0] * n
     before = [0] * n
-    following: list[set[int]] = [set() for _ in range(n)]
-    for h, readers in enumerate(problem.consumers):
-        following[int(problem.producer[h])].update(readers)
+    following = problem.neighbours[1]
     for v in range(n - 1, -1, -1):
         for u in following[v]:
             after[v] |= after[u] | 1 << u
@@ -95,12 +89,7 @@ class _Merging:
         seconds = problem.seconds[None] if problem.joins is None else problem.joins.seconds
         self.sides = len(seconds)
         self.seconds = [seconds[:, :, v].copy() for v in range(n)]
-        self.after: list[set[int]] = [set() for _ in range(n)]
-        self.before: list[set[int]] = [set() for _ in range(n)]
-        for h, readers in enumerate(problem.consumers):
-            for v in readers:
-                self.after[int(problem.producer[h])].add(v)
-                self.before[v].add(int(problem.producer[h]))
+        self.before, self.after = ([set(found) for found in side] for side in problem.neighbours)
         nets = nets_of(problem)
         self.nets = [set(pins) for pins in nets.pins]
         self.cost = [np.zeros((self.sides, kinds)) for _ in self.nets]
@@ -195,17 +184,13 @@ class _Merging:
             merged[pins, side] = merged.get((pins, side), 0.0) + cost
         nets = sorted(merged)
         transfer = np.array([merged[net] for net in nets]).reshape(len(nets), kinds)
-        makers = [i for i, root in enumerate(roots) if self.after[root]]
+        names = tuple(problem.names[nodes[0]] for nodes in groups)
         weights = [w for w, readers in enumerate(problem.weight_readers) if any(self.weights[v] for v in readers)]
         small = replace(
             problem,
-            names=tuple(problem.names[nodes[0]] for nodes in groups),
+            **precedence(names, kinds, [{place[u] for u in self.after[root]} for root in roots]),
+            names=names,
             seconds=np.ascontiguousarray(seconds.sum(axis=0)),
-            producer=np.array(makers, np.int64),
-            consumers=tuple(tuple(sorted(place[u] for u in self.after[roots[i]])) for i in makers),
-            transfer=np.zeros((kinds, len(makers))),
-            tensor_bytes=np.zeros(len(makers), np.int64),
-            tensor_names=tuple(problem.names[roots[i]] for i in makers),
             live=np.zeros(len(roots), np.int64),
             weight_bytes=problem.weight_bytes[weights],
             weight_readers=tuple(

@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,17 +64,12 @@ def _most_intervals(tables: Tables) -> int:
     return min(MOST_INTERVALS, math.isqrt(WORK // (len(tables.states.used) * len(tables.problem.kinds))))
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """A stage of a path: its kind, the interval where it begins, the one where it ends."""
+class _Stage(NamedTuple):
+    """A stage of a path: its kind, the interval where it begins, the one where it ends; its place in ``least`` as well."""
 
     kind: int
     begin: int
     end: int
-
-    @property
-    def entry(self) -> tuple[int, int, int]:
-        return self.kind, self.begin, self.end
 
 
 class IntervalBounds:
@@ -133,10 +128,10 @@ class IntervalBounds:
         if least >= self.value:
             return False
         path = self._path(value)
-        fresh = [stage for stage in path if not self.looked[stage.entry]]
+        fresh = [stage for stage in path if not self.looked[stage]]
         for stage in fresh:
             self._look(stage)
-        return any(self.least[stage.entry] > least for stage in fresh) or self._split(path, least)
+        return any(self.least[stage] > least for stage in fresh) or self._split(path, least)
 
     def _describe(self, at: int, boundary: Sequence[float]) -> None:
         """Fills in what is plain of the interval at ``at``, whose boundaries move at least ``boundary`` on each kind, and
@@ -214,13 +209,13 @@ class IntervalBounds:
             if found - byte * memory < least:
                 break
             least, held, charge = found - byte * memory, nodes, 2 * charge
-        self.looked[stage.entry] = True
+        self.looked[stage] = True
         if held is None:
-            self.least[stage.entry] = np.inf
+            self.least[stage] = np.inf
             return
         self.held[stage] = held
         least = least / 2 if tables.problem.comm == "duplex" else least
-        self.least[stage.entry] = max(self.least[stage.entry], least * (1 - SLACK) - SLACK * self.value)
+        self.least[stage] = max(self.least[stage], least * (1 - SLACK) - SLACK * self.value)
 
     def _search(
         self,
@@ -313,7 +308,7 @@ class IntervalBounds:
                 torn = interval.open  # both agree on what is no ideal, or not of such weight
                 if not torn.any():
                     continue
-            binding = max(self.least[stage.entry], self.least[following.entry]) >= least
+            binding = max(self.least[stage], self.least[following]) >= least
             if best is None or (binding, max(width, conflict)) > best[0]:
                 best = (binding, max(width, conflict)), stage.end, interval, torn, width > max(conflict, narrow)
         if best is None or full:

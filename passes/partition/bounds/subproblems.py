@@ -20,6 +20,7 @@ from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
+from passes.model.stages.reduce import members_of
 from passes.partition.bounds.contraction import Relaxed, Relaxer, relaxes
 from passes.partition.bounds.symmetry import Symmetric, symmetric
 from passes.partition.objective import SearchObjective
@@ -61,7 +62,7 @@ class _Small:
         """The plan in the problem's own nodes; None when it breaks what was relaxed."""
         if self.sorted is not None:
             stages = self.sorted.assigned(stages)
-        own = tuple((label, self.relaxed.members(nodes)) for label, nodes in stages)
+        own = members_of(stages, self.relaxed.groups)
         return None if objective.problem.joins is None and violations(objective.problem, own) else own
 
 

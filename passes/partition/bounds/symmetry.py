@@ -25,7 +25,7 @@ import numpy as np
 
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.lattice.ideals import permuted
-from passes.model.stages.problem import Joins, Problem, Turns
+from passes.model.stages.problem import Joins, Problem, Turns, precedence
 from passes.model.stages.reduce import ordered
 
 ROUNDS = 64
@@ -76,21 +76,13 @@ class _View:
     def __init__(self, problem: Problem, joins: Joins) -> None:
         n = problem.size
         self.problem, self.joins = problem, joins
-        self.after: list[set[int]] = [set() for _ in range(n)]
-        self.before: list[set[int]] = [set() for _ in range(n)]
-        for u, readers in zip(problem.producer.tolist(), problem.consumers, strict=True):
-            for v in readers:
-                self.after[u].add(v)
-                self.before[v].add(u)
+        self.before, self.after = problem.neighbours
         self.on: list[list[int]] = [[] for _ in range(n)]
         for h, pins in enumerate(joins.pins):
             for v in pins:
                 self.on[v].append(h)
         self.price = [(int(joins.side[h]), joins.transfer[:, h].tobytes()) for h in range(len(joins.pins))]
-        self.held: list[list[int]] = [[] for _ in range(n)]
-        for w, readers in enumerate(problem.weight_readers):
-            for v in readers:
-                self.held[v].append(w)
+        self.held = problem.touched[1]
         own = [0] * n
         for size, readers in zip(problem.weight_bytes.tolist(), problem.weight_readers, strict=True):
             if len(readers) == 1:
@@ -217,14 +209,9 @@ class _View:
             np.array(costs).reshape(len(costs), kinds).T.copy(),
             np.array(sides, np.int64),
         )
-        makers = [v for v in range(problem.size) if after[v]]
         return replace(
             problem,
-            producer=np.array(makers, np.int64),
-            consumers=tuple(tuple(sorted(after[v])) for v in makers),
-            transfer=np.zeros((kinds, len(makers))),
-            tensor_bytes=np.zeros(len(makers), np.int64),
-            tensor_names=tuple(problem.names[v] for v in makers),
+            **precedence(problem.names, kinds, after),
             joins=Joins(
                 tuple(joins.pins[h] for h in kept),
                 np.ascontiguousarray(joins.transfer[:, kept]),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,9 +21,6 @@ from passes.model.stages.reduce import Groups
 from passes.model.work import now, unlimited
 from passes.partition.search.throughput import Budget, Solution, solve
 
-if TYPE_CHECKING:
-    from passes.partition.latency import LatencyBudget, LatencySolution
-
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
 _HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
@@ -33,15 +30,15 @@ _SECONDS = 8.0
 LEAST_SECONDS = 10.0
 """Of the search before no plan is told for want of time."""
 
-S = TypeVar("S", bound="Solution | LatencySolution")
-B = TypeVar("B", Budget, "LatencyBudget")
+S = TypeVar("S", bound=Solution)
+B = TypeVar("B", bound=Budget)
 
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
     that there is none, that of ``LEAST_SECONDS``."""
     solution = search(budget)
-    if solution.status == "unknown" and math.isinf(getattr(budget, "beaten", math.inf)) and budget.seconds < LEAST_SECONDS:
+    if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
             return search(replace(budget, seconds=LEAST_SECONDS))
     return solution

@@ -24,10 +24,7 @@ BEAM = 64
 def pieces(problem: Problem, sets: Sequence[Sequence[int]]) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """(position in ``sets``, nodes ascending) of each piece, in the order in which they run."""
     home = {v: d for d, nodes in enumerate(sets) for v in nodes}
-    before = [0] * problem.size
-    for u, readers in zip(problem.producer, problem.consumers, strict=True):
-        for v in readers:
-            before[v] |= 1 << int(u)
+    before = [sum(1 << u for u in makers) for makers in problem.neighbours[0]]
     own = [sorted(nodes) for nodes in sets]
     everything = sum(1 << v for v in home)
     turns: dict[int, tuple[tuple[int, tuple[int, ...]], ...]] = {0: ()}

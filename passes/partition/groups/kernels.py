@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, nested
 from passes.model.stages.lattice.kernel_arrays import Held
 from passes.model.stages.lattice.kernels import held_beside, keeps_demands
 from passes.partition.heuristics.anneal_kernels import combined_load
@@ -78,7 +78,7 @@ def price_pairs(first: int, most: float, room: float, ideals: Ideals, pairs: Pai
     mode, bits, compute, own, cut_start, cut_end, cut, pin_ptr, pin, near_in, far_in, near_out, far_out, buffers = ideals[:14]
     ends, before, amounts = pairs
     forced, most_beside = ideals.forced, ideals.beside.most
-    count, words = bits.shape
+    count = len(bits)
     edge = 1e-12 * count + 1e-11 * compute[count - 1]
     tests = 0
     i = first
@@ -90,12 +90,7 @@ def price_pairs(first: int, most: float, room: float, ideals: Ideals, pairs: Pai
             tests += 1
             if own[i] - own[j] > room:
                 continue
-            fits = True
-            for k in range(words):
-                if bits[j, k] & ~bits[i, k]:
-                    fits = False
-                    break
-            if not fits or (len(forced) and not keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)):
+            if not nested(bits, j, bits, i) or (len(forced) and not keeps_demands(bits[j], bits[i], forced, pin_ptr, pin)):
                 continue
             in_near, in_far, out_near, out_far, held = 0.0, 0.0, 0.0, 0.0, own[i] - own[j]
             for c in range(cut_start[j], cut_end[j]):
@@ -195,7 +190,7 @@ def group_programme(
     mode, bits, compute, _, cut_start, cut_end, cut, pin_ptr, pin, near_in, far_in, near_out, far_out = ideals[:13]
     ends, before, amounts = pairs
     value, closed, pair_of, with_replicas = group
-    count, words = bits.shape
+    count = len(bits)
     last = count - 1 if end < 0 else end
     closed[begin : last + 1] = np.inf
     value[:, begin : last + 1] = np.inf
@@ -204,13 +199,7 @@ def group_programme(
     met = 0
     i = begin + 1
     while i <= last and compute[i] <= reach:
-        wanted = True
-        if end >= 0:
-            for k in range(words):
-                if bits[i, k] & ~bits[end, k]:
-                    wanted = False
-                    break
-        if not wanted:
+        if end >= 0 and not nested(bits, i, bits, end):
             i += 1
             continue
         for p in range(ends[i], ends[i + 1]):

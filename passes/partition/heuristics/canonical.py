@@ -70,18 +70,12 @@ def _depth_first(place: Sequence[int], before: Sequence[set[int]], sinks: Sequen
 
 def _levels(problem: Problem) -> tuple[Ints, Ints, list[set[int]]]:
     """Of each node: edges of the longest path to it, and from it; what it reads from."""
-    before: list[set[int]] = [set() for _ in range(problem.size)]
+    before, after = problem.neighbours
     depth, height = [0] * problem.size, [0] * problem.size
-    made: list[list[int]] = [[] for _ in range(problem.size)]
-    for h, maker in enumerate(problem.producer.tolist()):
-        made[maker].append(h)
-    for u in range(problem.size):
-        for h in made[u]:
-            for v in problem.consumers[h]:
-                depth[v] = max(depth[v], depth[u] + 1)
-                before[v].add(u)
+    for v in range(problem.size):
+        depth[v] = max((1 + depth[u] for u in before[v]), default=0)
     for u in range(problem.size - 1, -1, -1):
-        height[u] = max((1 + height[v] for h in made[u] for v in problem.consumers[h]), default=0)
+        height[u] = max((1 + height[v] for v in after[u]), default=0)
     return np.array(depth, np.int64), np.array(height, np.int64), before
 
 

@@ -112,10 +112,6 @@ class _Runs:
                 touching[v].append(h)
                 # A node that everything reads would make a neighbourhood of everything: few neighbours of it will do.
                 near[v].update(dict.fromkeys(u for u in members[:16] if u != v))
-        held: list[list[int]] = [[] for _ in range(n)]
-        for w, readers in enumerate(problem.weight_readers):
-            for v in readers:
-                held[v].append(w)
         forced = np.zeros(tensors, np.int64)
         forced[list(problem.forced)] = 1
         limits = np.array([np.inf if kind.memory is None else float(kind.memory) for kind in problem.kinds])
@@ -124,7 +120,7 @@ class _Runs:
         self.scale = max(self.scale / max(1, problem.devices), float(problem.transfer.max(initial=0.0)), 1e-300)
         self.shares = np.full(len(self.seconds), 1.0 / len(self.seconds))
         self.slice = max(100, int(SLICE / (2 + sum(map(len, touching)) / max(n, 1))))
-        lists = [csr(rows) for rows in (touching, [list(row) for row in near], held)]
+        lists = [csr(rows) for rows in (touching, [list(row) for row in near], problem.touched[1])]
         pins = np.array([len(pins_of(problem, h)) for h in range(tensors)], np.int64)
         side = np.zeros(tensors, np.int64) if sides is None else sides.side
         self.instance = Instance(

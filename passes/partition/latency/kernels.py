@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, nested
 
 NEVER = np.inf
 
@@ -116,12 +116,7 @@ def enumerate_ideals(before: Any, band: int, most: int) -> Any:
                 low = v
             if v - low > band:
                 break
-            possible = True
-            for w in range(words):
-                if before[v, w] & ~bits[head, w]:
-                    possible = False
-                    break
-            if not possible:
+            if not nested(before, v, bits, head):
                 continue
             code = np.uint64(1469598103934665603)
             for w in range(words):
@@ -174,8 +169,7 @@ def enumerate_ideals(before: Any, band: int, most: int) -> Any:
 @compiled
 def sums(bits: Any, follow: Any, values: Any) -> Any:
     """Of each ideal the sums of ``values[n, m]`` over it, and its frontier: (sums, front_ptr, front)."""
-    count, words = bits.shape
-    n = len(values)
+    count, n = len(bits), len(values)
     total = np.zeros((count, values.shape[1]))
     front_ptr = np.zeros(count + 1, np.int64)
     one = np.uint64(1)
@@ -189,12 +183,10 @@ def sums(bits: Any, follow: Any, values: Any) -> Any:
                 if not store:
                     for m in range(values.shape[1]):
                         total[i, m] += values[v, m]
-                for w in range(words):
-                    if follow[v, w] & ~bits[i, w]:
-                        if store:
-                            front[at] = v
-                        at += 1
-                        break
+                if not nested(follow, v, bits, i):
+                    if store:
+                        front[at] = v
+                    at += 1
             front_ptr[i + 1] = at
     return total, front_ptr, front
 
@@ -428,36 +420,15 @@ def tails(
             j -= 1
             continue
         tail[base : base + states * step] = NEVER
-        for c in range(lattice.cover_ptr[j], lattice.cover_ptr[j + 1]):
-            v = lattice.cover_node[c]
-            if graph.cpu[v] == NEVER:
-                continue
-            i = lattice.cover_to[c]
-            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
-            own = place(lattice, i, v)
-            for x in range(front):
-                u = lattice.front[lattice.front_ptr[j] + x]
-                stays[x] = place(lattice, i, u)
-                read[x] = False
-                for y in range(graph.maker_ptr[v], graph.maker_ptr[v + 1]):
-                    if graph.makers[y] == u:
-                        read[x] = True
-            for k in range(states):
-                onward = start[i] + k * wide
-                through = graph.cpu[v] + (tail[onward + own] if own else 0.0)
-                if tail[onward] == NEVER:
-                    continue
-                tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
-                for x in range(front):
-                    value = tail[onward + stays[x]] if stays[x] else 0.0
-                    if read[x]:
-                        value = max(value, through)
-                    at = base + k * step + 1 + x
-                    tail[at] = min(tail[at], value)
+        covers = lattice.cover_ptr[j + 1] - lattice.cover_ptr[j]
         count = supersets(graph, lattice, j, most, queue, stamp)
         done += 1 + count
-        for q in range(count):
-            i = queue[q]
+        for q in range(covers + count):  # nodes on CPUs first, then pieces
+            single = q < covers
+            v = lattice.cover_node[lattice.cover_ptr[j] + q] if single else -1
+            if single and graph.cpu[v] == NEVER:
+                continue
+            i = lattice.cover_to[lattice.cover_ptr[j] + q] if single else queue[q - covers]
             wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
             fresh = 0
             for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -471,12 +442,14 @@ def tails(
             soonest = 0.0
             for x in range(fresh):
                 soonest = max(soonest, tail[start[i] + (states - 1) * wide + new[x]])
-            for t in range(kinds):
-                if lattice.seconds[i, t] - lattice.seconds[j, t] + soonest > most:
+            for t in range(1 if single else kinds):
+                computed = graph.cpu[v] if single else lattice.seconds[i, t] - lattice.seconds[j, t]
+                if computed + soonest > most:
                     continue
-                cost = price(graph, lattice, j, i, t, graph.limit[t])
+                cost = computed if single else price(graph, lattice, j, i, t, graph.limit[t])
                 if cost > most:
                     continue
+                used = 0 if single else stride[t]
                 if not known:
                     known = True
                     for x in range(front):
@@ -486,16 +459,16 @@ def tails(
                         if read[x]:
                             begins = max(begins, graph.early[u])
                 # With all pieces left tails are least: if even so it ends too late, it does in every state.
-                onward = start[i] + (states - 1 - stride[t]) * wide
+                onward = start[i] + (states - 1 - used) * wide
                 through = 0.0
                 for x in range(fresh):
                     through = max(through, tail[onward + new[x]])
                 if begins + cost + through > most:
                     continue
                 for k in range(states):
-                    if digits(k, t, stride) == 0:
+                    if not single and digits(k, t, stride) == 0:
                         continue
-                    onward = start[i] + (k - stride[t]) * wide
+                    onward = start[i] + (k - used) * wide
                     if tail[onward] == NEVER:
                         continue
                     through = 0.0

@@ -236,30 +236,6 @@ def grouped(
     )
 
 
-def renumbered(reduced: Reduced, order: Sequence[int]) -> Reduced:
-    """The same with its groups in another topological order; ``order`` gives ranks, ties and faults settled by the edges."""
-    rank = {g: i for i, g in enumerate(order)}
-    edges = [(u, v) for u, readers in zip(reduced.producer, reduced.consumers, strict=True) for v in readers]
-    final = _topological(len(order), [rank[g] for g in range(len(order))], [*edges, *reduced.after])
-    place = {g: i for i, g in enumerate(final)}
-
-    def placed(groups: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted(place[g] for g in groups))
-
-    return replace(
-        reduced,
-        groups=tuple(reduced.groups[g] for g in final),
-        seconds=np.ascontiguousarray(reduced.seconds[:, final]),
-        cpu=reduced.cpu[final],
-        size=reduced.size[final],
-        producer=tuple(place[u] for u in reduced.producer),
-        consumers=tuple(placed(readers) for readers in reduced.consumers),
-        free=tuple(replace(free, groups=placed(free.groups)) for free in reduced.free),
-        colours=tuple(placed(colour) for colour in reduced.colours),
-        after=tuple(sorted((place[u], place[v]) for u, v in reduced.after)),
-    )
-
-
 def restricted(reduced: Reduced, below: float) -> Reduced:
     """The problem of plans that end before ``below``: a group that takes longer on a kind is never there. Besides what it
     prunes, a number that stands for never does not swallow the others in sums over an ideal."""
@@ -311,4 +287,4 @@ def expanded(reduced: Reduced, pieces: Sequence[tuple[int, int, Sequence[int]]])
     return [Piece(kind, device, tuple(sorted(nodes))) for (kind, device, _), nodes in zip(pieces, found, strict=True)]
 
 
-__all__ = ["Free", "Reduced", "apart", "expanded", "grouped", "reduced", "renumbered", "restricted"]
+__all__ = ["Free", "Reduced", "apart", "expanded", "grouped", "reduced", "restricted"]

@@ -3,8 +3,8 @@
 1. Reductions (``reduce``), then plans: everything on CPUs, the best of one piece per accelerator, the best along one order.
 2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
-3. Else plans along bands of ideals around an order, then around the order of the best plan; and lower bounds from problems with
-   nodes left out (``bounds.kept``), as many kept as the lattice allows.
+3. Else plans along ever wider bands of ideals around an order, and lower bounds from problems with nodes left out
+   (``bounds.kept``), as many kept as the lattice allows.
 4. A gap that is left because bounds take a part of a free source (``reduce``) is closed without free sources, every node a
    group of its own, where that lattice is small enough.
 
@@ -23,12 +23,11 @@ import numpy as np
 
 from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
-from passes.model.work import now
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
-from passes.partition.latency.reduce import Reduced, apart, reduced, renumbered, restricted
-from passes.partition.search.throughput import Statistics
+from passes.partition.latency.reduce import Reduced, apart, reduced, restricted
+from passes.partition.objective import Anytime, Budget, Progress, Solution
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
@@ -55,12 +54,10 @@ POLICY = Policy()
 
 _NO_TENSORS = (np.empty(0, np.int64), (), np.empty((1, 0)))
 
-Progress = Callable[[str, float | None], None]
-
 
 @dataclass(frozen=True)
-class LatencyBudget:
-    """Limits on a search: ideals of the whole lattice, bytes of its tails, seconds in all."""
+class LatencyBudget(Budget):
+    """Limits on a search: ideals of the whole lattice, bytes of its tails, seconds in all; pairs are not limited."""
 
     ideals: int = 300_000
     memory: int = 400 << 20
@@ -68,18 +65,10 @@ class LatencyBudget:
 
 
 @dataclass(frozen=True)
-class LatencySolution:
-    """``schedule`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
-    ``value`` and ``bound`` in seconds; ``reason``: how the bound was reached; ``interrupted``: the search was, from the
-    keyboard."""
+class LatencySolution(Solution):
+    """``stages`` holds (kind, nodes) of each piece, in their order; ``schedule``: the plan evaluated, None without one."""
 
-    status: str
-    schedule: Schedule | None
-    value: float
-    bound: float
-    reason: str
-    statistics: Statistics
-    interrupted: bool = False
+    schedule: Schedule | None = None
 
 
 def solve_latency(
@@ -106,19 +95,12 @@ def _load() -> None:
     engine.search(math.inf, 1, 8, lambda part: True)
 
 
-class _Search:
+class _Search(Anytime):
     def __init__(self, problem: LatencyProblem, budget: LatencyBudget, progress: Progress) -> None:
-        self.problem = problem
-        self.budget = budget
-        self.progress = progress
-        self.until = now() + budget.seconds
-        self.best: Schedule | None = None
-        self.value = math.inf
-        self.bound = 0.0
-        self.reason = "no time was left for a bound"
-        self.infeasible = self.interrupted = False
+        super().__init__(budget.seconds, progress, (0.0, "no time was left for a bound"), TIGHT)
+        self.problem, self.budget = problem, budget
+        self.schedule: Schedule | None = None
         self.proves = True
-        self.statistics = Statistics()
 
     def run(self) -> LatencySolution:
         start = time.perf_counter()
@@ -131,7 +113,8 @@ class _Search:
             self.interrupted = True
         phases = self.statistics.seconds
         phases["plans"] = time.perf_counter() - start - sum(phases.values())
-        return self._solution()
+        self.statistics.transitions = self.statistics.tested
+        return LatencySolution(**vars(self.solution()), schedule=self.schedule)
 
     def _run(self) -> None:
         self._lower(critical_path(self.problem), "the critical path, each node on its fastest device, transfers free")
@@ -143,12 +126,12 @@ class _Search:
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
         small = reduced(self.problem)
-        if not small.groups or self._tight():
+        if not small.groups or self.tight():
             return
         if self.problem.pieces > 1:
             self._accept_single()
         self._lattice(small)
-        if small.free and not (self._tight() or self._late() or self.infeasible):
+        if small.free and not (self.tight() or self._late() or self.infeasible):
             engine = self._open(apart(self.problem), POLICY.narrow, None)
             if engine is not None:
                 self._exact(engine, "search without free sources")
@@ -156,7 +139,7 @@ class _Search:
     def _lattice(self, small: Reduced) -> None:
         """Plans and bounds by ideals."""
         self._along(small, 0, POLICY.narrow)
-        if self._tight() or self._late():
+        if self.tight() or self._late():
             return
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:
@@ -173,15 +156,14 @@ class _Search:
     def _accept_single(self) -> None:
         """The best plan of one piece per accelerator is one of several, and soon found."""
         single = replace(self.problem, pieces=1)
-        left = self.until - now()
-        search = _Search(single, replace(self.budget, seconds=left * POLICY.single_share), self.progress)
+        search = _Search(single, replace(self.budget, seconds=self.left() * POLICY.single_share), self.progress)
         search.proves = False
         try:
             search._run()
         finally:  # an interrupt goes on to the search of several pieces, with the plan
             self.statistics.tested += search.statistics.tested
-            if search.best is not None:
-                self._accept(search.best.pieces)
+            if search.schedule is not None:
+                self._accept(search.schedule.pieces)
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
         """An engine for plans better than the best, if its tails fit the memory; none otherwise."""
@@ -210,7 +192,7 @@ class _Search:
             self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
             if math.isinf(least) and self.best is None:
                 self._none("no sequence of pieces fits the memory of the accelerators")
-            elif not self._tight():
+            elif not self.tight():
                 self._plans(engine, label, POLICY.widths, proves=True)
         self.statistics.tested += engine.steps
         self.statistics.seconds["labels"] = time.perf_counter() - start - self.statistics.seconds["bound"]
@@ -221,7 +203,7 @@ class _Search:
         for width in widths:
             found = engine.search(self._most(), width, max(2, min(room, width * engine.ideals + 64)), self._keep_on(label))
             self._take(found, proves, engine)
-            if self._tight() or found.whole or self._late() or self.infeasible:
+            if self.tight() or found.whole or self._late() or self.infeasible:
                 return
 
     def _take(self, found: Pass, proves: bool, engine: Engine) -> None:
@@ -239,15 +221,13 @@ class _Search:
         """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
         self._relaxed(small, POLICY.narrow // 10, ())
         self._bands(small, POLICY.narrow)
-        if not self._late() and not self._tight():
+        if not self._late() and not self.tight():
             self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
 
     def _bands(self, small: Reduced, most: int) -> None:
-        """Plans along ever wider bands, around the order of the best plan so far."""
+        """Plans along ever wider bands."""
         band = 1
-        while not self._late() and not self._tight() and band < len(small.groups):
-            if self.best is not None:
-                small = _followed(small, self.best)
+        while not self._late() and not self.tight() and band < len(small.groups):
             better = self._along(small, band, most)
             if better is None:
                 return
@@ -278,7 +258,7 @@ class _Search:
             return
         self._lower(least, words, engine.rounding)
         for width in widths:
-            if self._late() or self._tight():
+            if self._late() or self.tight():
                 break
             room = self._room(engine)
             labels = max(2, min(room, width * engine.ideals + 64))
@@ -299,10 +279,7 @@ class _Search:
         return self.value * (1 - TIGHT / 10)
 
     def _late(self) -> bool:
-        return now() > self.until
-
-    def _tight(self) -> bool:
-        return self.bound >= self.value * (1 - TIGHT)
+        return self.left() < 0
 
     def _keep_on(self, label: str) -> Callable[[float], bool]:
         def keep_on(part: float) -> bool:
@@ -314,38 +291,15 @@ class _Search:
     def _accept(self, pieces: Sequence[Piece]) -> None:
         found = schedule(self.problem, pieces)
         if found.latency < self.value:
-            self.best, self.value = found, found.latency
+            self.schedule, self.value = found, found.latency
+            self.best = tuple((piece.kind, piece.nodes) for piece in found.pieces)
 
     def _lower(self, bound: float, reason: str, rounding: float = 0.0) -> None:
         """``rounding``: seconds that the bound may be off, besides ``SLACK``."""
-        bound = min((bound - rounding) * (1 - SLACK), self.value)
-        if bound > self.bound:
-            self.bound, self.reason = bound, reason
+        self.tell(min((bound - rounding) * (1 - SLACK), self.value), reason)
 
     def _none(self, reason: str) -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf
-
-    def _solution(self) -> LatencySolution:
-        self.statistics.transitions = self.statistics.tested
-        if self.best is None:
-            status = "infeasible" if self.infeasible else "unknown"
-        else:
-            status = "optimal" if self._tight() else "feasible"
-        bound = self.value if status == "optimal" else self.bound
-        return LatencySolution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
-
-
-def _followed(small: Reduced, plan: Schedule) -> Reduced:
-    """The same problem with its groups numbered as the plan runs them."""
-    home = {v: p for p, piece in enumerate(plan.pieces) for v in piece.nodes}
-
-    def moment(nodes: tuple[int, ...]) -> tuple[float, float, int, int]:
-        p = home.get(nodes[0], -1)
-        start = plan.times[p].start if p >= 0 else plan.ready[nodes[0]] - float(small.problem.cpu[nodes[0]])
-        end = plan.times[p].finish if p >= 0 else plan.ready[nodes[-1]]
-        return end, start, p, min(nodes)
-
-    return renumbered(small, sorted(range(len(small.groups)), key=lambda g: moment(small.groups[g])))
 
 
 __all__ = ["SECONDS", "LatencyBudget", "LatencySolution", "solve_latency"]

@@ -28,17 +28,14 @@ def solve_pieces(
     built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
     limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
     found = solve_latency(built.problem, limits, progress)
-    if found.schedule is None:
-        return PieceSolution(found.status, None, float("inf"), float("inf"), found.reason, found.statistics)
     devices: dict[tuple[int, int], list[int]] = {}
     parts = []
-    for piece in found.schedule.pieces:
+    for piece in found.schedule.pieces if found.schedule is not None else ():
         devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
-    return PieceSolution(
-        found.status, stages, found.value, found.bound, found.reason, found.statistics, found.interrupted, parts=tuple(parts)
-    )
+    shared = {name: value for name, value in vars(found).items() if name != "schedule"}
+    return PieceSolution(**{**shared, "stages": stages if found.schedule is not None else None}, parts=tuple(parts))
 
 
 __all__ = ["solve_pieces"]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, nested
 
 LOOPS = 16
 """Turns of the innermost loop that count as one pair."""
@@ -102,7 +102,7 @@ def solve_replicated(
     machines, most_replicas, sync, group, slower, memory, copies, flight = rules
     bits, seconds, weights, stored, transfer, least_before, most_before = ideals
     value, following, replicas, low_state, high_state, active = table
-    count, words = bits.shape
+    count = len(bits)
     most = trial * (1.0 + slack)
     total = seconds[count - 1]
     edge = slack * total
@@ -137,12 +137,7 @@ def solve_replicated(
             if min(most_replicas, machines) < allowed_low - high_state[i]:
                 continue
             tested += 1
-            inside = True
-            for k in range(words):
-                if bits[j, k] & ~bits[i, k]:
-                    inside = False
-                    break
-            if not inside:
+            if not nested(bits, j, bits, i):
                 continue
             priced += 1
             turns += widest * (high_state[i] - low_state[i] + 1)

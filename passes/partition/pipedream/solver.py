@@ -47,19 +47,11 @@ def solve_pipedream(
     """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
     profile.check()
     found = Search(_PipeDream(profile, machines), budget or Budget(), progress).run()
-    if found.stages is None:
-        return PipeDreamSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan: Replicated = found.stages
+    plan: Replicated = found.stages or ()
     return PipeDreamSolution(
-        found.status,
-        tuple((0, nodes) for _, nodes in plan),
-        found.value,
-        found.bound,
-        found.reason,
-        found.statistics,
-        found.interrupted,
-        tuple(r for r, _ in plan),
-        stage_times(profile, machines, plan),
+        **{**vars(found), "stages": found.stages and tuple((0, nodes) for _, nodes in plan)},
+        replicas=tuple(r for r, _ in plan),
+        times=stage_times(profile, machines, plan),
     )
 
 

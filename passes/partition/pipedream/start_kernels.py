@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, nested
 
 
 @compiled
@@ -87,8 +87,7 @@ def thin_ideals(
 def fewest_stages(bits: Any, reached: Any, cuts: Any, trial: float, stages: Any) -> None:
     """``stages[i]``: the least number of stages of at most ``trial`` seconds that end at ideal i, over boundaries that cut at
     most ``trial``; a large number where there is none. Ideals are sorted by their seconds."""
-    count, words = bits.shape
-    for i in range(count):
+    for i in range(len(bits)):
         stages[i] = 1 << 30
         if cuts[i] > trial:
             continue
@@ -97,14 +96,8 @@ def fewest_stages(bits: Any, reached: Any, cuts: Any, trial: float, stages: Any)
             continue
         j = i - 1
         while j >= 0 and reached[i] - reached[j] <= trial:
-            if stages[j] + 1 < stages[i]:
-                inside = True
-                for k in range(words):
-                    if bits[j, k] & ~bits[i, k]:
-                        inside = False
-                        break
-                if inside:
-                    stages[i] = stages[j] + 1
+            if stages[j] + 1 < stages[i] and nested(bits, j, bits, i):
+                stages[i] = stages[j] + 1
             j -= 1
 
 

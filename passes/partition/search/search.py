@@ -37,6 +37,7 @@ from passes.model.stages.lattice import orders
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
 from passes.model.stages.problem import FAR, Floats
+from passes.model.stages.reduce import members_of
 from passes.model.work import now
 from passes.partition.bounds.interval_bounds import IntervalBounds, applies
 from passes.partition.bounds.single_nodes import node_bound
@@ -205,7 +206,7 @@ class Search(Anytime):
             found = coarse.programme(tables, family, range(problem.size), trial, keep_on, self.bound)
             self._count(family, found)
             if found.stages is not None:
-                return tuple((kind, tuple(sorted(v for g in inside for v in groups[g]))) for kind, inside in found.stages)
+                return members_of(found.stages, groups)
             if not found.complete:
                 break
         return None

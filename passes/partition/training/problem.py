@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from passes.model.graph import topological
 from passes.model.stages.arrays import distinct, rows_of
 from passes.model.stages.colocation import acyclic, components
-from passes.model.stages.problem import Floats, Ints, Joins, Kind, Problem
+from passes.model.stages.problem import Floats, Ints, Joins, Kind, Problem, precedence
 from passes.model.stages.reduce import Groups
 
 OBJECTIVES = ("sum", "split")
@@ -109,15 +109,15 @@ def colour_units(graph: TrainingGraph) -> tuple[Problem, Groups]:
 
 
 def _over_units(
-    graph: TrainingGraph, groups: Sequence[Sequence[int]], precedence: Sequence[tuple[int, int]]
+    graph: TrainingGraph, groups: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]
 ) -> tuple[Problem, Groups]:
-    """The problem whose nodes are the groups, in a topological order of ``precedence``, ties by first member."""
+    """The problem whose nodes are the groups, in a topological order of ``pairs`` (first, later), ties by first member."""
     label = [0] * len(graph.names)
     for g, nodes in enumerate(groups):
         for v in nodes:
             label[v] = g
     after: list[set[int]] = [set() for _ in groups]
-    for u, v in precedence:
+    for u, v in pairs:
         if label[u] != label[v]:
             after[label[u]].add(label[v])
     order = topological(after)
@@ -135,18 +135,13 @@ def _over_units(
     pins = rows_of(joined // count, joined % count, len(graph.names))
     parted = [u for u, inside in enumerate(pins) if len(inside) > 1]
     names = tuple(graph.names[nodes[0]] for nodes in members)
-    makers = [v for v, g in enumerate(order) if after[g]]
     size = np.zeros(len(members), np.int64)
     np.add.at(size, unit, graph.size)
     problem = Problem(
         names=names,
         kinds=graph.kinds,
         seconds=seconds.sum(axis=0),
-        producer=np.array(makers, np.int64),
-        consumers=tuple(tuple(sorted(place[w] for w in after[order[v]])) for v in makers),
-        transfer=np.zeros((len(graph.kinds), len(makers))),
-        tensor_bytes=np.zeros(len(makers), np.int64),
-        tensor_names=tuple(names[v] for v in makers),
+        **precedence(names, len(graph.kinds), [{place[w] for w in after[g]} for g in order]),
         live=np.zeros(len(members), np.int64),
         weight_bytes=size,
         weight_readers=tuple((v,) for v in range(len(members))),

@@ -20,6 +20,7 @@ from passes.model.stages.bounds import lower_bound, prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Kind, Problem, plan_loads
+from passes.model.stages.reduce import members_of
 from passes.partition.objective import Budget, Progress, SearchObjective, Solution
 from passes.partition.search.search import TIGHT, Search
 from passes.partition.training.problem import (
@@ -63,19 +64,10 @@ def solve_training(
         weights = np.array([int(replication.weights[list(nodes)].sum()) for nodes in nodes_of], np.int64)
         problem = replicate_training(problem, replace(replication, weights=weights))
     found = Search(_Training(problem, objective), budget or Budget(), progress).run()
-    if found.stages is None:
-        return TrainingSolution(found.status, None, found.value, found.bound, found.reason, found.statistics)
-    plan = found.stages
     return TrainingSolution(
-        found.status,
-        tuple((kind, tuple(sorted(node for unit in inside for node in nodes_of[unit]))) for kind, inside in plan),
-        found.value,
-        found.bound,
-        found.reason,
-        found.statistics,
-        found.interrupted,
-        tuple(training_load(problem, kind, inside) for kind, inside in plan),
-        problem.kinds,
+        **{**vars(found), "stages": found.stages and members_of(found.stages, nodes_of)},
+        loads=tuple(training_load(problem, kind, inside) for kind, inside in found.stages or ()),
+        kinds=problem.kinds,
     )
 
 
