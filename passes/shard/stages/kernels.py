@@ -23,13 +23,14 @@ def programme(
     value: Floats,
     way: NDArray[np.int32],
 ) -> int:
-    """All plans that end at a device, with so many stages; how many tables of blocks were gone through. ``blocks``, in the order
-    of the second column: of each its first place, the one behind it, its shape, and its tables (-1: there is no such stage
-    beside it) with no alike stage beside it, one behind, one before, both. ``seconds[table, i, j]``: of a stage, at most
-    ``limit``; ``least[table, i, j]``: of those from j on. Fills ``value[stages, place, shape, alike, units]``, given as inf: the
-    best, by the shape of its last stage (the last shape is that of the start) and whether the next one is alike; and ``way`` at
-    the same places: the number of its last block, where its run begins, and the shape of the stage before, plus the number of
-    shapes where that is alike. With any number of stages there is one layer, which reads itself."""
+    """Finds the best plans that end at each place with so many stages; how many tables of blocks were gone through.
+
+    ``blocks``, in the order of the second column: of each its first place, the one behind it, its shape, and its tables (-1:
+    there is no such stage beside it) with no alike stage beside it, one behind, one before, both. ``seconds[table, i, j]``: of
+    a stage, at most ``limit``; ``least[table, i, j]``: of those from j on. Fills ``value[stages, place, shape, alike, units]``,
+    given as inf: the best, by the shape of its last stage (the last shape is that of the start) and whether the next one is
+    alike; and ``way`` at the same places: the number of its last block, where its run begins, and the shape of the stage
+    before, plus the number of shapes where that is alike. With any number of stages there is one layer, which reads itself."""
     layers, places, shapes, _, units = value.shape
     units -= 1
     count, none, chosen = 0, np.empty(units + 1), np.empty(units + 1, np.int32)
@@ -78,8 +79,8 @@ def _advance(
     value: Floats,
     way: NDArray[np.int32],
 ) -> None:
-    """One more stage, on block ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape ``came[i]``,
-    to those of j, where they are better than ``value[j]``."""
+    """One more stage, on block ``number``: from plans of i units worth ``ahead[i]``, whose last stage has the shape
+    ``came[i]``, to those of j, where they are better than ``value[j]``."""
     units = len(table)
     for i in range(units):
         if not ahead[i] < np.inf:

@@ -155,7 +155,8 @@ class _Programme:
         begins: dict[tuple[int, ...], int] = {}
         for block in self.blocks:
             shapes.setdefault(sizes := block.mesh.sizes, len(shapes))
-            ends[sizes], begins[sizes] = min(ends.get(sizes, block.behind), block.behind), max(begins.get(sizes, 0), block.first)
+            ends[sizes] = min(ends.get(sizes, block.behind), block.behind)
+            begins[sizes] = max(begins.get(sizes, 0), block.first)
         places = sorted({0, meshes.devices, *(place for block in self.blocks for place in (block.first, block.behind))})
         number_of, known = {place: number for number, place in enumerate(places)}, dict[int, tuple[int, Table]]()
         self.places, self.shapes = len(places), len(shapes) + 1  # the start, with no units done, has a shape of its own
