@@ -105,10 +105,20 @@ class Settler:
         )
         line = _Line(tuple(runs), own, parties, {op: number for number, ops in enumerate(own) for op in ops})
         first = self.solved(line, hinted=False)
-        if now() > ends:
+        if now() > ends or (isinstance(first, Settled) and not self.asks(line, first)):
             return first
         found = [made for made in (first, self.solved(line, hinted=True)) if isinstance(made, Settled)]
         return min(found, key=lambda made: made.value) if found else first
+
+    def asks(self, line: _Line, made: Settled) -> bool:
+        """Whether the slowest stage would have something that enters it in another layout than it comes in."""
+        slowest = made.seconds.index(made.value)
+        draft, party = made.drafts[slowest], line.parties[slowest]
+        makers = {name: number for number, other in enumerate(made.drafts) for name in other.leaving}
+        comes = arrived(draft.stage, draft.plan)
+        alike = [name for name in comes if line.parties[makers[name]].matches(party)]
+        liked = self.liked(line, slowest) if alike else {}
+        return any(liked.get(name, comes[name]) != comes[name] for name in alike)
 
     def in_flight(self, line: _Line, number: int) -> int:
         if not self.bounding.training or recomputes(self.bounding.module):
@@ -283,12 +293,7 @@ class Settler:
         )
         stage = self.cut(line, number, border)
         plan = self.plan_of(line, number, stage, border)
-        if plan is None:
-            return {}
-        return {
-            name: cutter.whole.layouts[name].placements[stage.given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in stage.entering.items()
-        }
+        return arrived(stage, plan) if plan is not None else {}
 
     def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
         type_ = cutter.types[name].type
@@ -301,12 +306,9 @@ class Settler:
         stage, plan, mesh = draft.stage, draft.plan, draft.mesh.limited(self.bounding.memory)
         given = stage.given
         decisions = decisions_of(given, plan.choices)
-        arrived = {
-            name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in stage.entering.items()
-        }
-        learning = given.trained & arrived.keys()
-        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, draft.leaving, learning)
+        entering = arrived(stage, plan)
+        learning = given.trained & entering.keys()
+        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, entering, draft.leaving, learning)
         bounding = self.bounding
         bill = price(
             bounding.module,
@@ -320,6 +322,15 @@ class Settler:
         )
         assert math.isclose(bill.total, draft.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, draft.work)
         return Staged(tuple(sorted(draft.ops)), mesh, told, bill)
+
+
+def arrived(stage: StageInput, plan: ShardPlan) -> dict[str, Placements]:
+    """The layouts in which a stage has what enters it."""
+    given = stage.given
+    return {
+        name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
+        for node, name in stage.entering.items()
+    }
 
 
 __all__ = ["Settled", "Settler"]
