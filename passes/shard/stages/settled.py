@@ -17,7 +17,7 @@ import numpy as np
 
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
-from passes.model.learning import InFlight, recomputes
+from passes.model.learning import InFlight
 from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
@@ -121,7 +121,7 @@ class Settler:
         return any(liked.get(name, comes[name]) != comes[name] for name in alike)
 
     def in_flight(self, line: _Line, number: int) -> int:
-        if not self.bounding.training or recomputes(self.bounding.module):
+        if not self.bounding.training or self.bounding.recomputes:
             return 1
         stages = [1] * len(line.runs)
         return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
