@@ -226,7 +226,7 @@ class StageSearch:
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
         passed = now() - self.began if self.flushes else 0.0
-        return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
+        return max([gap, *(enough for since, enough in SUFFICES if passed > since * self.seconds)])
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
