@@ -46,7 +46,7 @@ from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.mesh.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.plan.written import AGREE, written
-from passes.shard.problem.build import ShardInput, build
+from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.stages.submeshes import Submeshes, submeshes
@@ -337,13 +337,14 @@ def single_value(
     """Seconds of one microbatch on the best single device whose memory holds weights and activations; inf where none does.
     ``memory``: as of ``ShardPass``; ``microbatches``: over which gradients are accumulated."""
     best, alive = math.inf, max(live_bytes(module.entry), default=0)
+    builder = Builder(module, module.entry, None, training=training, microbatches=microbatches)
     seen: set[tuple[str, int | None]] = set()
     for number, device in enumerate(topology.devices):
         key = (device.type, topology.memory(device))
         if key not in seen:
             seen.add(key)
             mesh = mesh_of(topology, net, (1,), number).limited(memory)
-            problem = build(module, module.entry, mesh, None, training=training, microbatches=microbatches).problem
+            problem = builder.build(mesh).problem
             kinds = [problem.node_kinds[kind] for kind in problem.kinds]
             needs = sum(float(kind.memory.min()) for kind in kinds) + alive
             if mesh.memory is None or needs <= mesh.memory:

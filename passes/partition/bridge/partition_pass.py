@@ -59,6 +59,9 @@ Solver: TypeAlias = Callable[..., Solution]
 """A function of (problem, budget, progress); that of latency takes ``pieces`` as well, that of training a graph of its own."""
 FIRST_SHARE = 0.6
 """Of the time of any split where memory may bind: the rest is for a bound of all plans."""
+HARDLY = 5e-2
+"""Relative: how much better than the incumbent a training step has to be at least by its compute alone, spread over all devices
+and with nothing sent. Where it is not, and the incumbent has no better bound, none is looked for."""
 
 
 def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
@@ -156,9 +159,9 @@ class PartitionPass(Pass):
 
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
         beaten = _worth(context)
-        worth = steps.longest(beaten, range(1, every + 1))
-        if worth <= 0.0:
-            raise NoBetterPlan(steps.least(0.0, range(1, every + 1)), self.name)
+        least, worth = steps.least(0.0, range(1, every + 1)), steps.longest(beaten, range(1, every + 1))
+        if worth <= 0.0 or (context.incumbent and least >= max(context.incumbent.bound, beaten / (1 + HARDLY))):
+            raise NoBetterPlan(least, self.name)
 
         def devices(stages: int) -> range:
             return range(stages, min(every, stages * most) + 1)

@@ -256,12 +256,14 @@ class MeshSearch:
     ) -> list[tuple[Fitter, ShardPlan]]:
         """The plans of some problems, the quickest first, marked as interrupted where one of them was; ``bound``: of all
         plans."""
-        asked, found = self.asked, []
+        asked, found = self.asked, list[tuple[Fitter, ShardPlan]]()
         interrupted = any(plan.interrupted for plan in plans)
         for given, plan in zip(inputs, plans, strict=True):
             fitter = Fitter(
                 self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches
             )
+            if found:  # the same plan is priced once
+                fitter.last, fitter.after = found[-1][0].last, found[-1][0].after
             found.append((fitter, replace(fitter.counted(plan, bound), interrupted=interrupted)))
         return sorted(found, key=lambda row: row[1].value)
 

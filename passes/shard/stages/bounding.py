@@ -113,6 +113,7 @@ class Bounding:
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare
         self.training, self.microbatches, self.family = training, microbatches, family
+        self.recomputes = recomputes(module)
         self.builder = Builder(module, module.entry, folding, training=training, uneven=uneven, microbatches=microbatches)
         self.links = Links(topology, net, returns=training)
         self.solved = 0
@@ -132,6 +133,7 @@ class Bounding:
             frozenset(factor.size for factor in rule.shardable) if rule else frozenset[int]()
             for _, rule in rules(module, module.entry)
         ]
+        self.least_bytes = self.least_memory(self.base)
         cores = [(mesh, self.cheapest(mesh)) for mesh in meshes.forms]
         empty = self.volumes.enter.shape
         self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
@@ -235,7 +237,7 @@ class Bounding:
                 )
             if number in self.unit_of:
                 work[self.unit_of[number]] += known[key]
-        bytes_ = self.least_memory(self.base, math.prod(self.base.mesh.sizes) * share / room)
+        bytes_ = self.least_bytes * min(math.prod(self.base.mesh.sizes) * share / room, 1.0)
         return self.table_of(work, bytes_, self.limit(mesh))
 
     def divided(self, op: Op, type_: DeviceType, share: float, chained: int | None) -> float:
@@ -246,7 +248,7 @@ class Bounding:
         if cost is None:
             return whole
         if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
-            seconds = sum(stated) + (stated[0] if stated[1] and recomputes(self.module) else 0.0)
+            seconds = sum(stated) + (stated[0] if stated[1] and self.recomputes else 0.0)
             return seconds * share if cost.flops or cost.write else seconds
         alone = type_.overhead + least_seconds(op, type_) * share
         gradients = cost.input_grad + cost.weight_grad
@@ -254,7 +256,7 @@ class Bounding:
             alone = max(alone, launches(op, 0) * type_.launch)
         if self.training and gradients:
             back = type_.overhead + least_seconds(op, type_, gradients) * share
-            alone = alone * (1 + recomputes(self.module)) + max(back, launches(op, gradients) * type_.launch)
+            alone = alone * (1 + self.recomputes) + max(back, launches(op, gradients) * type_.launch)
         return alone if chained is None else min(alone, fused_seconds(op, type_, chained) * share)
 
     def table_of(self, work: list[float], bytes_: Floats, limit: int | None) -> Floats:
@@ -265,15 +267,15 @@ class Bounding:
         table[np.arange(count + 1)[None, :] <= np.arange(count)[:, None]] = np.inf
         return table
 
-    def least_memory(self, given: ShardInput, share: float = 1.0) -> Floats:
+    def least_memory(self, given: ShardInput) -> Floats:
         """Bytes per device that a run needs at least: of weights, each once, and in training what its ops keep."""
         problem = given.problem
-        kept = [math.fsum(float(problem.node(op).memory.min()) for op in ops) * min(share, 1.0) for ops in self.units.ops]
+        kept = [math.fsum(float(problem.node(op).memory.min()) for op in ops) for ops in self.units.ops]
         sums = np.concatenate([[0.0], np.cumsum(kept)])
         added: Floats = np.maximum(sums[None, :] - sums[:-1, None], 0.0) * (1 - TIGHT)
         for value in problem.values:
             if value.maker[0] in given.kept:
-                size = float(problem.node(value.maker[0]).memory.min()) * min(share, 1.0)
+                size = float(problem.node(value.maker[0]).memory.min())
                 before = -1
                 for reader in sorted({self.unit_of[node] for node, _ in value.readers if node in self.unit_of}):
                     added[before + 1 : reader + 1, reader + 1 :] += size

@@ -17,7 +17,6 @@ from itertools import pairwise
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from passes.model.work import did, now
 from passes.shard.problem.problem import Floats
@@ -77,7 +76,7 @@ def least(
 ) -> Sequenced:
     """Least largest seconds; ``stages``: exactly so many, 0 for any; ``gaps``: whether devices may stay idle between stages,
     and not only before the first and behind the last; ``limit``: nothing is found above."""
-    return _programme(tables, meshes, units, stages, "slowest", limit, gaps)
+    return _Programme(tables, meshes, units).best("slowest", limit, stages, gaps)
 
 
 def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
@@ -88,25 +87,7 @@ def slowest(tables: Tables, runs: Sequence[StageRun]) -> float:
 
 def shortest(tables: Tables, meshes: Submeshes, units: int, limit: float, stages: int = 0, *, gaps: bool = True) -> Sequenced:
     """Least sum of seconds of stages that each take at most ``limit``."""
-
-    return _programme(tables, meshes, units, stages, "sum", limit, gaps)
-
-
-@dataclass(slots=True)
-class _Cell:
-    """All plans that end at one device, with so many stages: ``value[shape, alike, units]``, and of the best one the number of
-    its last block, where its run begins, and the shape of the stage before (plus the number of shapes where that is alike)."""
-
-    value: Floats
-    block: NDArray[np.int32]
-    start: NDArray[np.int32]
-    shape: NDArray[np.int32]
-
-    @classmethod
-    def empty(cls, shapes: int, units: int) -> _Cell:
-        size = (shapes, 2, units + 1)
-        block, start, shape = (np.full(size, -1, np.int32) for _ in range(3))
-        return cls(np.full(size, math.inf), block, start, shape)
+    return _Programme(tables, meshes, units).best("sum", limit, stages, gaps)
 
 
 def flush(
@@ -127,14 +108,15 @@ def flush(
     Plans whose slowest stage lies in ``(low, high]`` have at least as many stages as are needed below ``high``, which bounds
     them; the interval with the least bound is halved, until it is narrow or near the best plan."""
     limit = slowest(tables, known.fastest) if known is not None and known.fastest else math.inf
-    fastest = least(tables, meshes, units, stages, limit=limit)
+    programme = _Programme(tables, meshes, units)
+    fastest = programme.best("slowest", limit, stages)
     if not fastest.runs:
         return fastest
     if stages:
         return replace(fastest, value=fastest.value * (microbatches + stages - 1))
 
     def fewest(limit: float) -> tuple[StageRun, ...]:
-        return _programme(tables, meshes, units, 0, "count", limit, True).runs
+        return programme.best("count", limit).runs
 
     def worth(runs: Sequence[StageRun]) -> float:
         return (microbatches + len(runs) - 1) * slowest(tables, runs)
@@ -163,82 +145,54 @@ def flush(
     return Sequenced(bound, best, fastest.runs)
 
 
-def _programme(
-    tables: Tables,
-    meshes: Submeshes,
-    units: int,
-    stages: int,
-    goal: Literal["slowest", "sum", "count"],
-    limit: float,
-    gaps: bool,
-) -> Sequenced:
-    """``limit``: seconds of a stage at most."""
-    from passes.shard.stages.kernels import COUNT, SLOWEST, SUM, advance
+class _Programme:
+    """The dynamic programmes over one set of tables and blocks."""
 
-    number_of = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
-    # With any number of stages there is one layer, which reads itself.
-    numbers: dict[tuple[int, ...], int] = {}
-    shapes = [numbers.setdefault(block.mesh.sizes, len(numbers)) for block in meshes.blocks]
-    by_end: dict[int, list[int]] = {}
-    for number, block in enumerate(meshes.blocks):
-        by_end.setdefault(block.behind, []).append(number)
-    places = sorted({0, meshes.devices, *(block.first for block in meshes.blocks), *by_end})
-    # The start, with no units done, has a shape of its own.
-    count = len(numbers) + 1
-    cells = {(layer, 0): _Cell.empty(count, units) for layer in range(stages + 1)}
-    cells[0, 0].value[-1, 0, 0] = 0.0
-    for layer in range(1, stages + 1) if stages else range(1):
-        below = layer - 1 if stages else 0
-        for previous, d in pairwise(places):
-            if stages and below == 0:
-                cells.setdefault((0, d), cells[0, 0])
-            if gaps:
-                cell = cells[layer, d] = _copy(cells[layer, previous])
-            else:
-                cell = cells[layer, d] = _Cell.empty(count, units)
-                cell.value[-1, 0, 0] = cells[layer, 0].value[-1, 0, 0]
-            for number in by_end.get(d, ()):
-                block, shape = meshes.blocks[number], shapes[number]
-                source = cells[below, block.first].value
-                others = source[:, 0].copy()
-                others[shape] = np.inf
-                same = np.full(units + 1, shape + count, np.int32)  # alike
-                ways = ((source[shape, 1], same), (others.min(axis=0), others.argmin(axis=0).astype(np.int32)))
-                for before, (ahead, came) in zip((True, False), ways, strict=True):
-                    if not np.isfinite(ahead[:units]).any():
-                        continue
-                    for behind in (False, True):
-                        at = (shape, int(behind))
-                        table = tables(block, before, behind)
-                        rows = (cell.value[at], cell.block[at], cell.start[at], cell.shape[at])
-                        advance(number_of, limit, ahead, table.seconds, table.least, came, number, *rows)
-                        did("run", units**2)
-    return _traced(cells, meshes, stages, units, count, places)
+    def __init__(self, tables: Tables, meshes: Submeshes, units: int) -> None:
+        self.blocks, self.units = meshes.blocks, units
+        shapes: dict[tuple[int, ...], int] = {}
+        ends: dict[tuple[int, ...], int] = {}  # where blocks of a shape end first, and begin last
+        begins: dict[tuple[int, ...], int] = {}
+        for block in self.blocks:
+            shapes.setdefault(sizes := block.mesh.sizes, len(shapes))
+            ends[sizes] = min(ends.get(sizes, block.behind), block.behind)
+            begins[sizes] = max(begins.get(sizes, 0), block.first)
+        places = sorted({0, meshes.devices, *(place for block in self.blocks for place in (block.first, block.behind))})
+        number_of, known = {place: number for number, place in enumerate(places)}, dict[int, tuple[int, Table]]()
+        self.places, self.shapes = len(places), len(shapes) + 1  # the start, with no units done, has a shape of its own
+        self.rows = np.zeros((len(self.blocks), 7), np.int32)
+        for row, block in zip(self.rows, self.blocks, strict=True):
+            row[:3], row[3:] = (number_of[block.first], number_of[block.behind], shapes[block.mesh.sizes]), -1
+            for before in (False, True)[: 1 + (ends[block.mesh.sizes] <= block.first)]:
+                for behind in (False, True)[: 1 + (begins[block.mesh.sizes] >= block.behind)]:
+                    table = tables(block, before, behind)
+                    row[3 + 2 * before + behind] = known.setdefault(id(table), (len(known), table))[0]
+        empty = np.zeros((0, units, units + 1))
+        self.seconds = np.stack([table.seconds for _, table in known.values()]) if known else empty
+        self.least = np.stack([table.least for _, table in known.values()]) if known else empty
 
+    def best(self, goal: Literal["slowest", "sum", "count"], limit: float, stages: int = 0, gaps: bool = True) -> Sequenced:
+        """``limit``: seconds of a stage at most."""
+        from passes.shard.stages.kernels import COUNT, SLOWEST, SUM, programme
 
-def _copy(cell: _Cell) -> _Cell:
-    return _Cell(cell.value.copy(), cell.block.copy(), cell.start.copy(), cell.shape.copy())
-
-
-def _traced(
-    cells: dict[tuple[int, int], _Cell], meshes: Submeshes, stages: int, units: int, shapes: int, places: Sequence[int]
-) -> Sequenced:
-    """The best plan, from its last stage to its first; ``places``: numbers of devices that have a cell."""
-    ends = np.array([cells[stages, d].value[:, 0, units] for d in places])
-    total = float(ends.min())
-    if not math.isfinite(total):
-        return Sequenced(total, ())
-    place, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
-    d = places[place]
-    layer, j, alike = stages, units, 0
-    runs: list[StageRun] = []
-    while j:
-        cell = cells[layer, d]
-        block, i = meshes.blocks[int(cell.block[shape, alike, j])], int(cell.start[shape, alike, j])
-        runs.append(StageRun(i, j, block))
-        alike, shape = divmod(int(cell.shape[shape, alike, j]), shapes)
-        j, d, layer = i, block.first, max(layer - 1, 0)
-    return Sequenced(total, tuple(reversed(runs)))
+        number = {"slowest": SLOWEST, "sum": SUM, "count": COUNT}[goal]
+        size = (stages + 1, self.places, self.shapes, 2, self.units + 1)
+        value, way = np.full(size, math.inf), np.full((*size, 3), -1, np.int32)
+        tables = programme(number, limit, gaps, self.rows, self.seconds, self.least, value, way)
+        did("run", tables * self.units**2)
+        ends = value[stages, :, :, 0, self.units]
+        total = float(ends.min())
+        if not math.isfinite(total):
+            return Sequenced(total, ())
+        place, shape = (int(number) for number in np.unravel_index(ends.argmin(), ends.shape))
+        layer, j, alike = stages, self.units, 0
+        runs: list[StageRun] = []
+        while j:  # from the last stage to the first
+            number, i, before = way[layer, place, shape, alike, j].tolist()
+            runs.append(StageRun(i, j, self.blocks[number]))
+            alike, shape = divmod(before, self.shapes)
+            j, place, layer = i, int(self.rows[number, 0]), max(layer - 1, 0)
+        return Sequenced(total, tuple(reversed(runs)))
 
 
 __all__ = ["STEP", "Sequenced", "StageRun", "Table", "Tables", "alike", "flush", "least", "shortest", "slowest"]

@@ -16,7 +16,7 @@ import numpy as np
 
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType
-from passes.model.learning import InFlight, recomputes
+from passes.model.learning import InFlight
 from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
@@ -106,7 +106,7 @@ class Settler:
         return self.solved(line)
 
     def in_flight(self, line: _Line, number: int) -> int:
-        if not self.bounding.training or recomputes(self.bounding.module):
+        if not self.bounding.training or self.bounding.recomputes:
             return 1
         stages = [1] * len(line.runs)
         return InFlight.of(self.bounding.microbatches, stages, self.bounding.family).microbatches[number]
@@ -261,12 +261,9 @@ class Settler:
         stage, plan, mesh = draft.stage, draft.plan, draft.mesh.limited(self.bounding.memory)
         given = stage.given
         decisions = decisions_of(given, plan.choices)
-        arrived = {
-            name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
-            for node, name in stage.entering.items()
-        }
-        learning = given.trained & arrived.keys()
-        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, arrived, draft.leaving, learning)
+        entering = arrived(stage, plan)
+        learning = given.trained & entering.keys()
+        told = Decisions(decisions.strategies, decisions.kept, decisions.outputs, entering, draft.leaving, learning)
         bounding = self.bounding
         bill = price(
             bounding.module,
@@ -280,6 +277,15 @@ class Settler:
         )
         assert math.isclose(bill.total, draft.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, draft.work)
         return Staged(tuple(sorted(draft.ops)), mesh, told, bill)
+
+
+def arrived(stage: StageInput, plan: ShardPlan) -> dict[str, Placements]:
+    """The layouts in which a stage has what enters it."""
+    given = stage.given
+    return {
+        name: given.layouts[name].placements[given.problem.node(node).makes[0][plan.choices[node]]]
+        for node, name in stage.entering.items()
+    }
 
 
 __all__ = ["Settled", "Settler"]

@@ -62,6 +62,8 @@ FIRST = 0.1
 """Of the time: until when the bounds of a first plan get better."""
 SOME = 2.0
 """Seconds for a plan where there is none yet, whatever time is left."""
+LITTLE = 5e-3
+"""Relative: a plan of a training step is settled where its bound is that much better than the best at least."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
@@ -327,6 +329,7 @@ class StageSearch:
                 break
             gaps = gaps or number == MOST_TRIES // 2
             most = min(self.worth(best.seconds), self.incumbent) if best is not None else self.incumbent
+            most *= 1 - (LITTLE if self.flushes else 0.0)
             found = self.refined(table, stages, ends, gaps, most, forms)
             if not found.runs or found.value >= most:
                 if gaps:

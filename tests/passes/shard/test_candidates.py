@@ -14,17 +14,20 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
+from dnnc.kinds import mesh_sizes
 from dnnc.machine.subsets import restricted
 from ir.diagnostics import Infeasible, InvalidInput
 from ir.module import Mesh, Module, Plan
+from ir.shares import nested_cut, none_empty, proportional
 from ir.topology import Device, DeviceType, Host, Link, Topology
 from passes.cost import CostPass
 from passes.model.network import network
 from passes.model.parts import whole_parts
-from passes.model.spmd.mesh import mesh_of
+from passes.model.spmd.mesh import Member, mesh_of
 from passes.shard import ShardPass, build
 from passes.shard.mesh.candidates import candidates
-from passes.shard.mesh.speeds import Speeds
+from passes.shard.mesh.speeds import Cuts, Speeds
+from passes.shard.stages.submeshes import submeshes
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import through
 
@@ -105,6 +108,41 @@ def least_is_below_every_plan(module: Module, topology: Topology, training: bool
         problem = build(module, module.entry, mesh, None, training=training, uneven=uneven).problem
         kinds = [problem.node_kinds[kind] for kind in problem.kinds]
         assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_an_op_is_cut_in_no_other_way_than_its_bound_knows(data: st.DataObject) -> None:
+    """Every axis cuts any factor, several of one size among them; each way leaves some type no less than one of the bound's."""
+    axes = data.draw(st.lists(st.lists(st.sampled_from([1, 1, 2]), min_size=2, max_size=4).map(tuple), min_size=1, max_size=3))
+    factors = data.draw(st.lists(st.sampled_from([2, 4, 7, 23, 23, 24]), min_size=1, max_size=3))
+    uneven, types = data.draw(st.booleans()), hosts((1e9, 1), (2e9, 1)).types
+    places = list(itertools.product(*(range(len(axis)) for axis in axes)))
+    members = [Member(place, types[data.draw(st.integers(0, 1))]) for place in places]
+    ways = Cuts(tuple(axes), members, uneven).parts(frozenset(factors))
+    for cut in itertools.product(range(-1, len(factors)), repeat=len(axes)):
+        along = {factor: [axis for axis, one in enumerate(cut) if one == factor] for factor in {*cut} - {-1}}
+        shares = {factor: [axes[axis] for axis in own] for factor, own in along.items()}
+        if not all(none_empty(factors[f], own) and (uneven or proportional(factors[f], own)) for f, own in shares.items()):
+            continue
+        parts: dict[str, float] = {}
+        for member in members:
+            lengths = (
+                nested_cut(factors[f], [(axes[axis], member.place[axis]) for axis in own])[1] / factors[f]
+                for f, own in along.items()
+            )
+            parts[member.type.name] = max(math.prod(lengths), parts.get(member.type.name, 0.0))
+        assert any(all(part <= parts[type_] * (1 + 1e-12) for type_, part in way.items()) for way in ways)
+
+
+def test_of_many_devices_no_shape_is_lost_that_the_certificate_names() -> None:
+    """Where all links are alike a mesh of 4x2 had been left out for 2x4, whose rows lie in two hosts."""
+    topology = hosts(*[(1e9, 2)] * 36, between=1e12)
+    topology = replace(topology, links=tuple(replace(link, latency=0.0) for link in topology.links))
+    found = {block.mesh.sizes for block in submeshes(topology, network(topology), stages=2).blocks}
+    assert {(2, 2), (4, 2), (36, 2)} <= found
+    assert all(sizes[-1] <= 2 for sizes in found if len(sizes) > 1)
+    assert mesh_sizes([(ShardPass(stages=1),)], topology).startswith("of all devices, as one axis")
 
 
 PROFILED = """

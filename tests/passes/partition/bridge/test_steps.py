@@ -363,3 +363,22 @@ def test_what_no_better_plan_is_below_is_a_step(stages: int) -> None:
     with pytest.raises(NoBetterPlan) as told:
         search.run(module, PassContext(dialects=DIALECTS, incumbent=replace(best, value=best.value * 0.95)))
     assert best.value * 0.9 < told.value.bound <= best.value * (1 + 1e-9)
+
+
+def test_none_is_looked_for_where_compute_alone_rules_out_all_that_are_much_better() -> None:
+    module = chain([64, 64, 64, 64], 3)
+    search = PartitionPass(objective="training", microbatches=8, replicas=0)
+    best = search.run(module, PassContext(dialects=DIALECTS)).first(Plan)
+    assert best is not None
+
+    def bound(value: float, known: float) -> float:
+        incumbent = replace(best, value=value, bound=known)
+        with pytest.raises(NoBetterPlan) as told:
+            search.run(module, PassContext(dialects=DIALECTS, incumbent=incumbent))
+        return told.value.bound
+
+    least = bound(best.value * 1e-6, 0.0)
+    assert least * 1.06 < best.value
+    assert bound(least * 1.04, 0.0) == least
+    assert bound(least * 1.04, least * 1.01) > least * 1.03  # its bound would get no better otherwise
+    assert bound(least * 1.06, 0.0) > least * 1.05
