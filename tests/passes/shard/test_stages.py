@@ -227,7 +227,7 @@ class Spent(Oracle):
 @pytest.mark.parametrize("microbatches", [0, 3])
 def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) -> None:
     """Beside a stage of another shape a searched run had given back an even part of what it had paid for transfers."""
-    module = costed(text_of([64, 64, 64], False, [1, 1, 1, 1], [1, 1, 1, 1], 1e6, 1e9).replace("tensor<4x", "tensor<1x"))
+    module = costed(text_of([8, 8, 512], False, [6], [1] * 6, 1e6, 1e9).replace("tensor<4x", "tensor<1x"))
     meshes, topology = blocks_of(module), module.first(Topology)
     assert topology is not None
     oracle = Spent(module, meshes, microbatches)
