@@ -91,15 +91,16 @@ class Network:
             return
         tensor = tensor.detach().contiguous()
         self.slowed.wait()
-        tag = self.tag(channel, microbatch)
+        tag, passed = self.tag(channel, microbatch), not self.step.makes(channel, self.rank, microbatch)
         for reader in readers:
             if reader == self.rank:
                 self.here[channel.number, microbatch] = tensor
                 continue
             work = dist.isend(tensor, reader, tag=tag)
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
-            self.outgoing.append(Pending(tensor, work, reader, place, not self.step.makes(channel, self.rank, microbatch)))
-            self._let_go(reader)
+            self.outgoing.append(Pending(tensor, work, reader, place, passed))
+            if passed:
+                self._let_go(reader)
         if not self.most:
             row = self.step.row(self.rank)
             deepest = max(action.microbatch or 0 for action in row)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -197,3 +198,25 @@ def test_a_sum_begins_with_the_last_microbatch_of_each_rank(name: str, step: Ste
         terms = [part(step, whole(step, number, one), number, one, result=False) * count / 4 for one, count in turns.items()]
         wanted = np.max(terms, 0) if "max" in call else np.sum(terms, 0)
         assert np.allclose(np.load(results / f"{number}.{rank}.early.npy"), np.stack([wanted] * 2)), f"rank {rank}"
+
+
+def test_of_messages_passed_on_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that a rank receives tells when they have arrived; they had been kept until the step's end."""
+    from dnnc.runtime.torch import exchange
+
+    waited: list[int] = []
+    sent = iter(range(9))
+
+    def isend(*_: Any, **__: Any) -> Any:
+        number = next(sent)
+        return SimpleNamespace(wait=lambda: waited.append(number))
+
+    monkeypatch.setattr(exchange, "dist", SimpleNamespace(isend=isend))
+    step: Any = SimpleNamespace(readers=lambda *_: (1,), makes=lambda *_: False, microbatches=8)
+    network = exchange.Network(step, 0, torch.device("cpu"), most=99)
+    monkeypatch.setattr(exchange.Network, "place", lambda *_: None)
+    channel: Any = SimpleNamespace(number=0, target=SimpleNamespace(index=1))
+    for microbatch in range(5):
+        network.send(torch.ones(1), channel, microbatch)
+    assert waited == [0, 1, 2]
+    assert len(network.outgoing) == exchange.MOST_PASSED

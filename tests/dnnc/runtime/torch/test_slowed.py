@@ -109,7 +109,9 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
     )
     monkeypatch.setattr(exchange, "dist", communication)
     monkeypatch.setattr(exchange.Exchange, "_group", lambda *_: None)
-    step = SimpleNamespace(readers=lambda *_: [1], microbatches=1, row=lambda rank: [], devices=("a", "b"))
+    step = SimpleNamespace(
+        readers=lambda *_: [1], makes=lambda *_: True, microbatches=1, row=lambda rank: [], devices=("a", "b")
+    )
     network: Any = SimpleNamespace(rank=0, slowed=SimpleNamespace(wait=lambda: done.append("wait")), here={}, outgoing=[])
     network.step, network.most, network.tag, network.place = step, 9, lambda *_: 1, lambda *_: None
     sums: Any = {0: Op("comm.all_reduce", (), ())}
