@@ -97,6 +97,13 @@ class Crossing:
         free = {type_.name for type_ in topology.types if type_.free_transfers}
         self.free = {device.name for device in topology.devices if device.type in free}
         self.host_of = {device.name: device.host for device in topology.devices}
+        self.known: dict[tuple[Party, Party], tuple[Message, ...]] = {}
+
+    def messages(self, maker: Party, reader: Party) -> tuple[Message, ...]:
+        """Those of any value between the two."""
+        if (maker, reader) not in self.known:
+            self.known[maker, reader] = messages(maker, reader, self.host_of)
+        return self.known[maker, reader]
 
     def at_maker(self, size: float, maker: Party, reader: Party, *, returns: bool) -> float:
         """Of the slowest member of ``maker``; ``returns``: with the gradient, which comes back."""
@@ -108,13 +115,13 @@ class Crossing:
 
     def send(self, size: float, maker: Party, reader: Party) -> float:
         """Of the slowest member of ``maker``, the way to the reader alone."""
-        sent = [message for message in messages(maker, reader, self.host_of) if not message.on]
+        sent = [message for message in self.messages(maker, reader) if not message.on]
         slowest = max((self.sending(size, device, sent) for device in maker.devices), default=0.0)
         return max(slowest, self.together(size, maker, reader)) if slowest else slowest
 
     def receive(self, size: float, maker: Party, reader: Party) -> float:
         """Of the slowest member of ``reader``, what it passes on included."""
-        found = messages(maker, reader, self.host_of)
+        found = self.messages(maker, reader)
         passed = [message for message in found if message.on]
         slowest = max(
             (
@@ -135,14 +142,14 @@ class Crossing:
 
     def together(self, size: float, maker: Party, reader: Party) -> float:
         """Until the medium that is busy longest is done with all messages, and the last of them has arrived."""
-        sent = (message for message in messages(maker, reader, self.host_of) if not message.on)
+        sent = (message for message in self.messages(maker, reader) if not message.on)
         latency = min((self.net.path(message.source, message.target).latency for message in sent), default=0.0)
         return max((latency + seconds for _, seconds in self.media(size, maker, reader)), default=0.0)
 
     def media(self, size: float, maker: Party, reader: Party) -> tuple[tuple[str, float], ...]:
         """Media with the seconds that all messages occupy them."""
         found: dict[str, float] = {}
-        for message in messages(maker, reader, self.host_of):
+        for message in self.messages(maker, reader):
             for name, bandwidth in self.net.path(message.source, message.target).media:
                 found[name] = found.get(name, 0.0) + size / bandwidth
         return tuple(sorted(found.items()))
