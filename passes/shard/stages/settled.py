@@ -62,15 +62,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """``seconds`` of each of the ``drafts``; ``sends``: of each value that crosses, what its maker spends on sending it."""
+    """``seconds`` of each of the ``drafts``; ``sends``: of each value that crosses, what its maker spends on sending it;
+    ``staged``: the stages as decided, of training, where ``value`` is that of the plan as it is written."""
 
     seconds: tuple[float, ...]
     drafts: tuple[Draft, ...]
     sends: Mapping[str, float]
-
-    @property
-    def value(self) -> float:
-        return max(self.seconds)
+    staged: tuple[Staged, ...] = ()
+    value: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)

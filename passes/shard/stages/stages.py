@@ -13,8 +13,8 @@ is over; after that time no problem is built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
-and GPipe fill and drain. Stage ``s`` of ``S`` (from 0) holds what the backward passes of ``min(microbatches, S - s)``
-microbatches need, as in 1F1B; bounds count that of one.
+and GPipe fill and drain, or what the simulated step takes where that is more (``StageSearch.valued``). Stage ``s`` of ``S``
+(from 0) holds what the backward passes of ``min(microbatches, S - s)`` microbatches need, as in 1F1B; bounds count that of one.
 
 What is exact and what is a relaxation: the bound of a run lets values enter in the layout that suits it best and leave as suits
 it, over the best link that its block has: less than what any plan pays. So the programme's optimum under bounds is a lower
@@ -29,13 +29,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.module import Module
+from ir.module import Module, Plan
+from ir.objectives import TRAINING
 from ir.topology import Topology
 from passes.model.folding import Folding
 from passes.model.network import Network
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.mesh.named import UnfitError
+from passes.shard.plan.written import written
 from passes.shard.problem.problem import Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.stages.bounding import Bounding, Form
@@ -165,7 +167,7 @@ class StageSearch:
             for turn, (bounds, plans) in enumerate(SHARES):
                 if turn and best is not None and self.flushes and not self.near(best, FAR, math.inf):
                     break
-                if turn and best is not None and not bounding.better(self.worth(best.seconds), self.flushes) and turn == 1:
+                if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
                     continue
                 if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
                     break
@@ -191,15 +193,14 @@ class StageSearch:
             best = self.at_hand or self.settled(stages, 0.0, best)
             if best is None and self.incumbent < math.inf:
                 raise
-        if best is None or self.worth(best.seconds) >= self.incumbent:
+        if best is None or best.value >= self.incumbent:
             if best is not None:  # some bounds are of better plans alone
-                self.bound = min(self.bound, self.worth(best.seconds))
+                self.bound = min(self.bound, best.value)
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
-        staged = tuple(map(self.settler.decided, best.drafts))
-        value = self.worth(best.seconds)
-        return StagesPlan(staged, value, min(self.bound, value), *told, interrupted)
+        staged = best.staged or tuple(map(self.settler.decided, best.drafts))
+        return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
 
     def alone(self, stages: int) -> float:
         """A bound of plans of one stage, inf where there is none."""
@@ -223,7 +224,7 @@ class StageSearch:
     @property
     def refuted(self) -> bool:
         """Whether no plan is better than the incumbent, or that at hand, by more than the gap."""
-        value = self.worth(self.at_hand.seconds) if self.at_hand is not None else math.inf
+        value = self.at_hand.value if self.at_hand is not None else math.inf
         return self.bound * (1 + self.sufficient(self.gap)) >= min(value, self.incumbent) < math.inf
 
     def sufficient(self, gap: float) -> float:
@@ -235,7 +236,7 @@ class StageSearch:
 
     def near(self, best: Settled, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        value = min(self.worth(best.seconds), self.incumbent)
+        value = min(best.value, self.incumbent)
         return value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
@@ -328,7 +329,7 @@ class StageSearch:
             if best is not None and self.near(best, self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            most = min(self.worth(best.seconds), self.incumbent) if best is not None else self.incumbent
+            most = min(best.value, self.incumbent) if best is not None else self.incumbent
             most *= 1 - (LITTLE if self.flushes else 0.0)
             found = self.refined(table, stages, ends, gaps, most, forms)
             if not found.runs or found.value >= most:
@@ -348,20 +349,37 @@ class StageSearch:
                 raised.clear()
                 continue
             number += 1
-            self.tried = min(self.tried, self.worth(made.seconds))
-            for run, sides, cost in zip(found.runs, alike(found.runs), made.seconds, strict=True):
+            made, spent = self.valued(made, best)
+            self.tried = min(self.tried, made.value)
+            for run, sides, cost in zip(found.runs, alike(found.runs), spent, strict=True):
                 known = seen.setdefault((run.block, *sides), {})
                 if cost > known.get((run.first, run.behind), limit):
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
             often = often if bounding.volumes.again else self.often(made)
-            if best is None or self.worth(made.seconds) < self.worth(best.seconds):
+            if best is None or made.value < best.value:
                 best = self.at_hand = made
             if not learnt:
                 if gaps:
                     break
                 gaps = True
         return best
+
+    def valued(self, made: Settled, best: Settled | None) -> tuple[Settled, tuple[float, ...]]:
+        """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
+        simulated: the stage whose sums take longest has spent what the step takes longer than filling and draining say."""
+        value = self.worth(made.seconds)
+        made, spent = replace(made, value=value), list(made.seconds)
+        if not self.flushes or len(spent) == 1 or value >= min(best.value if best is not None else math.inf, self.incumbent):
+            return made, made.seconds
+        staged = tuple(map(self.settler.decided, made.drafts))
+        plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "feasible", 0.0, (), microbatches=self.flushes)
+        found = written(self.bounding.module, staged, plan).first(Plan)
+        assert found is not None
+        if found.value > value * (1 + TIGHT):
+            longest = max(range(len(spent)), key=lambda number: found.stages[number].sync)
+            spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
+        return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
 
     def refined(
         self, table: Tables, stages: int, ends: float, gaps: bool, most: float, forms: frozenset[int] | None

@@ -29,9 +29,11 @@ from passes.model.timeline.simulate import simulate
 from passes.model.timeline.workload import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass
+from passes.shard.plan.written import written
 from passes.shard.problem.problem import Floats
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.pipeline import StageRun, alike
+from passes.shard.stages.settled import Settled
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import Block, Submeshes, submeshes
 from passes.shard.stages.units import units_of
@@ -552,6 +554,28 @@ def test_a_training_step_fills_and_drains() -> None:
     assert plan.value == pytest.approx(max(filling, real), rel=1e-9)
     assert plan.value <= filling * 1.05
     assert verify(module, dialects=DIALECTS) == []
+
+
+def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
+    """The second stage, on four devices behind slow links, is quick but for its sums, which no other stage waits beside."""
+    text = text_of([128, 128, 8, 128, 128], False, [4, 1], [1, 1, 1, 1, 2], 1e7, 1e8).replace("tensor<4x", "tensor<64x")
+    module = costed(text)
+    topology = module.first(Topology)
+    assert topology is not None
+    blocks = blocks_of(module)
+    found = folding(module.entry, module)
+    search = StageSearch(module, topology, network(topology), found, blocks, training=True, microbatches=8)
+    (one,) = {block.mesh.devices: block for block in blocks.blocks if block.mesh.devices == ("d10",)}.values()
+    (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
+    made = search.settler.settle((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
+    assert isinstance(made, Settled)
+    settled, spent = search.valued(made, None)
+    told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "feasible", 0.0, (), microbatches=8)
+    plan = written(module, settled.staged, told).first(Plan)
+    assert plan is not None
+    assert settled.value == pytest.approx(plan.value)
+    assert settled.value > 1.1 * search.worth(made.seconds)
+    assert max(spent) == spent[1] == pytest.approx(settled.value / (8 + 2 - 1))
 
 
 def test_memory_holds_the_microbatches_in_flight() -> None:
