@@ -1,9 +1,8 @@
-"""One search over the folded graph at a price of memory: outside of runs plain elimination, a run of equal copies a power.
+"""One search over the folded graph at a price of memory: what copies have inside is eliminated once for all of them.
 
-Outside of runs, factors are eliminated as they are. A run of equal copies is one step, raised to a power: it eliminates one
-copy but for what crosses to its neighbours and what all copies share, so the state of a power is what crosses. The way back
-gives each copy its own choices; they are not tied. The cost of a search grows with the logarithm of the number of copies, that
-of writing the choices down with their number.
+Consecutive copies that meet their neighbours alike form a run (``structure``). Of a run one copy is eliminated but for the
+variables that cross to its neighbours and those that all copies share: a table over these, which stands for each copy in turn
+beside the factors outside of runs. The way back gives each copy its own choices; they are not tied.
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, eliminate, join
-from passes.shard.elimination.marginals import Marginals, outside_step
+from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, Scope, eliminate, join
+from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.model import Charges, Model, Owned
-from passes.shard.elimination.powers import Power, power
 from passes.shard.elimination.structure import Run, structure_of
 from passes.shard.problem.problem import Floats, ShardProblem
 
 MOST_STATES = 1 << 22
-"""Entries of a step's table."""
-MOST_WORK = 1 << 31
-"""Sums in the powers of a run."""
+"""Entries of the table of a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +34,21 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A run as a step: variables before and behind it (of the first copy's neighbours), and those that all copies share."""
+    """A run: ``inner`` is the elimination of its first copy but for ``scope``: what all copies share, what crosses from the
+    copy before, and to the next. ``copies``: the table that this leaves, over the variables of each copy in turn."""
 
     run: Run
-    before: tuple[int, ...]
-    behind: tuple[int, ...]
-    shared: tuple[int, ...]
+    scope: Scope
     inner: Eliminated
-    powers: Power
-    last: tuple[int, ...]
-    """The variables of the last copy that ``behind`` stands for."""
+    copies: tuple[Factor, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One search: each of ``steps`` stands in ``outer`` as a factor of ``whole``."""
+    """One search: ``outer`` eliminates the factors outside of runs with the copies of all ``steps``."""
 
     model: Model
     steps: tuple[Step, ...]
-    whole: tuple[Factor, ...]
     outer: Eliminated
 
 
@@ -94,16 +87,12 @@ class FoldedSearch:
         return nodes, values
 
     def too_wide(self) -> list[Run]:
-        """Runs whose powers would take too much."""
+        """Runs of which a copy would leave too large a table, or that are not separable."""
         model = Model(self.problem, self.charges)
         wide = []
         for run in self.structure.runs:
-            owned = self.step_factors(model, run)
-            before, _, shared = self.borders(model, run, owned)
-            state = math.prod(model.sizes[v] for v in before)
-            common = math.prod(model.sizes[v] for v in shared)
-            rounds = 2 * run.count.bit_length()
-            if common * state * state > MOST_STATES or common * state**3 * rounds > MOST_WORK or not self.separable(run, model):
+            scope = self.scope(model, run, self.step_factors(model, run))
+            if math.prod(model.sizes[v] for v in scope) > MOST_STATES or not self.separable(run, model):
                 wide.append(run)
         return wide
 
@@ -145,25 +134,23 @@ class FoldedSearch:
                     found.update((v, None) for v in owned.factor.scope if places[model.owner[v]][:2] == (chain, copy))
         return tuple(found)
 
-    def borders(
-        self, model: Model, run: Run, factors: Sequence[Owned]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        before, behind = self.cut(model, run.chain, run.first - 1), self.cut(model, run.chain, run.first)
+    def scope(self, model: Model, run: Run, factors: Sequence[Owned]) -> Scope:
+        """What is left of the first copy: variables shared by all copies, of the copy before, and those that the next reads."""
         places = self.structure.places
         cells = {(run.chain, run.first - 1), (run.chain, run.first)}
         scopes = {v for owned in factors for v in owned.factor.scope}
         shared = sorted(v for v in scopes if places.get(model.owner[v], (-1, -1))[:2] not in cells)
-        return before, behind, tuple(shared)
+        return (*shared, *self.cut(model, run.chain, run.first - 1), *self.cut(model, run.chain, run.first))
 
     def step(self, model: Model, run: Run) -> Step:
+        """The first copy is eliminated, and its table given to all."""
         factors = self.step_factors(model, run)
-        before, behind, shared = self.borders(model, run, factors)
-        kept = (*shared, *before, *behind)
-        inner = eliminate([owned.factor for owned in factors], model.sizes, kept, self.budget, self.until)
-        table = np.ascontiguousarray(join(inner.left, kept, model.sizes))
-        state = [math.prod(model.sizes[v] for v in border) for border in (shared, before, behind)]
-        powers = power(table.reshape(state), run.count)
-        return Step(run, before, behind, shared, inner, powers, self.cut(model, run.chain, run.last))
+        scope = self.scope(model, run, factors)
+        inner = eliminate([owned.factor for owned in factors], model.sizes, scope, self.budget, self.until)
+        table = np.ascontiguousarray(join(inner.left, scope, model.sizes))
+        cuts = [self.cut(model, run.chain, copy) for copy in range(run.first - 1, run.last + 1)]
+        shared = scope[: len(scope) - len(cuts[0]) - len(cuts[1])]
+        return Step(run, scope, inner, tuple(Factor((*shared, *one, *two), table) for one, two in pairwise(cuts)))
 
     # -- all -----------------------------------------------------------------------------------------------------------
 
@@ -195,13 +182,10 @@ class FoldedSearch:
         model = Model(self.problem, self.charges, price)
         steps = [self.step(model, run) for run in self.structure.runs]
         factors = [owned.factor for owned in self.plain_factors(model)]
-        whole = []
-        for step in steps:
-            scope = (*step.shared, *step.before, *step.last)
-            whole.append(Factor(scope, step.powers.table.reshape([model.sizes[v] for v in scope])))
-        outer = eliminate([*factors, *whole], model.sizes, (), self.budget, self.until)
+        factors += [copy for step in steps for copy in step.copies]
+        outer = eliminate(factors, model.sizes, (), self.budget, self.until)
         self.whole = outer.exact and all(step.inner.exact for step in steps)
-        return Solved(model, tuple(steps), tuple(whole), outer)
+        return Solved(model, tuple(steps), outer)
 
     def least(self, price: float) -> list[Floats]:
         """For each kind of nodes and each choice, what any plan costs at least in which one of them takes it."""
@@ -215,13 +199,11 @@ class FoldedSearch:
                 np.minimum(found[kind], marginals.of[model.choice(node)], out=found[kind])
 
         outer = Marginals(model.sizes)
-        outer.through(solved.outer, (), np.zeros(()), solved.whole)
+        outer.through(solved.outer, (), np.zeros(()), [copy for step in solved.steps for copy in step.copies])
         told(self.plain_nodes, outer)
-        for step, whole in zip(solved.steps, solved.whole, strict=True):
-            kept = (*step.shared, *step.before, *step.behind)
-            around = outside_step(step.powers, outer.outside[id(whole)].reshape(step.powers.table.shape))
+        for step in solved.steps:
             inner = Marginals(model.sizes)
-            inner.through(step.inner, kept, around.reshape([model.sizes[v] for v in kept]))
+            inner.through(step.inner, step.scope, outer.around(step.copies))
             told(self.problem.cells[step.run.chain][step.run.first], inner)
         return found
 
@@ -234,35 +216,16 @@ class FoldedSearch:
         return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
 
     def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> None:
-        """Writes down the choices of a run's copies, given the values at its ends."""
-
-        def number(variables: Sequence[int]) -> int:
-            result = 0
-            for variable in variables:
-                result = result * model.sizes[variable] + values[variable]
-            return result
-
-        def apart(state: int, variables: Sequence[int]) -> dict[int, int]:
-            found = {}
-            for variable in reversed(variables):
-                state, found[variable] = divmod(state, model.sizes[variable])
-            return found
-
-        common = {variable: values[variable] for variable in step.shared}
-        state = number(step.before)
+        """Writes down the choices of a run's copies, given the values that cross."""
         nodes = self.problem.cells[step.run.chain][step.run.first]
-        known: dict[tuple[int, int], int] = {}
-        patterns: list[list[int]] = []
-        rows = []
-        for following in step.powers.states(number(step.shared), state, number(step.last)):
-            if (state, following) not in known:
-                inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
+        known: dict[tuple[int, ...], list[int]] = {}
+        for cell, copy in zip(self.cells[step.run], step.copies, strict=True):
+            crossing = tuple(values[variable] for variable in copy.scope)
+            if crossing not in known:
+                inner = dict(zip(step.scope, crossing, strict=True))
                 step.inner.trace(inner)
-                known[state, following] = len(patterns)
-                patterns.append([inner[model.choice(node)] for node in nodes])
-            rows.append(known[state, following])
-            state = following
-        choices[self.cells[step.run]] = np.array(patterns)[rows]
+                known[crossing] = [inner[model.choice(node)] for node in nodes]
+            choices[cell] = known[crossing]
 
 
 def least_memory(problem: ShardProblem) -> Found:

@@ -22,8 +22,7 @@ import numpy as np
 from passes.model.work import did, now
 from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
 from passes.shard.elimination.folded import FoldedSearch, Step
-from passes.shard.elimination.marginals import Marginals, outside_powers
-from passes.shard.elimination.powers import Power
+from passes.shard.elimination.marginals import Marginals
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 MOST_UNITS = 512
@@ -211,13 +210,12 @@ class Fronts:
         self.unpaid = price * np.minimum(memory - unit * np.arange(most + 1), least + rest)
         target = (value + price * memory) * (1 + SLACK)
         outer = Marginals(model.sizes, keep=True)
-        outer.through(self.solved.outer, (), np.zeros(()), self.solved.whole)
+        outer.through(self.solved.outer, (), np.zeros(()), [copy for step in self.solved.steps for copy in step.copies])
         units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
         self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target, search.until)
         self.inner: list[_Tree] = []
-        self.powers: list[dict[int, Table]] = []
-        for step, whole in zip(self.solved.steps, self.solved.whole, strict=True):
-            self.step(step, whole, outer.outside[id(whole)])
+        for step in self.solved.steps:
+            self.step(step, outer.around(step.copies))
         self.outer.through(self.solved.outer)
         fronts = self.outer.fronts(self.solved.outer.left, (), ())
         self.front = added(fronts)[-1] if fronts is not None else np.full(most + 1, np.inf)
@@ -234,50 +232,16 @@ class Fronts:
         plans = map(self.plan, promising)
         return [choices for choices in plans if self.search.problem.memory(choices) <= self.memory]
 
-    def step(self, step: Step, whole: Factor, outside: Floats) -> None:
-        """The fronts of a run: of one copy, then of its powers."""
-        sizes, outer = self.outer.sizes, self.outer
-        kept = (*step.shared, *step.before, *step.behind)
-        around = outside_powers(step.powers, outside.reshape(step.powers.table.shape))
-        single = next(one for one, _ in around.values() if one.parts is None)
-        here = around[id(single)][1]
-        marginals = Marginals(sizes, keep=True)
-        marginals.through(step.inner, kept, here.reshape([sizes[v] for v in kept]))
-        tree = _Tree(sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
+    def step(self, step: Step, outside: Floats) -> None:
+        """The fronts of a run: of one copy, whose table stands for all."""
+        outer = self.outer
+        marginals = Marginals(outer.sizes, keep=True)
+        marginals.through(step.inner, step.scope, outside)
+        tree = _Tree(outer.sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
         tree.through(step.inner)
-        table = tree.sum(step.inner.left, kept, here.reshape([sizes[v] for v in kept]), len(kept))
-        shape = step.powers.table.shape
-        tables = {id(single): self.numbered(table, [sizes[v] for v in kept], shape)}
+        table = tree.sum(step.inner.left, step.scope, outside, len(step.scope))
+        outer.tables.update((id(copy), table) for copy in step.copies)
         self.inner.append(tree)
-        self.powers.append(tables)
-        for one, outside_ in sorted(around.values(), key=lambda pair: pair[0].count):
-            if one.parts is not None:
-                tables[id(one)] = self.product(tables[id(one.parts[0])], tables[id(one.parts[1])], outside_)
-        outer.tables[id(whole)] = self.numbered(tables[id(step.powers)], shape, [sizes[v] for v in whole.scope])
-
-    @staticmethod
-    def numbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
-        """The same entries of a table in another shape."""
-        renumbered: Table = {}
-        for entry, front in table.items():
-            state = int(np.ravel_multi_index(entry, tuple(shape))) if shape else 0
-            renumbered[tuple(map(int, np.unravel_index(state, tuple(other)))) if other else ()] = front
-        return renumbered
-
-    def product(self, left: Table, right: Table, outside: Floats) -> Table:
-        """Fronts of two stretches of copies, one behind the other."""
-        following: dict[tuple[int, int], list[tuple[int, Front]]] = {}
-        for (u, middle, last), front in right.items():
-            following.setdefault((u, middle), []).append((last, front))
-        joined: Table = {}
-        for (u, first, middle), front in left.items():
-            self.outer.in_time()
-            for last, other in following.get((u, middle), ()):
-                total = added([front, other])[-1]
-                before = joined.get((u, first, last))
-                joined[u, first, last] = total if before is None else np.minimum(before, total)
-        pruned = ((entry, self.outer.pruned(front, float(outside[entry]))) for entry, front in joined.items())
-        return {entry: front for entry, front in pruned if np.isfinite(front).any()}
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
@@ -291,51 +255,24 @@ class Fronts:
         choices = np.zeros(self.search.problem.size, dtype=np.int64)
         for node in self.search.plain_nodes:
             choices[node] = values[model.choice(node)]
-        for number, (step, whole) in enumerate(zip(self.solved.steps, self.solved.whole, strict=True)):
-            entry = tuple(values[v] for v in whole.scope)
-            shape = step.powers.table.shape
-            state = int(np.ravel_multi_index(entry, whole.table.shape)) if entry else 0
-            u, first, last = map(int, np.unravel_index(state, shape))
-            copies = self.search.cells[step.run]
-            choices_of: dict[tuple[int, int, int], list[int]] = {}
-            for copy, ends in zip(
-                copies, self.states(number, step.powers, u, first, last, units_of_message[id(whole)]), strict=True
-            ):
-                if ends not in choices_of:
-                    choices_of[ends] = self.copy(number, step, u, *ends)
-                choices[copy] = choices_of[ends]
+        for tree, step in zip(self.inner, self.solved.steps, strict=True):
+            known: dict[tuple[int, ...], list[int]] = {}
+            for cell, copy in zip(self.search.cells[step.run], step.copies, strict=True):
+                entry = tuple(values[v] for v in copy.scope)
+                key = (*entry, units_of_message[id(copy)])
+                if key not in known:
+                    known[key] = self.copy(tree, step, entry, key[-1])
+                choices[cell] = known[key]
         return tuple(choices.tolist())
 
-    def states(self, number: int, power: Power, u: int, first: int, last: int, units: int) -> list[tuple[int, int, int]]:
-        """For each copy of a stretch the states at its ends and its units."""
-        if power.parts is None:
-            return [(first, last, units)]
-        one, two = (self.powers[number][id(part)] for part in power.parts)
-        best, parts = np.inf, (0, 0)
-        for (u_, first_, middle), front in one.items():
-            other = two.get((u, middle, last))
-            if (u_, first_) == (u, first) and other is not None:
-                sums = front[units::-1] + other[: units + 1]
-                if sums.min() < best:
-                    best, parts = float(sums.min()), (middle, int(sums.argmin()))
-        middle, behind = parts
-        return [
-            *self.states(number, power.parts[0], u, first, middle, units - behind),
-            *self.states(number, power.parts[1], u, middle, last, behind),
-        ]
-
-    def copy(self, number: int, step: Step, u: int, first: int, last: int, units: int) -> list[int]:
-        """The choices of one copy."""
-        model, tree = self.solved.model, self.inner[number]
-        kept = (*step.shared, *step.before, *step.behind)
-        shape = tuple(model.sizes[v] for v in kept)
-        state = int(np.ravel_multi_index((u, first, last), step.powers.table.shape))
-        entry = tuple(map(int, np.unravel_index(state, shape))) if kept else ()
-        values = dict(zip(kept, entry, strict=True))
+    def copy(self, tree: _Tree, step: Step, entry: tuple[int, ...], units: int) -> list[int]:
+        """The choices of one copy that takes ``units``; ``entry``: the values of what crosses."""
+        values = dict(zip(step.scope, entry, strict=True))
         units_of_message: dict[int, int] = {}
-        tree.spread(step.inner.left, kept, entry, units, units_of_message)
+        tree.spread(step.inner.left, step.scope, entry, units, units_of_message)
         tree.trace(step.inner, values, units_of_message)
-        return [values[model.choice(node)] for node in self.search.problem.cells[step.run.chain][step.run.first]]
+        nodes = self.search.problem.cells[step.run.chain][step.run.first]
+        return [values[self.solved.model.choice(node)] for node in nodes]
 
 
 __all__ = ["Fronts", "TooManyError"]
