@@ -1,8 +1,9 @@
 """One search over the folded graph at a price of memory: what copies have inside is eliminated once for all of them.
 
 Consecutive copies that meet their neighbours alike form a run (``structure``). Of a run one copy is eliminated but for the
-variables that cross to its neighbours and those that all copies share: a table over these, which stands for each copy in turn
-beside the factors outside of runs. The way back gives each copy its own choices; they are not tied.
+variables that cross to its neighbours and those that all copies share: a table over these, of which a stretch of copies is made
+(``stretches``), one factor beside those outside of runs. The way back gives each copy its own choices; they are not tied. The
+cost of a search grows with the logarithm of the number of copies, that of writing the choices down with their number.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, Scope, eliminate, join
 from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.model import Charges, Model, Owned
+from passes.shard.elimination.stretches import Stretch, crossings, outsides, stretched
 from passes.shard.elimination.structure import Run, structure_of
 from passes.shard.problem.problem import Floats, ShardProblem
 
@@ -34,18 +35,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A run: ``inner`` is the elimination of its first copy but for ``scope``: what all copies share, what crosses from the
-    copy before, and to the next. ``copies``: the table that this leaves, over the variables of each copy in turn."""
+    """A run. ``inner``: its first copy, eliminated but for ``scope``: what all copies share, what crosses from the copy before,
+    and to the next. ``stretch``: all copies, of which ``whole`` is the table over the variables at the ends of the run."""
 
     run: Run
     scope: Scope
     inner: Eliminated
-    copies: tuple[Factor, ...]
+    stretch: Stretch
+    whole: Factor
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One search: ``outer`` eliminates the factors outside of runs with the copies of all ``steps``."""
+    """One search: ``outer`` eliminates the factors outside of runs and one for each of ``steps``."""
 
     model: Model
     steps: tuple[Step, ...]
@@ -87,12 +89,13 @@ class FoldedSearch:
         return nodes, values
 
     def too_wide(self) -> list[Run]:
-        """Runs of which a copy would leave too large a table, or that are not separable."""
+        """Runs whose stretches would need too large tables, or that are not separable."""
         model = Model(self.problem, self.charges)
         wide = []
         for run in self.structure.runs:
-            scope = self.scope(model, run, self.step_factors(model, run))
-            if math.prod(model.sizes[v] for v in scope) > MOST_STATES or not self.separable(run, model):
+            shared, before, _ = self.borders(model, run, self.step_factors(model, run))
+            common, state = (math.prod(model.sizes[v] for v in border) for border in (shared, before))
+            if common * state**2 > MOST_STATES or common * state**3 > BUDGET or not self.separable(run, model):
                 wide.append(run)
         return wide
 
@@ -134,23 +137,26 @@ class FoldedSearch:
                     found.update((v, None) for v in owned.factor.scope if places[model.owner[v]][:2] == (chain, copy))
         return tuple(found)
 
-    def scope(self, model: Model, run: Run, factors: Sequence[Owned]) -> Scope:
-        """What is left of the first copy: variables shared by all copies, of the copy before, and those that the next reads."""
+    def borders(self, model: Model, run: Run, factors: Sequence[Owned]) -> tuple[Scope, Scope, Scope]:
+        """Variables shared by all copies, those of the copy before the first, and those of the first that the next reads."""
         places = self.structure.places
         cells = {(run.chain, run.first - 1), (run.chain, run.first)}
         scopes = {v for owned in factors for v in owned.factor.scope}
         shared = sorted(v for v in scopes if places.get(model.owner[v], (-1, -1))[:2] not in cells)
-        return (*shared, *self.cut(model, run.chain, run.first - 1), *self.cut(model, run.chain, run.first))
+        return tuple(shared), self.cut(model, run.chain, run.first - 1), self.cut(model, run.chain, run.first)
 
     def step(self, model: Model, run: Run) -> Step:
-        """The first copy is eliminated, and its table given to all."""
+        """The first copy is eliminated, and stretched over the run."""
         factors = self.step_factors(model, run)
-        scope = self.scope(model, run, factors)
+        shared, before, behind = self.borders(model, run, factors)
+        scope, last = (*shared, *before, *behind), self.cut(model, run.chain, run.last)
         inner = eliminate([owned.factor for owned in factors], model.sizes, scope, self.budget, self.until)
         table = np.ascontiguousarray(join(inner.left, scope, model.sizes))
-        cuts = [self.cut(model, run.chain, copy) for copy in range(run.first - 1, run.last + 1)]
-        shared = scope[: len(scope) - len(cuts[0]) - len(cuts[1])]
-        return Step(run, scope, inner, tuple(Factor((*shared, *one, *two), table) for one, two in pairwise(cuts)))
+        stretch = stretched(
+            table.reshape([math.prod(model.sizes[v] for v in some) for some in (shared, before, behind)]), run.count
+        )
+        ends = (*shared, *before, *last)
+        return Step(run, scope, inner, stretch, Factor(ends, stretch.table.reshape([model.sizes[v] for v in ends])))
 
     # -- all -----------------------------------------------------------------------------------------------------------
 
@@ -182,8 +188,7 @@ class FoldedSearch:
         model = Model(self.problem, self.charges, price)
         steps = [self.step(model, run) for run in self.structure.runs]
         factors = [owned.factor for owned in self.plain_factors(model)]
-        factors += [copy for step in steps for copy in step.copies]
-        outer = eliminate(factors, model.sizes, (), self.budget, self.until)
+        outer = eliminate([*factors, *(step.whole for step in steps)], model.sizes, (), self.budget, self.until)
         self.whole = outer.exact and all(step.inner.exact for step in steps)
         return Solved(model, tuple(steps), outer)
 
@@ -199,11 +204,12 @@ class FoldedSearch:
                 np.minimum(found[kind], marginals.of[model.choice(node)], out=found[kind])
 
         outer = Marginals(model.sizes)
-        outer.through(solved.outer, (), np.zeros(()), [copy for step in solved.steps for copy in step.copies])
+        outer.through(solved.outer, (), np.zeros(()), [step.whole for step in solved.steps])
         told(self.plain_nodes, outer)
         for step in solved.steps:
+            around = outsides(step.stretch, outer.outside[id(step.whole)].reshape(step.stretch.table.shape))
             inner = Marginals(model.sizes)
-            inner.through(step.inner, step.scope, outer.around(step.copies))
+            inner.through(step.inner, step.scope, around[1][1].reshape([model.sizes[v] for v in step.scope]))
             told(self.problem.cells[step.run.chain][step.run.first], inner)
         return found
 
@@ -216,16 +222,23 @@ class FoldedSearch:
         return all(cell in ends and (cell[0], cell[1] + 1) in cells for cell in touched)
 
     def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> None:
-        """Writes down the choices of a run's copies, given the values that cross."""
+        """Writes down the choices of a run's copies, given the values at its ends."""
+        shape, single = step.stretch.table.shape, [model.sizes[v] for v in step.scope]
+        shared, before, behind = renumbered([values[v] for v in step.whole.scope], step.whole.table.shape, shape)
         nodes = self.problem.cells[step.run.chain][step.run.first]
-        known: dict[tuple[int, ...], list[int]] = {}
-        for cell, copy in zip(self.cells[step.run], step.copies, strict=True):
-            crossing = tuple(values[variable] for variable in copy.scope)
-            if crossing not in known:
-                inner = dict(zip(step.scope, crossing, strict=True))
+        known: dict[tuple[int, int], list[int]] = {}
+        for cell, ends in zip(self.cells[step.run], crossings(step.stretch, shared, before, behind), strict=True):
+            if ends not in known:
+                inner = dict(zip(step.scope, renumbered((shared, *ends), shape, single), strict=True))
                 step.inner.trace(inner)
-                known[crossing] = [inner[model.choice(node)] for node in nodes]
-            choices[cell] = known[crossing]
+                known[ends] = [inner[model.choice(node)] for node in nodes]
+            choices[cell] = known[ends]
+
+
+def renumbered(entry: Sequence[int], shape: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The same entry of a table in another shape."""
+    number = int(np.ravel_multi_index(tuple(entry), tuple(shape))) if shape else 0
+    return tuple(map(int, np.unravel_index(number, tuple(other)))) if other else ()
 
 
 def least_memory(problem: ShardProblem) -> Found:
@@ -236,4 +249,4 @@ def least_memory(problem: ShardProblem) -> Found:
     return Found(choices, problem.memory(choices))
 
 
-__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory"]
+__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory", "renumbered"]

@@ -37,10 +37,6 @@ class Marginals:
                 around = self.outside[id(message)] if self.keep else self.outside.pop(id(message))
                 self.back(part, scope, around[..., None], (bucket.variable,), asked)
 
-    def around(self, factors: Sequence[Factor]) -> Floats:
-        """Of factors with one table, the least of their outsides."""
-        return np.asarray(np.minimum.reduce([self.outside[id(factor)] for factor in factors]))
-
     def back(self, factors: Sequence[Factor], scope: Scope, outside: Floats, told: Scope, asked: Set[int]) -> None:
         """From the outside of the sum of ``factors`` over ``scope``: the outside of those that are ``asked`` for, and the
         marginals of the variables ``told``."""

@@ -14,15 +14,16 @@ have in all. Fronts are added by (min, +) convolution. An entry is left out wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from passes.model.work import did, now
 from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
-from passes.shard.elimination.folded import FoldedSearch, Step
+from passes.shard.elimination.folded import FoldedSearch, Step, renumbered
 from passes.shard.elimination.marginals import Marginals
+from passes.shard.elimination.stretches import ENDS, MIDDLE, Stretch, outsides, sizes_of
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 MOST_UNITS = 512
@@ -155,8 +156,13 @@ class _Tree:
         messages = [factor for factor in factors if id(factor) in self.tables]
         units_of_message.update(zip(map(id, messages), parted(fronts, units)[1:], strict=True))
 
-    def trace(self, eliminated: Eliminated, values: dict[int, int], units_of_message: dict[int, int]) -> None:
-        """Adds the values of the variables eliminated, given those that were kept and the units of messages that are left."""
+    def traced(
+        self, eliminated: Eliminated, scope: Scope, entry: tuple[int, ...], units: int
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """The values of all variables, given those that were kept and the units of their sum; and the units of each message,
+        by its ``id``."""
+        values, units_of_message = dict(zip(scope, entry, strict=True)), dict[int, int]()
+        self.spread(eliminated.left, scope, entry, units, units_of_message)
         for bucket in reversed(eliminated.buckets):
             (part,), (message,) = bucket.parts, bucket.messages
             here = tuple(values[variable] for variable in message.scope)
@@ -169,6 +175,7 @@ class _Tree:
                     best, value = cost, choice
             values[bucket.variable] = value
             self.spread(part, scope, (*here, value), units, units_of_message)
+        return values, units_of_message
 
 
 def unit_of(problem: ShardProblem, room: float) -> float:
@@ -210,12 +217,12 @@ class Fronts:
         self.unpaid = price * np.minimum(memory - unit * np.arange(most + 1), least + rest)
         target = (value + price * memory) * (1 + SLACK)
         outer = Marginals(model.sizes, keep=True)
-        outer.through(self.solved.outer, (), np.zeros(()), [copy for step in self.solved.steps for copy in step.copies])
+        outer.through(self.solved.outer, (), np.zeros(()), [step.whole for step in self.solved.steps])
         units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
         self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target, search.until)
-        self.inner: list[_Tree] = []
+        self.inner: list[dict[int, _Tree]] = []
         for step in self.solved.steps:
-            self.step(step, outer.around(step.copies))
+            self.step(step, outer.outside[id(step.whole)])
         self.outer.through(self.solved.outer)
         fronts = self.outer.fronts(self.solved.outer.left, (), ())
         self.front = added(fronts)[-1] if fronts is not None else np.full(most + 1, np.inf)
@@ -233,46 +240,68 @@ class Fronts:
         return [choices for choices in plans if self.search.problem.memory(choices) <= self.memory]
 
     def step(self, step: Step, outside: Floats) -> None:
-        """The fronts of a run: of one copy, whose table stands for all."""
-        outer = self.outer
-        marginals = Marginals(outer.sizes, keep=True)
-        marginals.through(step.inner, step.scope, outside)
-        tree = _Tree(outer.sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
-        tree.through(step.inner)
-        table = tree.sum(step.inner.left, step.scope, outside, len(step.scope))
-        outer.tables.update((id(copy), table) for copy in step.copies)
-        self.inner.append(tree)
+        """The fronts of a run: of one copy, then of all stretches of copies."""
+        shape, trees, tables = step.stretch.table.shape, dict[int, _Tree](), dict[int, Table]()
+        around = outsides(step.stretch, outside.reshape(shape))
+        for count, (stretch, outside_) in reversed(around.items()):
+            if stretch.parts is None:
+                scope, inner, sizes = step.scope, step.inner, self.outer.sizes
+            else:
+                scope, inner, sizes = ENDS, stretch.parts.inner, dict(sizes_of(stretch.table))
+            outside_ = outside_.reshape([sizes[v] for v in scope])
+            marginals = Marginals(sizes, keep=True)
+            marginals.through(inner, scope, outside_)
+            tree = trees[count] = replace(self.outer, sizes=sizes, outside=marginals.outside, tables={})
+            if stretch.parts is not None:
+                pairs = zip(stretch.parts.factors, stretch.parts.halves, strict=True)
+                tree.tables.update((id(factor), tables[half.count]) for factor, half in pairs)
+            tree.through(inner)
+            tables[count] = tree.sum(inner.left, scope, outside_, len(scope))
+            if stretch.parts is None:
+                tables[count] = _renumbered(tables[count], outside_.shape, shape)
+        self.inner.append(trees)
+        self.outer.tables[id(step.whole)] = _renumbered(tables[step.run.count], shape, step.whole.table.shape)
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
     def plan(self, units: int) -> tuple[int, ...]:
         """The choices of the plan of least priced cost that takes ``units``."""
         model, outer = self.solved.model, self.solved.outer
-        values: dict[int, int] = {}
-        units_of_message: dict[int, int] = {}
-        self.outer.spread(outer.left, (), (), units, units_of_message)
-        self.outer.trace(outer, values, units_of_message)
+        values, units_of_message = self.outer.traced(outer, (), (), units)
         choices = np.zeros(self.search.problem.size, dtype=np.int64)
         for node in self.search.plain_nodes:
             choices[node] = values[model.choice(node)]
-        for tree, step in zip(self.inner, self.solved.steps, strict=True):
-            known: dict[tuple[int, ...], list[int]] = {}
-            for cell, copy in zip(self.search.cells[step.run], step.copies, strict=True):
-                entry = tuple(values[v] for v in copy.scope)
-                key = (*entry, units_of_message[id(copy)])
+        for trees, step in zip(self.inner, self.solved.steps, strict=True):
+            shape, single = step.stretch.table.shape, [model.sizes[v] for v in step.scope]
+            entry = renumbered([values[v] for v in step.whole.scope], step.whole.table.shape, shape)
+            nodes = self.search.problem.cells[step.run.chain][step.run.first]
+            known: dict[tuple[tuple[int, ...], int], list[int]] = {}
+            ends = self.copies(trees, step.stretch, entry, units_of_message[id(step.whole)])
+            for cell, key in zip(self.search.cells[step.run], ends, strict=True):
                 if key not in known:
-                    known[key] = self.copy(tree, step, entry, key[-1])
+                    inner = trees[1].traced(step.inner, step.scope, renumbered(key[0], shape, single), key[1])[0]
+                    known[key] = [inner[model.choice(node)] for node in nodes]
                 choices[cell] = known[key]
         return tuple(choices.tolist())
 
-    def copy(self, tree: _Tree, step: Step, entry: tuple[int, ...], units: int) -> list[int]:
-        """The choices of one copy that takes ``units``; ``entry``: the values of what crosses."""
-        values = dict(zip(step.scope, entry, strict=True))
-        units_of_message: dict[int, int] = {}
-        tree.spread(step.inner.left, step.scope, entry, units, units_of_message)
-        tree.trace(step.inner, values, units_of_message)
-        nodes = self.search.problem.cells[step.run.chain][step.run.first]
-        return [values[self.solved.model.choice(node)] for node in nodes]
+    def copies(
+        self, trees: Mapping[int, _Tree], stretch: Stretch, entry: tuple[int, ...], units: int
+    ) -> list[tuple[tuple[int, ...], int]]:
+        """Of each copy of a stretch the entry of its table and its units."""
+        if stretch.parts is None:
+            return [(entry, units)]
+        values, units_of = trees[stretch.count].traced(stretch.parts.inner, ENDS, entry, units)
+        shared, before, behind = entry
+        (one, two), (first, second) = stretch.parts.halves, stretch.parts.factors
+        return [
+            *self.copies(trees, one, (shared, before, values[MIDDLE]), units_of[id(first)]),
+            *self.copies(trees, two, (shared, values[MIDDLE], behind), units_of[id(second)]),
+        ]
+
+
+def _renumbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
+    """The same entries of a table in another shape."""
+    return {renumbered(entry, shape, other): front for entry, front in table.items()}
 
 
 __all__ = ["Fronts", "TooManyError"]

@@ -116,7 +116,7 @@ def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
 
 
 def test_a_thousand_copies() -> None:
-    """Through the one table of all copies: the price of the plan written down is the sum found."""
+    """Through the stretch of all copies: the price of the plan written down is the sum found."""
     problem = random_layers(3, 1000, 3)
     searched = FoldedSearch(problem)
     found = searched.run(0.0)
