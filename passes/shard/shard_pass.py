@@ -74,7 +74,7 @@ class ShardPass(Pass):
     """Split ops and values over a mesh of devices, at least modelled time.
 
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
-    the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
+    the synchronisation of gradients. ``uneven``: shards
     may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
     (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes per device at most,
     for weights, activations and buffers; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``,
@@ -90,7 +90,6 @@ class ShardPass(Pass):
     name: ClassVar[str] = "shard"
     mesh: str = ""
     training: bool = False
-    tied: bool = False
     uneven: bool = False
     shares: str = ""
     memory: int = 0
@@ -153,7 +152,6 @@ class ShardPass(Pass):
         return Asked(
             self.training,
             self.uneven,
-            self.tied,
             self.strategy,
             self.shares,
             self.memory,
@@ -190,7 +188,7 @@ class ShardPass(Pass):
             training=self.training,
             microbatches=self.flushed,
             uneven=self.uneven,
-            every=bool(self.strategy) or self.tied,
+            every=bool(self.strategy),
         )
 
     def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
@@ -198,10 +196,9 @@ class ShardPass(Pass):
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
-        if self.tied or self.shares not in ("", EQUAL):
-            option, hint = ("tied", ", or strategy to tied") if self.tied else ("shares", "")
-            message = f"{option} is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
-            raise UsageError(message, where=self.name, hint=f"set stages to 1{hint}")
+        if self.shares not in ("", EQUAL):
+            message = f"shares is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
+            raise UsageError(message, where=self.name, hint="set stages to 1")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
             needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
@@ -409,7 +406,7 @@ def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, 
 def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPass) -> Plan:
     """What is proven of one run of the function on one mesh."""
     plan, bound, searched, tried = found.plan, found.bound, found.searched, among.searched
-    strategy, tied = asked.strategy, asked.tied
+    strategy = asked.strategy
     certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
     if plan.interrupted:
         left = len(tried) - searched
@@ -417,8 +414,6 @@ def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPa
     tried = tried[:searched]
     if strategy:
         certificate["strategy"] = strategy
-    if tied and not strategy:
-        certificate["plans"] = "those in which all copies of a layer are alike"
     certificate |= _idle(found.sets, given.mesh, tried)
     parts = len({one.devices for one in tried})
     shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})

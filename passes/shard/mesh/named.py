@@ -35,7 +35,8 @@ from ir.types import TensorType
 from passes.shard.plan.decide import choice_of, settled, truthful
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Graph, NodeKind
-from passes.shard.solver.search import NoPlanError, ShardPlan, solve
+from passes.shard.solver.search import NoPlanError, ShardPlan
+from passes.shard.solver.tied import solve_tied
 
 DATA = "data"
 STRATEGIES = (DATA, "megatron", "expert", "tied", "replicate")
@@ -73,7 +74,7 @@ def named_plan(
     Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
     if name == "tied":
-        plan = solve(given.problem, memory=memory, tie=True, seconds=seconds)
+        plan = solve_tied(given.problem, memory=memory, seconds=seconds)
         choices = truthful(given, plan.choices)
     else:
         choices = (by_hand or ByHand(module, given, uneven)).choices(name)

@@ -443,17 +443,6 @@ def test_activations_of_chains_that_do_not_fit() -> None:
         run(ShardPass(mesh="4", memory=96256), prepared("zoo:mlp,layers=3,hidden=32,batch=64"))
 
 
-def test_what_is_proven_of_tied_plans_is_not_of_others() -> None:
-    """Copies of a layer alike are dearer than the best."""
-    module = prepared(BERT, "preset:h100x4")
-    tied = run(ShardPass(mesh="4", tied=True), module)
-    assert "copies" in dict(plan_of(tied).certificate)["plans"]
-    again = plan_of(replayed(written(tied), module))
-    assert again.value == plan_of(tied).value
-    assert dict(again.certificate)["bound"] == SEARCHED
-    assert "plans" not in dict(again.certificate)
-
-
 def padded(value: float) -> Module:
     """Of the sum that the second product makes, terms can be padded with 0, and with nothing else."""
     padding = f"resource @pads : tensor<4xi64> = inline([0, 0, 0, 1])\n  resource @fill : tensor<f32> = splat({value})"

@@ -533,7 +533,7 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
         ({"mesh": "2x2", "stages": 3}, DnncError, "need 12 devices"),
         ({"stages": -1}, UsageError, "stages is -1"),
         ({"stages": 2, "training": True, "microbatches": -1}, UsageError, "microbatches is -1"),
-        ({"stages": 2, "tied": True}, UsageError, "tied is for one mesh"),
+        ({"stages": 2, "shares": "3,1"}, UsageError, "shares is for one mesh"),
         ({"stages": 8, "memory": 1}, Infeasible, "holds the weights"),
     ],
 )
