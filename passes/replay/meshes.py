@@ -42,13 +42,13 @@ from passes.model.spmd.footprint import overfull
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import AXIS_NAMES, DeviceMesh, mesh_over
 from passes.model.spmd.notation import read_placements, read_sync, sync_text
+from passes.model.spmd.plan.proof import proven_for
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.undecided import undecided
 from passes.replay.stated import SHOWN, StatedPass, shortened
-from passes.shard.plan.decide import choice_of, decisions_of, settled
-from passes.shard.plan.proof import proven_for
-from passes.shard.plan.written import written
+from passes.shard.decide import choice_of, decisions_of, settled
 from passes.shard.problem.build import OVERLAPS, ShardInput, build, possible
 from passes.shard.problem.constants import constants_of
 from passes.shard.problem.problem import Floats

@@ -19,10 +19,10 @@ from dnnc.frontends.topology import load_topology
 from ir.diagnostics import DiagnosticSink, DnncError
 from ir.module import Module, Plan
 from ir.topology import Topology
-from passes.framework.symbols import insert_symbols
 from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.mesh import shapes
+from passes.model.symbols import insert_symbols
 from passes.shard import ShardPass
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import submeshes

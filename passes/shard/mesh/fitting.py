@@ -23,8 +23,8 @@ from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
 from passes.model.work import now
+from passes.shard.decide import decisions_of
 from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
-from passes.shard.plan.decide import decisions_of
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Floats, ShardProblem
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve

@@ -32,7 +32,7 @@ from ir.module import Func, Module
 from ir.operators import PRODUCT, has
 from ir.ops import Op
 from ir.types import TensorType
-from passes.shard.plan.decide import choice_of, settled, truthful
+from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Graph, NodeKind
 from passes.shard.solver.search import NoPlanError, ShardPlan

@@ -26,10 +26,10 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
 from passes.model.work import now
+from passes.shard.decide import truthful_plan
 from passes.shard.mesh.candidates import Candidate, Candidates
 from passes.shard.mesh.fitting import Fitter
 from passes.shard.mesh.named import DATA, UnfitError, improved, named_plan
-from passes.shard.plan.decide import truthful_plan
 from passes.shard.problem.build import OVERLAPS, Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 

@@ -24,10 +24,11 @@ from passes import parse_pipeline, pipeline_text
 from passes.cost import CostPass
 from passes.framework.manager import PassManager
 from passes.model.graph import cuts_of
+from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import price
 from passes.model.spmd.undecided import undecided
 from passes.replay.meshes import ReplayPass
-from passes.shard import ShardPass, stage_parts
+from passes.shard import ShardPass
 from tests.passes.shard.test_stages import MASKED, costed
 
 SEARCHED = "search of each stage, for these stages on these meshes"

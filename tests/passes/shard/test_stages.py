@@ -490,7 +490,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
@@ -557,7 +557,7 @@ def test_a_training_step_fills_and_drains() -> None:
 def test_memory_holds_the_microbatches_in_flight() -> None:
     """With less than a plan without a limit holds: every stage fits with those that are before their backward passes."""
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
@@ -584,7 +584,7 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
 def test_without_time_there_is_a_plan_all_the_same() -> None:
     """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
