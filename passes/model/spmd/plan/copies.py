@@ -1,4 +1,4 @@
-"""Ops that several stages compute for themselves: written down, all stages but the first have copies, with names of their own."""
+"""Ops that several stages compute for themselves: written down, each stage but the first has copies, under other names."""
 
 from __future__ import annotations
 
