@@ -167,10 +167,8 @@ class FoldedSearch:
             factors += [owned for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
         return factors
 
-    def run(self, price: float, *, memory_only: bool = False) -> Found:
-        """The least of seconds plus ``price`` times bytes; ``memory_only``: of bytes alone."""
-        if memory_only:
-            return least_memory(self.problem)
+    def run(self, price: float) -> Found:
+        """The least of seconds plus ``price`` times bytes."""
         solved = self.solved(price)
         model, outer = solved.model, solved.outer
         total = sum(float(factor.table) for factor in outer.left)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from passes.model.work import now
 from passes.shard.elimination.elimination import BUDGET
-from passes.shard.elimination.folded import FoldedSearch, Found
+from passes.shard.elimination.folded import FoldedSearch, Found, least_memory
 from passes.shard.problem.problem import ShardProblem
 from passes.shard.solver.descent import SLACK, descend
 from passes.shard.solver.fronts import Fronts, TooManyError
@@ -244,7 +244,7 @@ class _Prices:
     def __init__(self, problem: ShardProblem, search: FoldedSearch, loose: Found, memory: float) -> None:
         """``loose``: what was found at no price. Raises NoPlanError."""
         self.problem, self.search, self.memory = problem, search, memory
-        sparse = search.run(1.0, memory_only=True).choices
+        sparse = least_memory(problem).choices
         least = problem.memory(sparse)
         if least > memory * (1 + SLACK):
             raise NoPlanError(least)
