@@ -48,6 +48,7 @@ from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.mesh.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.stages.submeshes import Submeshes, submeshes
 
@@ -279,7 +280,7 @@ class ShardPass(Pass):
         meshes = submeshes(topology, net, sizes, whole=self.whole, stages=self.stages)
 
         def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
-            return StageSearch(
+            bounding = Bounding(
                 module,
                 topology,
                 net,
@@ -293,10 +294,9 @@ class ShardPass(Pass):
                 family=self.family,
                 strategy=strategy,
                 overlap=overlap,
-                gap=self.gap,
-                incumbent=worth_finding(context),
                 progress=context.progress,
             )
+            return StageSearch(bounding, gap=self.gap, incumbent=worth_finding(context))
 
         began, overlapped = time.perf_counter(), math.inf
         try:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from passes.model.work import did, now
 from passes.shard.problem.graph import Form
-from passes.shard.problem.problem import Floats, Integers, NodeKind, ShardProblem
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 ROUNDS = 8
 MOST_UNIONS = 1 << 8
@@ -72,7 +72,7 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
         np.arange(len(kind.seconds)) if all_gone.all() else np.flatnonzero(~all_gone)
         for kind, all_gone in zip(problem.node_kinds, gone, strict=True)
     )
-    kinds = tuple(_of(kind, left) for kind, left in zip(problem.node_kinds, alive, strict=True))
+    kinds = tuple(kind.some(left) for kind, left in zip(problem.node_kinds, alive, strict=True))
     return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
@@ -101,7 +101,7 @@ class _Reduction:
             self.known.clear()
             if not any([self.shrink(kind) for kind in range(len(self.alive))]):
                 break
-        kinds = tuple(_of(kind, alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
+        kinds = tuple(kind.some(alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
         return Reduced(replace(self.problem, node_kinds=kinds), tuple(self.alive))
 
     def shrink(self, number: int) -> bool:
@@ -225,17 +225,6 @@ def _unions(readers: Sequence[Floats]) -> Floats | None:
         if len(found) > MOST_UNIONS:
             return None
     return found if len(found) <= MOST_UNIONS else None
-
-
-def _of(kind: NodeKind, alive: Integers) -> NodeKind:
-    """The kind with some of its choices."""
-    return NodeKind(
-        tuple(kind.labels[choice] for choice in alive.tolist()),
-        kind.seconds[alive],
-        kind.memory[alive],
-        tuple(column[alive] for column in kind.reads),
-        tuple(column[alive] for column in kind.makes),
-    )
 
 
 __all__ = ["Reduced", "reduced", "whole", "without"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
+from passes.shard.problem.problem import Graph, ShardProblem, ValueNode
 from passes.shard.solver.search import ShardPlan, solve
 
 
@@ -44,19 +44,11 @@ def tied(problem: ShardProblem) -> tuple[ShardProblem, tuple[int, ...]]:
         replace(value, kind=value_kinds.setdefault((value.kind, often), len(value_kinds))) for value, often in counted.items()
     ]
     small = ShardProblem(
-        tuple(_node_kind(problem.node_kinds[kind], often) for kind, often in node_kinds),
-        tuple(_value_kind(problem.value_kinds[kind], often) for kind, often in value_kinds),
+        tuple(problem.node_kinds[kind].times(often) for kind, often in node_kinds),
+        tuple(problem.value_kinds[kind].times(often) for kind, often in value_kinds),
         Graph(tuple(kinds), tuple(values)),
     )
     return small, stands
-
-
-def _node_kind(kind: NodeKind, often: int) -> NodeKind:
-    return replace(kind, seconds=kind.seconds * often, memory=kind.memory * often)
-
-
-def _value_kind(kind: ValueKind, often: int) -> ValueKind:
-    return replace(kind, weights=kind.weights * often)
 
 
 __all__ = ["solve_tied", "tied"]

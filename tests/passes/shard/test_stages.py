@@ -31,6 +31,7 @@ from passes.schedule import SchedulePass
 from passes.shard import ShardPass
 from passes.shard.problem.problem import Floats
 from passes.shard.stages.borders import Border, Cutter
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.pipeline import StageRun, alike
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import Block, Submeshes, submeshes
@@ -109,7 +110,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
-    search = StageSearch(
+    bounding = Bounding(
         module,
         topology,
         network(topology),
@@ -119,7 +120,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
         training=microbatches > 0,
         microbatches=max(1, microbatches),
     )
-    plan = search.search(stages, 60.0)
+    plan = StageSearch(bounding).search(stages, 60.0)
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
@@ -235,7 +236,7 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
     oracle.best()
     training = {"training": True, "microbatches": microbatches} if microbatches else {}
     found = folding(module.entry, module)
-    bounding = StageSearch(module, topology, network(topology), found, meshes, **training).bounding  # type: ignore[arg-type]
+    bounding = Bounding(module, topology, network(topology), found, meshes, **training)  # type: ignore[arg-type]
     for form in bounding.forms:
         bounding.cutter(form)
     for block, _, _, first, behind in oracle.least:
@@ -567,10 +568,10 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
     assert topology is not None
 
     def bills(memory: int, microbatches: int) -> list[float]:
-        search = StageSearch(
+        bounding = Bounding(
             module, topology, network(topology), found, meshes, memory=memory, training=True, microbatches=microbatches
         )
-        plan = search.search(4, 20.0)
+        plan = StageSearch(bounding).search(4, 20.0)
         return [stage.bill.memory for stage in plan.stages] if plan is not None else []
 
     one, many = bills(-1, 1), bills(-1, 8)
@@ -591,7 +592,7 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
     topology, meshes = module.first(Topology), blocks_of(module)
     assert topology is not None
     for microbatches in (0, 4):
-        search = StageSearch(
+        bounding = Bounding(
             module,
             topology,
             network(topology),
@@ -600,13 +601,13 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
             training=microbatches > 0,
             microbatches=max(1, microbatches),
         )
-        plan = search.search(0, 0.0)
+        plan = StageSearch(bounding).search(0, 0.0)
         assert plan is not None
-        built = [form.cutter is not None for form in search.bounding.forms]
+        built = [form.cutter is not None for form in bounding.forms]
         assert len(built) > sum(built) == 1
         number = built.index(False)
-        assert not search.bounding.built_by(number, None, 0.0)
-        assert search.bounding.forms[number].cutter is None
+        assert not bounding.built_by(number, None, 0.0)
+        assert bounding.forms[number].cutter is None
         bound, value = searched(module, meshes, microbatches=microbatches)
         assert plan.bound <= value * (1 + 1e-6)
         assert bound <= plan.value * (1 + 1e-6)
