@@ -48,7 +48,8 @@ from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
     from passes.model.profiled import Profile
-    from passes.shard import Alternative, Layer
+    from passes.model.spmd.plan.layers import Layer
+    from passes.shard import Alternative
 
 __all__ = [
     "CompileOptions",
@@ -371,7 +372,8 @@ def _provider_of(module: Module, stage: int, member: int) -> Provider:
 
 
 def _explained(module: Module) -> Explanation:
-    from passes.shard import alternatives, layers, typical_block
+    from passes.model.spmd.plan.layers import layers, typical_block
+    from passes.shard import alternatives
 
     told = layers(module)
     return Explanation(told, typical_block(told), alternatives(module))

@@ -74,7 +74,7 @@ def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple
     several types, in parts by their speeds, and in training, where the sums of gradients on one mesh travel beside the
     backward pass. The pipeline in stages then leaves out one stage on all devices, unless it has a shape: that may need all."""
     shard = _shard_of(pipeline)
-    if shard is None or shard.stages or shard.strategy or shard.shares or shard.tied:
+    if shard is None or shard.stages or shard.strategy or shard.shares:
         return (pipeline,)
     if len({device.type for device in topology.devices}) < 2 and not shard.training:
         return (pipeline,)

@@ -17,7 +17,7 @@ from ir.rows import shown, unrolled
 from ir.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
+from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import ASYNCHRONOUS, DEFAULT, FAMILIES, step
 from passes.model.timeline.memory import memory_over_time, stage_peaks, with_space
 from passes.model.timeline.orders import steady_period, stream

@@ -50,7 +50,7 @@ BELOW_PASSES = {"passes.framework": ("passes.framework", "passes.model"), "passe
 """The rooms that all passes share, and what of ``passes`` each may import. A pass may import these rooms and itself."""
 
 EXCEPTIONS = {
-    ("passes.replay.meshes", "passes.shard"): "a stated plan is priced, bounded and written as the problem that shard solves",
+    ("passes.replay.stage_by_stage", "passes.shard"): "a stated plan is decided and bounded as the problem that shard solves",
 }
 """Modules that import a pass which is not theirs, with the reason."""
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from dnnc.cli import compile_options as how
 from dnnc.cli import options as opt
 from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
@@ -22,80 +21,20 @@ if TYPE_CHECKING:
     from ir.ops import Op
 
 
-class Search(StrEnum):
-    """Whose search plans (``dnnc.options.SEARCHES``)."""
-
-    CERTIFIED = "certified"
-    TAG = "tag"
-
-
-class Strategy(StrEnum):
-    """Plans by name (``passes.shard.mesh.named``)."""
-
-    DATA = "data"
-    MEGATRON = "megatron"
-    EXPERT = "expert"
-    TIED = "tied"
-    REPLICATE = "replicate"
-
-
 def compile_(
     model: opt.ModelArgument,
     topology: opt.TopologyOption,
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="Directory to write; replaced when it is a build.")],
+    out: how.Out,
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
-    cut: Annotated[
-        list[str] | None, typer.Option("--cut", metavar="TENSOR", help="Begin a new stage after this tensor. Repeatable.")
-    ] = None,
-    pin: Annotated[
-        list[str] | None, typer.Option("--pin", metavar="NODE=DEVICE", help="Run a node on a device. Repeatable.")
-    ] = None,
-    stages: Annotated[
-        str | None,
-        typer.Option(
-            "--stages",
-            metavar="N|auto",
-            help="Exactly N stages; auto: as many as help (the default; with --mesh SHAPE the default is 1).",
-        ),
-    ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option(
-            "--mesh",
-            metavar="SHAPE|auto|none",
-            help="Split tensors over the devices of a mesh: 8 or 2x4, one size per axis; auto: the best of one or two axes; "
-            "none: no tensor is split. Without it meshes are used where they are best.",
-        ),
-    ] = None,
-    strategy: Annotated[
-        Strategy | None,
-        typer.Option(
-            help="With --mesh: this plan, not the best. data: samples split; megatron: column-then-row pairs; expert: experts "
-            "split; tied: the best with all layers alike; replicate: nothing split. With --stages it is cut into stages.",
-            show_default=False,
-        ),
-    ] = None,
-    uneven: Annotated[bool, typer.Option("--uneven", help="With --mesh: shards may differ where nothing divides.")] = False,
-    shares: Annotated[
-        str | None,
-        typer.Option(
-            "--shares",
-            metavar="N,N..|equal",
-            help="With --mesh: the parts of the members along each axis, such as 3,1, or 3,1x1,1 for 2x2. Unequal devices get "
-            "parts by their speed unless given.",
-        ),
-    ] = None,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1 << 20,
-            metavar="M",
-            help="training: microbatches of a step, each a run of the model, whose gradients are accumulated "
-            "(default: 8, or 1 where --mesh without --stages asks for one mesh).",
-        ),
-    ] = None,
+    cut: how.Cut = None,
+    pin: how.Pin = None,
+    stages: how.Stages = None,
+    mesh: how.Mesh = None,
+    strategy: how.ByName = None,
+    uneven: how.Uneven = False,
+    shares: how.Shares = None,
+    microbatches: how.Microbatches = None,
     loss: train.Loss = "",
     optimizer: train.Optimizer = None,
     learning_rate: train.LearningRate = None,
@@ -109,89 +48,23 @@ def compile_(
     frozen: train.Frozen = None,
     batchnorm: train.BatchNorm = None,
     dropout: train.Dropout = None,
-    explain: Annotated[
-        bool,
-        typer.Option(
-            "--explain",
-            help="Of a plan on meshes: what each layer exchanges, one block op by op, and what other plans cost.",
-        ),
-    ] = False,
-    plan: Annotated[
-        Path | None,
-        typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json or plan.ir instead of searching."),
-    ] = None,
-    plan_only: Annotated[
-        bool, typer.Option("--plan-only", help="Write plan.json, plan.ir and trace.json only: no programs, no weights.")
-    ] = False,
-    weights: Annotated[
-        opt.Weights, typer.Option(help="One shared weight file, one file per stage, or none at all.")
-    ] = opt.Weights.SHARED,
+    explain: how.Explain = False,
+    plan: how.Replayed = None,
+    plan_only: how.PlanOnly = False,
+    weights: how.WeightFiles = opt.Weights.SHARED,
     objective: opt.CompileObjective = None,
-    split: Annotated[
-        opt.Split | None,
-        typer.Option(
-            help="contiguous: data flows forward only between devices (default); any: back and forth, in several stages per "
-            "device.",
-            show_default=False,
-        ),
-    ] = None,
-    replicas: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=1024,
-            metavar="R",
-            help="A stage may run on up to R devices, which take microbatches in turn (default: as many as are best).",
-        ),
-    ] = None,
-    pieces: Annotated[
-        int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: a device runs up to Q stages, one after another.")
-    ] = None,
-    comm: Annotated[
-        opt.Comm | None, typer.Option(help="How compute and transfers of a device add up (default: sum).", show_default=False)
-    ] = None,
-    passes: Annotated[
-        str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes ('dnnc passes') instead of the default ones.")
-    ] = "",
-    time_limit: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", min=0.0, help="Longest search, by the clock (default: its work is counted)."),
-    ] = None,
-    inputs: Annotated[
-        Path | None,
-        typer.Option(
-            "--inputs",
-            metavar="FILE.npz",
-            help="Arrays by input name: their shapes bind dimensions, and sizes that depend on values are measured in one run.",
-        ),
-    ] = None,
-    profile: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--profile",
-            metavar="FILE.json",
-            help="Seconds that 'dnnc profile' measured stand over those that are modelled. Repeatable.",
-        ),
-    ] = None,
-    search: Annotated[
-        Search,
-        typer.Option(
-            help="training: whose search plans: dnnc's own, with a bound of all plans, or TAG's tree search over op groups and "
-            "groups of equal devices.",
-        ),
-    ] = Search.CERTIFIED,
-    search_prior: Annotated[
-        Path | None,
-        typer.Option("--search-prior", metavar="FILE.npz", help="With --search tag: a prior of 'dnnc tag train'."),
-    ] = None,
-    iterations: Annotated[
-        int | None,
-        typer.Option(min=1, max=1 << 20, metavar="N", help="With --search tag: iterations of the search (default: 1000)."),
-    ] = None,
-    load_test: Annotated[
-        bool,
-        typer.Option("--load-test/--no-load-test", help="Open each program in onnxruntime before the build counts as done."),
-    ] = True,
+    split: how.SplitOption = None,
+    replicas: how.Replicas = None,
+    pieces: how.Pieces = None,
+    comm: how.CommOption = None,
+    passes: how.Passes = "",
+    time_limit: how.TimeLimit = None,
+    inputs: how.Inputs = None,
+    profile: how.Profile = None,
+    search: how.SearchOption = how.Search.CERTIFIED,
+    search_prior: how.SearchPrior = None,
+    iterations: how.Iterations = None,
+    load_test: how.LoadTest = True,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
@@ -204,7 +77,7 @@ def compile_(
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
     of a profile, which has seconds in place of operators)."""
-    from dnnc.driver import CompileOptions, compile_model
+    from dnnc.driver import CompileOptions
     from dnnc.training import TrainingOptions
     from ir.scratch import remove_dead_scratch
 
@@ -257,6 +130,13 @@ def compile_(
         prior=search_prior,
         iterations=iterations,
     )
+    _compile(options, tracing, json=json, timing=timing, statistics=statistics, quiet=quiet)
+
+
+def _compile(options: CompileOptions, tracing: Tracing, *, json: bool, timing: bool, statistics: bool, quiet: bool) -> None:
+    """Compiles, and shows what is asked for. Exits by ``INTERRUPTED`` where an interrupt ended the search."""
+    from dnnc.driver import compile_model
+
     sink = DiagnosticSink()
     try:
         with progress(not quiet and not tracing.to_stderr) as report:

@@ -3,185 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from dnnc.cli import options as opt
+from dnnc.cli import solve_options as how
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
 from ir.objectives import objective_of
 
 if TYPE_CHECKING:
-    from dnnc.solve import SolveResult
-
-
-class Format(StrEnum):
-    """What the file is."""
-
-    DEVICE_PLACEMENT = "device-placement"
-    PIPEDREAM = "pipedream"
-
-
-class Method(StrEnum):
-    """How to split: exactly, or as others would."""
-
-    EXACT = "exact"
-    ONE_DEVICE = "one-device"
-    GREEDY = "greedy"
-    TOPOLOGICAL = "topological"
-    PIPEDREAM_STYLE = "pipedream-style"
-    LOCAL_SEARCH = "local-search"
-    METIS = "metis"
-    EXPERT = "expert"
-
-
-class TrainingSchedule(StrEnum):
-    """The order of forward and backward passes: what training minimises, what a machine holds under PipeDream's objective."""
-
-    ONE_F_ONE_B = "1f1b"
-    STASH = "stash"
-    TWO_BUFFERS = "2bw"
-    FLUSH = "flush"
-    GPIPE = "gpipe"
-
-
-class Split(StrEnum):
-    """Which splits are allowed."""
-
-    CONTIGUOUS = "contiguous"
-    ANY = "any"
-
-
-FileArgument = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="Device-placement JSON, a PipeDream profile (graph.txt), or either as IR text (.ir).",
-        show_default=False,
-    ),
-]
-TopologyOption = Annotated[
-    str | None,
-    typer.Option(
-        "-t",
-        "--topology",
-        metavar="TOPOLOGY",
-        help="The devices of a TOML or JSON file, or of preset:NAME, instead of FILE's machines: of any number of types.",
-        autocompletion=opt.complete_topology,
-        show_default=False,
-    ),
-]
-BytesOption = Annotated[
-    bool,
-    typer.Option("--bytes", help="-t: transfers are FILE's bytes over the links of TOPOLOGY, whatever seconds it states."),
-]
-FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="What FILE is (default: told by its text).", show_default=False)
-]
-AcceleratorsOption = Annotated[
-    int | None, typer.Option("--accelerators", "-k", min=0, max=65536, metavar="K", help="Accelerators, instead of the file's.")
-]
-CpusOption = Annotated[int | None, typer.Option("--cpus", min=0, max=65536, metavar="L", help="CPUs, instead of the file's.")]
-MemoryOption = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of each accelerator: 16GiB, or a number of bytes.")
-]
-BandwidthOption = Annotated[
-    str | None,
-    typer.Option("--bandwidth", metavar="RATE", help="Link of each accelerator: 10GB/s; transfers are then bytes over it."),
-]
-CommOption = Annotated[opt.Comm, typer.Option(help="How compute and transfers of a device add up.")]
-ForwardOption = Annotated[bool, typer.Option("--forward", help="Leave backward nodes out: inference.")]
+    from dnnc.solve import SolveOptions, SolveResult
 
 
 def solve(
-    file: FileArgument,
+    file: how.FileArgument,
     objective: opt.SolveObjective = None,
-    split: Annotated[
-        Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth.")
-    ] = Split.CONTIGUOUS,
-    comm: CommOption = opt.Comm.SUM,
-    format: FormatOption = None,
-    topology: TopologyOption = None,
-    by_bytes: BytesOption = False,
-    accelerators: AcceleratorsOption = None,
-    cpus: CpusOption = None,
-    memory: MemoryOption = None,
-    bandwidth: BandwidthOption = None,
-    forward: ForwardOption = False,
-    straight: Annotated[bool, typer.Option("--straight", help="pipedream: one accelerator per stage, no replicas.")] = False,
-    schedule: Annotated[
-        TrainingSchedule | None,
-        typer.Option(
-            help="training: 1f1b (max FW + BW, default) or gpipe (max FW + max BW); pipedream: what memory holds "
-            "(default: stash).",
-            show_default=False,
-        ),
-    ] = None,
-    microbatches: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="M",
-            help="pipedream (flush, gpipe), training with replicas: microbatches between two flushes.",
-        ),
-    ] = None,
-    replicas: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=1024,
-            metavar="R",
-            help="throughput, training: a stage may run on up to R devices, which take samples in turn.",
-        ),
-    ] = 1,
-    hierarchy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GxS",
-            help="throughput, pipedream: G groups of S accelerators, joined at --bandwidth, with --inner-bandwidth inside.",
-        ),
-    ] = None,
-    inner_bandwidth: Annotated[
-        str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
-    ] = None,
-    pieces: Annotated[
-        int, typer.Option(min=1, max=64, metavar="Q", help="latency: an accelerator runs up to Q pieces, one after another.")
-    ] = 1,
-    method: Annotated[Method, typer.Option(help="exact, or a baseline to compare it with.")] = Method.EXACT,
-    compare: Annotated[bool, typer.Option("--compare", help="Every method beside the exact one.")] = False,
-    expert: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A split made by hand, for --method expert and --compare: the reference's result format, "
-            "a result of --json, or a profile with stage_id.",
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--out",
-            metavar="FILE",
-            help="Also write the reference's result format (maxLoad, fpgas, cpus), and in 'dnnc' what it is of.",
-        ),
-    ] = None,
+    split: how.SplitOption = how.Split.CONTIGUOUS,
+    comm: how.CommOption = opt.Comm.SUM,
+    format: how.FormatOption = None,
+    topology: how.TopologyOption = None,
+    by_bytes: how.BytesOption = False,
+    accelerators: how.AcceleratorsOption = None,
+    cpus: how.CpusOption = None,
+    memory: how.MemoryOption = None,
+    bandwidth: how.BandwidthOption = None,
+    forward: how.ForwardOption = False,
+    straight: how.Straight = False,
+    schedule: how.Schedule = None,
+    microbatches: how.Microbatches = None,
+    replicas: how.Replicas = 1,
+    hierarchy: how.Hierarchy = None,
+    inner_bandwidth: how.InnerBandwidth = None,
+    pieces: how.Pieces = 1,
+    method: how.MethodOption = how.Method.EXACT,
+    compare: how.Compare = False,
+    expert: how.Expert = None,
+    time_limit: how.TimeLimit = None,
+    out: how.Out = None,
     json: opt.JsonOption = False,
     timing: opt.TimingOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, optimally, and say how that is
     proven. Times are in milliseconds."""
-    from dnnc.cli.tracing import timing_text
-    from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
-    from dnnc.report.tables import print_table
-    from dnnc.solve import SolveOptions, solve_file
+    from dnnc.solve import SolveOptions
 
     options = SolveOptions(
         file=str(file),
@@ -208,6 +76,17 @@ def solve(
         compare=compare,
         expert=str(expert or ""),
     )
+    _solve(options, out, json=json, timing=timing, quiet=quiet)
+
+
+def _solve(options: SolveOptions, out: Path | None, *, json: bool, timing: bool, quiet: bool) -> None:
+    """Solves, and shows and writes what is asked for. Raises why there is no split; exits by ``INTERRUPTED`` where an interrupt
+    ended the search."""
+    from dnnc.cli.tracing import timing_text
+    from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
+    from dnnc.report.tables import print_table
+    from dnnc.solve import solve_file
+
     sink = DiagnosticSink()
     try:
         with progress(not quiet) as report:
@@ -224,7 +103,7 @@ def solve(
     if result.why is not None:
         raise result.why
     if out is not None:
-        write_whole(out, _placed(result, pieces, numbered=hierarchy is not None))
+        write_whole(out, _placed(result, options.pieces, numbered=options.hierarchy is not None))
     if not json and not quiet:
         print_table(solve_table(result))
         put("")
@@ -236,41 +115,25 @@ def solve(
 
 
 def verify_plan(
-    file: FileArgument,
-    result: Annotated[Path, typer.Argument(metavar="RESULT", help="What 'dnnc solve' printed with --json, or wrote with -o.")],
+    file: how.FileArgument,
+    result: how.Result,
     objective: opt.SolveObjective = None,
-    comm: Annotated[
-        opt.Comm | None,
-        typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
-    ] = None,
-    split: Annotated[
-        Split | None, typer.Option(help="What to check (default: as RESULT says, else contiguous).", show_default=False)
-    ] = None,
-    schedule: Annotated[
-        TrainingSchedule | None,
-        typer.Option(help="training, pipedream: the schedule (default: as RESULT says).", show_default=False),
-    ] = None,
-    straight: Annotated[bool, typer.Option("--straight", help="pipedream: no stage may have replicas.")] = False,
-    microbatches: Annotated[
-        int | None, typer.Option(min=1, metavar="M", help="pipedream, training: microbatches between two flushes.")
-    ] = None,
-    pieces: Annotated[
-        int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: rows of 'fpgas' that each accelerator has.")
-    ] = None,
-    hierarchy: Annotated[
-        str | None, typer.Option(metavar="GxS", help="G groups of S accelerators, in the order of RESULT.")
-    ] = None,
-    inner_bandwidth: Annotated[
-        str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
-    ] = None,
-    format: FormatOption = None,
-    topology: TopologyOption = None,
-    by_bytes: BytesOption = False,
-    accelerators: AcceleratorsOption = None,
-    cpus: CpusOption = None,
-    memory: MemoryOption = None,
-    bandwidth: BandwidthOption = None,
-    forward: ForwardOption = False,
+    comm: how.StatedComm = None,
+    split: how.StatedSplit = None,
+    schedule: how.StatedSchedule = None,
+    straight: how.StatedStraight = False,
+    microbatches: how.StatedMicrobatches = None,
+    pieces: how.StatedPieces = None,
+    hierarchy: how.StatedHierarchy = None,
+    inner_bandwidth: how.InnerBandwidth = None,
+    format: how.FormatOption = None,
+    topology: how.TopologyOption = None,
+    by_bytes: how.BytesOption = False,
+    accelerators: how.AcceleratorsOption = None,
+    cpus: how.CpusOption = None,
+    memory: how.MemoryOption = None,
+    bandwidth: how.BandwidthOption = None,
+    forward: how.ForwardOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:

@@ -76,8 +76,8 @@ from passes.model.timeline.workload import workload
 from passes.replay.assign import AssignPass
 
 if TYPE_CHECKING:
+    from passes.model.spmd.plan.parts import StagePart
     from passes.replay.meshes import ReplayPass
-    from passes.shard import StagePart
 
 SCHEMA = "dnnc.plan/2"
 MOST_MEMBERS = 1 << 16
@@ -99,7 +99,7 @@ def plan_to_json(module: Module) -> dict[str, Any]:
     sharding: dict[str, Any] = {}
     decisions: dict[int, dict[str, Any]] = {}
     if "shard.uneven" in attributes:
-        from passes.shard import stage_parts
+        from passes.model.spmd.plan.parts import stage_parts
 
         sharding["uneven"] = bool(attributes.get("shard.uneven"))
         if "shard.memory" in attributes:

@@ -20,8 +20,9 @@ from ir.types import Placement, Replicate
 from passes.model.stages.load import stage_seconds
 
 if TYPE_CHECKING:
+    from passes.model.spmd.plan.layers import Layer, OpRow
     from passes.model.spmd.price import Collective
-    from passes.shard import Alternative, Layer, OpRow
+from passes.shard import Alternative
 
 
 def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:

@@ -31,10 +31,10 @@ from passes.differentiate.tape import Gradients, differentiated, differentiated_
 from passes.differentiate.update import REPLICAS, Updates
 from passes.framework.base import FunctionBodies, Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
 from passes.model.graph import listing, reads
 from passes.model.learning import recomputes
 from passes.model.spmd.reshard_ops import bare_value, defined, without_reshards
+from passes.model.symbols import insert_symbols
 
 RECOMPUTED = ("", "none", "stage")
 

@@ -21,8 +21,8 @@ from ir.ops import Op
 from ir.types import TensorType
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
 from passes.localize.member import member_programs
+from passes.model.symbols import insert_symbols
 
 CONSTANT = "onnx.Constant"
 MEMBER = "comm.member"

@@ -32,11 +32,11 @@ from ir.ops import Op
 from ir.types import type_bytes
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.buckets import in_buckets
 from passes.lower.sharded import lower_sharded
 from passes.model.graph import Cut, cuts_of, is_sharded, reads, stage_members
+from passes.model.symbols import insert_symbols
 
 AGREE = 1e-6
 """Relative: how far two sums of the same seconds may lie apart."""

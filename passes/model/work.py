@@ -33,7 +33,6 @@ RATES = {
     "shift": 3e-6,
     "side": 0.4e-3,
     "step": 20e-9,
-    "sum": 3e-9,
     "tested": 60e-9,
     "transition": 20e-9,
     "variable": 40e-6,

@@ -24,7 +24,6 @@ from ir.objectives import Planned
 from ir.topology import Topology
 from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.exchange import Speed
 from passes.model.graph import listing, stage_members
@@ -33,6 +32,7 @@ from passes.model.liveness import states_bytes
 from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
+from passes.model.symbols import insert_symbols
 from passes.replay.stated import StatedPass
 
 

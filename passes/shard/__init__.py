@@ -1,10 +1,11 @@
 """Shard: a layout for every value over a mesh of devices, at least modelled time, exact on the folded graph.
 
-Meshes, layouts, what moves between layouts and what a plan costs are ``passes.model.spmd``. The rooms here, from the top down:
+Meshes, layouts, what moves between layouts, what a plan costs and how it stands in a module are ``passes.model.spmd``. The
+rooms here, from the top down:
 
-- ``shard_pass``: the pass; ``explain``: what a plan costs by layer and by op, and what others would.
+- ``shard_pass``: the pass; ``explain``: what other plans would cost.
 - ``stages``: cuts, devices and shardings chosen together; ``mesh``: a function as a whole, on the best of several meshes.
-- ``plan``: what choices say of ops, weights and results, and how that is written into the module.
+- ``decide``: what choices say of ops, weights and results.
 - ``solver``: the plan of one problem, with a bound; ``elimination``: the exact search over its tables.
 - ``problem``: nodes with choices and values with layouts, as numbers.
 
@@ -12,18 +13,9 @@ What is exact: without a memory limit, whatever is eliminated within the budget,
 open the integer programme closes, if there is time. ``ShardPlan.status`` says ``optimal`` only where value and bound meet.
 """
 
-from passes.shard.explain import (
-    Alternative,
-    Layer,
-    OpRow,
-    StagePart,
-    alternatives,
-    layers,
-    stage_parts,
-    typical_block,
-)
+from passes.shard.decide import decisions_of, truthful
+from passes.shard.explain import Alternative, alternatives
 from passes.shard.mesh.named import STRATEGIES, UnfitError, improved, named_plan
-from passes.shard.plan.decide import decisions_of, truthful
 from passes.shard.problem.build import ShardInput, build
 from passes.shard.problem.outline import is_kept
 from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
@@ -34,15 +26,12 @@ __all__ = [
     "STRATEGIES",
     "Alternative",
     "Graph",
-    "Layer",
     "NoPlanError",
     "NodeKind",
-    "OpRow",
     "ShardInput",
     "ShardPass",
     "ShardPlan",
     "ShardProblem",
-    "StagePart",
     "UnfitError",
     "ValueKind",
     "ValueNode",
@@ -51,10 +40,7 @@ __all__ = [
     "decisions_of",
     "improved",
     "is_kept",
-    "layers",
     "named_plan",
     "solve",
-    "stage_parts",
     "truthful",
-    "typical_block",
 ]

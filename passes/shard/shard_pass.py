@@ -38,6 +38,7 @@ from passes.model.op_time import op_seconds
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
+from passes.model.spmd.plan.written import AGREE, written
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.model.work import now
@@ -45,9 +46,9 @@ from passes.shard.mesh.candidates import Candidate, Candidates, candidates
 from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.mesh.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
-from passes.shard.plan.written import AGREE, written
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
 from passes.shard.stages.submeshes import Submeshes, submeshes
 
@@ -74,7 +75,7 @@ class ShardPass(Pass):
     """Split ops and values over a mesh of devices, at least modelled time.
 
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
-    the synchronisation of gradients. ``tied``: all copies of a repeated layer choose alike (for comparison). ``uneven``: shards
+    the synchronisation of gradients. ``uneven``: shards
     may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
     (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes per device at most,
     for weights, activations and buffers; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``,
@@ -90,7 +91,6 @@ class ShardPass(Pass):
     name: ClassVar[str] = "shard"
     mesh: str = ""
     training: bool = False
-    tied: bool = False
     uneven: bool = False
     shares: str = ""
     memory: int = 0
@@ -144,16 +144,33 @@ class ShardPass(Pass):
         net = context.analyses.get(network, topology)
         times = self.flushed
         single = times * single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
-        told = _plan(given, found, among, self)
-        told = replace(told, value=times * told.value, bound=times * told.bound, single=single, microbatches=times)
-        return written(module, [stage], of_both(told, context.incumbent), memory=self.memory)
+        certificate = _certificate(found, among, self)
+        told = self.proven(times * plan.value, times * found.bound, single, certificate, context)
+        return written(module, [stage], told, memory=self.memory)
+
+    def proven(self, value: float, bound: float, single: float, certificate: Mapping[str, str], context: PassContext) -> Plan:
+        """What is proven of a plan, its bound one of the kind of plan of the incumbent as well."""
+        if context.incumbent is not None:
+            bound = min(bound, context.incumbent.bound)
+        return Plan(
+            name="@plan",
+            objective=(TRAINING if self.training else THROUGHPUT).name,
+            comm="sum",
+            value=value,
+            port_value=value,
+            bound=bound,
+            status=_status(value, bound),
+            single=single,
+            stages=(),
+            certificate=tuple(sorted(certificate.items())),
+            microbatches=self.flushed,
+        )
 
     def asked(self, context: PassContext) -> Asked:
         """What the search on one mesh is asked for."""
         return Asked(
             self.training,
             self.uneven,
-            self.tied,
             self.strategy,
             self.shares,
             self.memory,
@@ -190,7 +207,7 @@ class ShardPass(Pass):
             training=self.training,
             microbatches=self.flushed,
             uneven=self.uneven,
-            every=bool(self.strategy) or self.tied,
+            every=bool(self.strategy),
         )
 
     def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
@@ -198,17 +215,15 @@ class ShardPass(Pass):
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
-        if self.tied or self.shares not in ("", EQUAL):
-            option, hint = ("tied", ", or strategy to tied") if self.tied else ("shares", "")
-            message = f"{option} is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
-            raise UsageError(message, where=self.name, hint=f"set stages to 1{hint}")
+        if self.shares not in ("", EQUAL):
+            message = f"shares is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
+            raise UsageError(message, where=self.name, hint="set stages to 1")
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
             needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
         net = context.analyses.get(network, topology)
-        times = self.flushed if self.training else 0
         ends = now() + self.time_limit
         bound, over, fault = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
@@ -217,8 +232,9 @@ class ShardPass(Pass):
             if plan is None:
                 break
             single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=self.flushed)
-            told = _staged_plan(replace(plan, bound=bound), self.mesh, single * (times or 1), times, self.strategy)
-            result = written(module, plan.stages, of_both(told, context.incumbent), memory=self.memory)
+            certificate = _certificate_in_stages(plan, self)
+            told = self.proven(plan.value, bound, single * self.flushed, certificate, context)
+            result = written(module, plan.stages, told, memory=self.memory)
             more, index, text = overfull(result, topology, self.memory)
             if more <= 0:
                 return result
@@ -264,7 +280,7 @@ class ShardPass(Pass):
         meshes = submeshes(topology, net, sizes, whole=self.whole, stages=self.stages)
 
         def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
-            return StageSearch(
+            bounding = Bounding(
                 module,
                 topology,
                 net,
@@ -278,10 +294,9 @@ class ShardPass(Pass):
                 family=self.family,
                 strategy=strategy,
                 overlap=overlap,
-                gap=self.gap,
-                incumbent=worth_finding(context),
                 progress=context.progress,
             )
+            return StageSearch(bounding, gap=self.gap, incumbent=worth_finding(context))
 
         began, overlapped = time.perf_counter(), math.inf
         try:
@@ -371,78 +386,44 @@ def worth_finding(context: PassContext) -> float:
     return context.incumbent.value * (1 - TIGHT) if context.incumbent is not None else math.inf
 
 
-def of_both(plan: Plan, incumbent: Plan | None) -> Plan:
-    """The plan with a bound that holds for the kind of plan of the incumbent as well."""
-    if incumbent is None:
-        return plan
-    return replace(plan, bound=min(plan.bound, incumbent.bound))
-
-
-def _staged_plan(plan: StagesPlan, mesh: str, single: float, microbatches: int, strategy: str) -> Plan:
-    """What is proven of a plan in stages; ``microbatches`` of a training step, else 0."""
-    where = f"on meshes {mesh}" if mesh else f"on blocks of {plan.forms} forms of mesh"
-    certificate = [
-        ("bound", "dynamic programme over runs of units whose borders lie as suits each best"),
-        ("cuts", f"at the borders of {plan.units} units, {where}"),
-    ]
-    if strategy:
-        certificate.append(("strategy", strategy))
-    if microbatches:
-        certificate.append(("step", f"({microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"))
+def _certificate_in_stages(plan: StagesPlan, asked: ShardPass) -> dict[str, str]:
+    """What is proven of a plan in stages."""
+    where = f"on meshes {asked.mesh}" if asked.mesh else f"on blocks of {plan.forms} forms of mesh"
+    certificate = {
+        "bound": "dynamic programme over runs of units whose borders lie as suits each best",
+        "cuts": f"at the borders of {plan.units} units, {where}",
+    }
+    if asked.strategy:
+        certificate["strategy"] = asked.strategy
+    if asked.training:
+        certificate["step"] = f"({asked.flushed} microbatches + {len(plan.stages)} stages - 1) * slowest stage"
     if plan.interrupted:
-        certificate = sorted([*certificate, ("search", INTERRUPTED)])
-    return Plan(
-        name="@plan",
-        objective=(TRAINING if microbatches else THROUGHPUT).name,
-        comm="sum",
-        value=plan.value,
-        port_value=plan.value,
-        bound=plan.bound,
-        status=_status(plan.value, plan.bound),
-        single=single,
-        stages=(),
-        certificate=tuple(sorted(certificate)),
-        microbatches=microbatches or 1,
-    )
+        certificate["search"] = INTERRUPTED
+    return certificate
 
 
-def _plan(given: ShardInput, found: OnOneMesh, among: Candidates, asked: ShardPass) -> Plan:
-    """What is proven of one run of the function on one mesh."""
-    plan, bound, searched, tried = found.plan, found.bound, found.searched, among.searched
-    strategy, tied = asked.strategy, asked.tied
-    certificate = {"bound": REASONS[plan.reason], "mesh": str(given.mesh)}
+def _certificate(found: OnOneMesh, among: Candidates, asked: ShardPass) -> dict[str, str]:
+    """What is proven of a plan on one mesh."""
+    plan, mesh, tried = found.plan, found.fitter.given.mesh, among.searched[: found.searched]
+    certificate = {"bound": REASONS[plan.reason], "mesh": str(mesh)}
     if plan.interrupted:
-        left = len(tried) - searched
-        certificate["search"] = INTERRUPTED + (f", {left} of {len(tried)} meshes not searched and not bounded" if left else "")
-    tried = tried[:searched]
-    if strategy:
-        certificate["strategy"] = strategy
-    if tied and not strategy:
-        certificate["plans"] = "those in which all copies of a layer are alike"
-    certificate |= _idle(found.sets, given.mesh, tried)
+        left, every = len(among.searched) - found.searched, len(among.searched)
+        certificate["search"] = INTERRUPTED + (f", {left} of {every} meshes not searched and not bounded" if left else "")
+    if asked.strategy:
+        certificate["strategy"] = asked.strategy
+    certificate |= _idle(found.sets, mesh, tried)
     parts = len({one.devices for one in tried})
     shapes_tried = len({one.sizes for one in tried if len(one.devices) == max(len(other.devices) for other in tried)})
     if shapes_tried > 1:
         certificate["mesh"] += f", the cheapest of {shapes_tried} shapes"
     if parts > 1:
         certificate["mesh"] += f"; searched in one row: {parts - 1} other set{'s' if parts > 2 else ''} of devices"
-    same_shape = [one.shares for one in tried if one.sizes == given.mesh.sizes]
+    same_shape = [one.shares for one in tried if one.sizes == mesh.sizes]
     if any(same_shape):
-        certificate["shares"] = shares_text(given.mesh.shares)
-        if len(same_shape) > 1 and strategy != DATA:  # which has equal shares unless others are given
+        certificate["shares"] = shares_text(mesh.shares)
+        if len(same_shape) > 1 and asked.strategy != DATA:  # which has equal shares unless others are given
             certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
-    return Plan(
-        name="@plan",
-        objective=(TRAINING if asked.training else THROUGHPUT).name,
-        comm="sum",
-        value=plan.value,
-        port_value=plan.value,
-        bound=min(bound, plan.value),
-        status=_status(plan.value, bound),
-        single=math.inf,
-        stages=(),
-        certificate=tuple(sorted(certificate.items())),
-    )
+    return certificate
 
 
 def _status(value: float, bound: float) -> str:

@@ -19,11 +19,12 @@ from dnnc.frontends.topology import load_topology
 from ir.diagnostics import DiagnosticSink, DnncError
 from ir.module import Module, Plan
 from ir.topology import Topology
-from passes.framework.symbols import insert_symbols
 from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.mesh import shapes
+from passes.model.symbols import insert_symbols
 from passes.shard import ShardPass
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import submeshes
 from tests.bench.machine import header
@@ -54,7 +55,7 @@ def alone(module: Module, sizes: tuple[int, ...], stages: int, training: bool) -
     topology = module.first(Topology)
     assert topology is not None
     net = network(topology)
-    search = StageSearch(
+    bounding = Bounding(
         module,
         topology,
         net,
@@ -62,9 +63,8 @@ def alone(module: Module, sizes: tuple[int, ...], stages: int, training: bool) -
         submeshes(topology, net, sizes),
         training=training,
         microbatches=MICROBATCHES if training else 1,
-        gap=1e-2,
     )
-    plan = search.search(stages, SHORT)
+    plan = StageSearch(bounding, gap=1e-2).search(stages, SHORT)
     return plan.value if plan is not None else math.inf
 
 

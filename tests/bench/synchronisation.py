@@ -23,9 +23,9 @@ from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.model.learning import trained
 from passes.model.spmd.mesh import DeviceMesh
+from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import Bill, price
 from passes.model.spmd.undecided import undecided
-from passes.shard import stage_parts
 
 MODEL, TOPOLOGY = "vgg19,batch=96", "preset:tag-testbed"
 METHODS = tuple(method for method in SYNCS if method != "reduce_scatter")

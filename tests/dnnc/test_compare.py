@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.cli import solve_command
+from dnnc.cli import solve_options
 from dnnc.methods import NAMES
 from dnnc.report.solve import compare_note, compare_table
 from dnnc.report.tables import table_text
@@ -55,7 +55,7 @@ def check(folder: Path, result: SolveResult, **limits: Any) -> list[str]:
 
 def test_the_names_are_told_alike_everywhere() -> None:
     assert ("exact", *BASELINES, "expert") == NAMES
-    assert tuple(solve_command.Method) == NAMES
+    assert tuple(solve_options.Method) == NAMES
 
 
 @given(seed=st.integers(0, 10**6), comm=st.sampled_from(("sum", "overlap", "duplex")))

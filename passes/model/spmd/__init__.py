@@ -8,6 +8,7 @@
 - ``footprint``: what a stage needs of a device, activations and buffers too;
 - ``cross_mesh``: what passes between stages that are meshes, and what it costs;
 - ``notation``, ``decided``: placements as texts; what a module says of its decisions, read and checked;
+- ``plan``: a sharded plan written into its module, and read again stage by stage and layer by layer;
 - ``program``: what one device runs, read from its ``program`` symbol;
 - ``count``: what the collectives of a lowered stage cost, counted from its ops.
 """

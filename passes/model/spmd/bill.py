@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ir.facets import Sync
+from ir.ops import Op
 from passes.model.spmd.reshard import Lies
 
 UNSUMMED = 1e-12
@@ -81,6 +82,11 @@ class Bill:
     repeated: dict[str, float] = field(default_factory=dict)
     uneven: bool = False
     """Whether values may lie in unequal parts on their way from one layout to another."""
+
+    def wanted(self, op: Op, whole: Lies) -> tuple[Lies, ...]:
+        """The layout in which an op reads each operand: ``whole`` what has none, and all where it has regions."""
+        rows = iter(() if op.regions else self.reads[op.id])
+        return tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])
 
     @property
     def communication(self) -> float:

@@ -15,31 +15,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
-from ir.facets import SYNCS, Cost, Time, sync_of
+from ir.facets import SYNCS, sync_of
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
 from ir.ops import Op
-from ir.shares import cut
 from ir.types import Partial, Replicate, Shard, TensorType, Type
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
 from passes.model.op_time import (
-    fused_seconds,
     is_head,
     may_fuse,
-    op_seconds,
-    passes_seconds,
-    stated_part,
-    weight_gradient_seconds,
 )
 from passes.model.spmd.bill import Bill, Collective, Decisions
 from passes.model.spmd.factors import Multiplied, factored, factors
-from passes.model.spmd.mesh import DeviceMesh, Member
+from passes.model.spmd.member_work import MemberWork, whole_along
+from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.reshard import Lies, Ways
 from passes.model.work import did
 
@@ -64,10 +58,6 @@ def price(
     return bill
 
 
-Row = tuple[Type, Lies, str]
-"""A value by name, as an op reads or makes it."""
-
-
 class _Walk:
     def __init__(
         self,
@@ -89,6 +79,7 @@ class _Walk:
         self.microbatches = microbatches
         self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
+        self.members = MemberWork(mesh, self.types, training, self.again)
         self.lies: dict[str, Lies] = {}
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
@@ -171,7 +162,7 @@ class _Walk:
         learns = name in self.state
         if type_.elements <= (1 if self.training and type_.dtype.is_float else 64):
             size = type_.nbytes + (type_.nbytes + self.state[name] if learns else 0)
-            self.bill.constants += size * self.fullest(type_, (Replicate(),) * len(self.mesh.axes))
+            self.bill.constants += size * self.members.fullest(type_, (Replicate(),) * len(self.mesh.axes))
             return
         self.lies[name] = decisions.kept[name]
         size = type_.nbytes
@@ -180,10 +171,10 @@ class _Walk:
             self.bill.learned.add(name)
             kept = self.state[name]
             moved = updated_bytes(size, kept)
-            parts = ((self.part(type_, self.lies[name], m), m.type) for m in self.mesh.members)
+            parts = ((self.members.part(type_, self.lies[name], m), m.type) for m in self.mesh.members)
             self.updated.append(max((update_seconds(moved * held, on) for held, on in parts), default=0.0) / self.microbatches)
             size = (size if self.microbatches == 1 else 0) + kept
-        self.held.append(size * self.fullest(type_, self.lies[name]))
+        self.held.append(size * self.members.fullest(type_, self.lies[name]))
 
     def backs(self, rule: LayoutRule, size: int) -> dict[str, Backward]:
         """The strategies of a rule by name; equal ops share their rule."""
@@ -211,7 +202,7 @@ class _Walk:
         for i, name in enumerate(op.operands):
             gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
             if len(gradient) == len(backs):
-                gradient = self.whole(gradient, self.factored[name].axes if name in self.factored else ())
+                gradient = whole_along(gradient, self.factored[name].axes if name in self.factored else ())
             self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
             self.wait(name, operands[i], gradient)
         for i, value in enumerate(op.results):
@@ -229,7 +220,7 @@ class _Walk:
         sums = [kept for placement, kept in pairs if isinstance(placement, Partial)]
         whole = sync_of(self.resources[name].facets).method != SYNCS[1]  # not in parts (reduce_scatter)
         together = bool(sums) and whole and all(isinstance(kept, Replicate) for kept in sums)
-        size = (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name]
+        size = (type_.nbytes or 0) * self.members.fullest(type_, lies) / self.wanted[name]
         (self.together if together else self.alone).append(size)
 
     def terms(self, rule: LayoutRule | None, names: tuple[str, ...], operand: int) -> list[int]:
@@ -249,13 +240,15 @@ class _Walk:
         result, axes = op.results[0], product.axes
         sizes = []
         for other in others:
-            wanted = self.whole(operands[other], axes)
+            wanted = whole_along(operands[other], axes)
             self.factors.setdefault(op.operands[other], {})[wanted] = None
             sizes.append((self.types[op.operands[other]], wanted))
-        wanted = self.whole(self.dual(results[0]), axes)
+        wanted = whole_along(self.dual(results[0]), axes)
         self.factor_gradients.setdefault(self.passed(result.name), {})[wanted] = None
         sizes.append((result.type, wanted))
-        whole = (t.nbytes * self.fullest(t, lies) for t, lies in sizes if isinstance(t, TensorType) and t.nbytes is not None)
+        whole = (
+            t.nbytes * self.members.fullest(t, lies) for t, lies in sizes if isinstance(t, TensorType) and t.nbytes is not None
+        )
         self.gathered.append(math.fsum(whole))
         rows = [("value", op.operands[other]) for other in others]
         self.bill.products.append((product.weight, op.id, (*rows, ("gradient", self.passed(result.name))), name))
@@ -267,11 +260,6 @@ class _Walk:
             name = self.passing[name]
         return name
 
-    @staticmethod
-    def whole(lies: Lies, axes: Collection[int]) -> Lies:
-        """A layout, but whole along some axes."""
-        return tuple(Replicate() if axis in axes else placement for axis, placement in enumerate(lies)) if axes else lies
-
     def compute(
         self,
         op: Op,
@@ -282,9 +270,9 @@ class _Walk:
     ) -> None:
         """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the
         axes along which the gradient of its weight is multiplied whole."""
-        seconds, back = self.seconds(op, operands, results, divided, self.follows(op, operands))
+        seconds, back = self.members.seconds(op, operands, results, divided, self.follows(op, operands))
         if along:
-            more = self.repeated(op, operands, results, divided, along)
+            more = self.members.repeated(op, operands, results, divided, along)
             seconds, back = seconds + more, back + more
             self.bill.repeated[op.id] = more
         self.worked.append(seconds)
@@ -294,9 +282,9 @@ class _Walk:
             type_ = self.types.get(name)
             if name[:1] == "@" and name in self.trained and isinstance(type_, TensorType):
                 copies = 1 if self.microbatches == 1 else 2  # the gradient waits for those of other microbatches
-                self.held.append(copies * (type_.nbytes or 0) * self.fullest(type_, lies) / self.wanted[name])
+                self.held.append(copies * (type_.nbytes or 0) * self.members.fullest(type_, lies) / self.wanted[name])
         if any(name in self.trained for name in op.operands):
-            saved = (self.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
+            saved = (self.members.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
             self.left.append(max(saved, default=0.0))
 
     def follows(self, op: Op, operands: list[Lies]) -> int:
@@ -314,142 +302,6 @@ class _Walk:
         if joined >= 0 or is_head(op):
             self.chains.add(op.results[0].name)
         return joined
-
-    def seconds(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
-    ) -> tuple[float, float]:
-        """Of an op, and of them its gradients', on the members that take longest."""
-        cost = op.facet(Cost)
-        if cost is None:
-            return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
-        gradients = cost.input_grad + cost.weight_grad
-        longest = back = 0.0
-        for member in self.mesh.members:
-            share = self.share(divided, member)
-            here = self.part_of(op, cost, operands, results, share, member)
-            stated = stated_part(op, member.type, here, training=self.training)
-            if stated is not None:
-                again = stated[0] if self.again and stated[1] else 0.0
-                longest, back = max(longest, stated[0] + stated[1] + again), max(back, stated[1])
-                continue
-            alone = self.local(op, results, member).with_facets(here)
-            if joined >= 0:
-                row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
-                fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))
-                longest = max(longest, min(op_seconds(alone, member.type), fused))
-                continue
-            works = [op_seconds(alone, member.type)]
-            if self.training:
-                works = list(passes_seconds(alone, member.type, round(gradients * share)))
-                back = max(back, works[1])
-                works += works[:1] if self.again and gradients else []
-            longest = max(longest, math.fsum(works))
-        return longest, back
-
-    def repeated(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], along: frozenset[int]
-    ) -> float:
-        """Seconds that the gradient of a weight takes longer where it is multiplied whole along some axes."""
-        cost = op.facet(Cost)
-        if cost is None or op.facet(Time) is not None:
-            return 0.0
-        left = [(units, [axis for axis in axes if axis not in along]) for units, axes in divided]
-        wide = [self.whole(lies, along) for lies in operands], [self.whole(lies, along) for lies in results]
-        most = 0.0
-        for member in self.mesh.members:
-            seconds = []
-            for (reads_, makes), cuts in (((operands, results), divided), (wide, left)):
-                share = self.share(cuts, member)
-                alone = self.local(op, makes, member).with_facets(self.part_of(op, cost, reads_, makes, share, member))
-                seconds.append(weight_gradient_seconds(alone, member.type, round(cost.weight_grad * share)))
-            most = max(most, seconds[1] - seconds[0])
-        return most
-
-    def part_of(self, op: Op, cost: Cost, operands: list[Lies], results: list[Lies], share: float, member: Member) -> Cost:
-        """The facts of what a member does of an op."""
-        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
-        held = [row for row in given if row[2].startswith("@")]
-        written = self.ratio(made, member)
-        return replace(
-            cost,
-            flops=round(cost.flops * share),
-            read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
-            write=round(cost.write * written),
-            weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
-        )
-
-    def local(self, op: Op, results: list[Lies], member: Member) -> Op:
-        """The op with its results as long as they are on a member."""
-        made = []
-        for value, lies in zip(op.results, results, strict=True):
-            type_ = value.type
-            if isinstance(type_, TensorType) and type_.shape is not None:
-                shape = list(type_.shape)
-                for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
-                    length = shape[placement.dim] if isinstance(placement, Shard) else None
-                    if isinstance(placement, Shard) and isinstance(length, int):
-                        shape[placement.dim] = cut(length, axis.shares, at)[1]
-                type_ = replace(type_, shape=tuple(shape))
-            made.append(replace(value, type=type_))
-        return replace(op, results=tuple(made))
-
-    def saved(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], member: Member
-    ) -> float:
-        """Bytes of one microbatch that a member keeps for the backward pass of an op."""
-        saved = op.facet(Cost, Cost()).saved
-        given = {(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name[:1] == "%"}
-        rows = sorted((row for row in given if isinstance(row[0], TensorType) and row[0].dtype.is_float), key=str)
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True)]
-        inputs = self.total(rows)
-        if 0 < inputs <= saved:
-            beyond = max([self.share(divided, member), *(self.ratio([row], member) for row in made)])
-            return inputs * self.ratio(rows, member) + (saved - inputs) * beyond
-        return saved * (self.ratio(made[:1], member) if made and self.total(made[:1]) == saved else 1.0)
-
-    def share(self, divided: list[tuple[int, list[int]]], member: Member) -> float:
-        """Of the flops."""
-        found = 1.0
-        for units, axes in divided:
-            mine = units
-            for axis in axes:
-                mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
-            found *= mine / units
-        return found
-
-    def taken(self, cost: Cost, size: int, rows: list[Row], first: tuple[str, ...], member: Member, written: float) -> float:
-        """Bytes that a member reads of ``size``: of operands as a whole, or of the first what the results take."""
-        if cost.kind == "gather" or not 0 < self.total(rows) <= size:
-            others = [row for row in rows if row[2] not in first]
-            known = self.total(others)
-            return (size - known) * written + known * self.ratio(others, member) if size >= known else size * written
-        return size * self.ratio(rows, member)
-
-    @staticmethod
-    def total(rows: list[Row]) -> int:
-        sizes = {name: type_.nbytes or 0 for type_, _, name in rows if isinstance(type_, TensorType)}
-        return sum(sizes.values())
-
-    def ratio(self, rows: list[Row], member: Member) -> float:
-        whole, here = self.total(rows), 0.0
-        for i, (type_, lies, name) in enumerate(rows):
-            if isinstance(type_, TensorType) and (name, lies) not in [(other, its) for _, its, other in rows[:i]]:
-                here += (type_.nbytes or 0) * self.part(type_, lies, member)
-        return here / whole if whole else 1.0
-
-    def fullest(self, type_: TensorType, lies: Lies) -> float:
-        """What the member holds of a tensor that it fills most, as a part of what its device has."""
-        return max((self.part(type_, lies, member) / member.room for member in self.mesh.members), default=1.0)
-
-    def part(self, type_: TensorType, lies: Lies, member: Member) -> float:
-        """What a member holds of a tensor."""
-        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
-        local = list(shape)
-        for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
-            if isinstance(placement, Shard):
-                local[placement.dim] = cut(local[placement.dim], axis.shares, at)[1]
-        return math.prod(local) / math.prod(shape) if math.prod(shape) else 1.0
 
     def ask(self, name: str, lies: Lies, gradient: Lies | None) -> None:
         if name in self.lies:

@@ -27,7 +27,6 @@ from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Object
 from ir.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.symbols import insert_symbols
 from passes.model.digest import problem_digest
 from passes.model.learning import step_text
 from passes.model.liveness import own_bytes, states_bytes
@@ -41,6 +40,7 @@ from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
+from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import at_least_a_plan, explain, inseparable

@@ -1,9 +1,9 @@
-"""One search over the folded graph at a price of memory: outside of runs plain elimination, a run of equal copies a power.
+"""One search over the folded graph at a price of memory: what copies have inside is eliminated once for all of them.
 
-Outside of runs, factors are eliminated as they are. A run of equal copies is one step, raised to a power: it eliminates one
-copy but for what crosses to its neighbours and what all copies share, so the state of a power is what crosses. The way back
-gives each copy its own choices; they are not tied. The cost of a search grows with the logarithm of the number of copies, that
-of writing the choices down with their number.
+Consecutive copies that meet their neighbours alike form a run (``structure``). Of a run one copy is eliminated but for the
+variables that cross to its neighbours and those that all copies share: a table over these, of which a stretch of copies is made
+(``stretches``), one factor beside those outside of runs. The way back gives each copy its own choices; they are not tied. The
+cost of a search grows with the logarithm of the number of copies, that of writing the choices down with their number.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, eliminate, join
-from passes.shard.elimination.marginals import Marginals, outside_step
+from passes.shard.elimination.elimination import BUDGET, Eliminated, Factor, Scope, eliminate, join
+from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.model import Charges, Model, Owned
-from passes.shard.elimination.powers import Power, power
+from passes.shard.elimination.stretches import Stretch, crossings, outsides, stretched
 from passes.shard.elimination.structure import Run, structure_of
 from passes.shard.problem.problem import Floats, ShardProblem
 
 MOST_STATES = 1 << 22
-"""Entries of a step's table."""
-MOST_WORK = 1 << 31
-"""Sums in the powers of a run."""
+"""Entries of the table of a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +35,22 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A run as a step: variables before and behind it (of the first copy's neighbours), and those that all copies share."""
+    """A run. ``inner``: its first copy, eliminated but for ``scope``: what all copies share, what crosses from the copy before,
+    and to the next. ``stretch``: all copies, of which ``whole`` is the table over the variables at the ends of the run."""
 
     run: Run
-    before: tuple[int, ...]
-    behind: tuple[int, ...]
-    shared: tuple[int, ...]
+    scope: Scope
     inner: Eliminated
-    powers: Power
-    last: tuple[int, ...]
-    """The variables of the last copy that ``behind`` stands for."""
+    stretch: Stretch
+    whole: Factor
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One search: each of ``steps`` stands in ``outer`` as a factor of ``whole``."""
+    """One search: ``outer`` eliminates the factors outside of runs and one for each of ``steps``."""
 
     model: Model
     steps: tuple[Step, ...]
-    whole: tuple[Factor, ...]
     outer: Eliminated
 
 
@@ -94,16 +89,13 @@ class FoldedSearch:
         return nodes, values
 
     def too_wide(self) -> list[Run]:
-        """Runs whose powers would take too much."""
+        """Runs whose stretches would need too large tables, or that are not separable."""
         model = Model(self.problem, self.charges)
         wide = []
         for run in self.structure.runs:
-            owned = self.step_factors(model, run)
-            before, _, shared = self.borders(model, run, owned)
-            state = math.prod(model.sizes[v] for v in before)
-            common = math.prod(model.sizes[v] for v in shared)
-            rounds = 2 * run.count.bit_length()
-            if common * state * state > MOST_STATES or common * state**3 * rounds > MOST_WORK or not self.separable(run, model):
+            shared, before, _ = self.borders(model, run, self.step_factors(model, run))
+            common, state = (math.prod(model.sizes[v] for v in border) for border in (shared, before))
+            if common * state**2 > MOST_STATES or common * state**3 > BUDGET or not self.separable(run, model):
                 wide.append(run)
         return wide
 
@@ -145,25 +137,26 @@ class FoldedSearch:
                     found.update((v, None) for v in owned.factor.scope if places[model.owner[v]][:2] == (chain, copy))
         return tuple(found)
 
-    def borders(
-        self, model: Model, run: Run, factors: Sequence[Owned]
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        before, behind = self.cut(model, run.chain, run.first - 1), self.cut(model, run.chain, run.first)
+    def borders(self, model: Model, run: Run, factors: Sequence[Owned]) -> tuple[Scope, Scope, Scope]:
+        """Variables shared by all copies, those of the copy before the first, and those of the first that the next reads."""
         places = self.structure.places
         cells = {(run.chain, run.first - 1), (run.chain, run.first)}
         scopes = {v for owned in factors for v in owned.factor.scope}
         shared = sorted(v for v in scopes if places.get(model.owner[v], (-1, -1))[:2] not in cells)
-        return before, behind, tuple(shared)
+        return tuple(shared), self.cut(model, run.chain, run.first - 1), self.cut(model, run.chain, run.first)
 
     def step(self, model: Model, run: Run) -> Step:
+        """The first copy is eliminated, and stretched over the run."""
         factors = self.step_factors(model, run)
-        before, behind, shared = self.borders(model, run, factors)
-        kept = (*shared, *before, *behind)
-        inner = eliminate([owned.factor for owned in factors], model.sizes, kept, self.budget, self.until)
-        table = np.ascontiguousarray(join(inner.left, kept, model.sizes))
-        state = [math.prod(model.sizes[v] for v in border) for border in (shared, before, behind)]
-        powers = power(table.reshape(state), run.count)
-        return Step(run, before, behind, shared, inner, powers, self.cut(model, run.chain, run.last))
+        shared, before, behind = self.borders(model, run, factors)
+        scope, last = (*shared, *before, *behind), self.cut(model, run.chain, run.last)
+        inner = eliminate([owned.factor for owned in factors], model.sizes, scope, self.budget, self.until)
+        table = np.ascontiguousarray(join(inner.left, scope, model.sizes))
+        stretch = stretched(
+            table.reshape([math.prod(model.sizes[v] for v in some) for some in (shared, before, behind)]), run.count
+        )
+        ends = (*shared, *before, *last)
+        return Step(run, scope, inner, stretch, Factor(ends, stretch.table.reshape([model.sizes[v] for v in ends])))
 
     # -- all -----------------------------------------------------------------------------------------------------------
 
@@ -174,10 +167,8 @@ class FoldedSearch:
             factors += [owned for owned in model.value_factors(number, self.free) if self.is_plain(owned)]
         return factors
 
-    def run(self, price: float, *, memory_only: bool = False) -> Found:
-        """The least of seconds plus ``price`` times bytes; ``memory_only``: of bytes alone."""
-        if memory_only:
-            return least_memory(self.problem)
+    def run(self, price: float) -> Found:
+        """The least of seconds plus ``price`` times bytes."""
         solved = self.solved(price)
         model, outer = solved.model, solved.outer
         total = sum(float(factor.table) for factor in outer.left)
@@ -195,13 +186,9 @@ class FoldedSearch:
         model = Model(self.problem, self.charges, price)
         steps = [self.step(model, run) for run in self.structure.runs]
         factors = [owned.factor for owned in self.plain_factors(model)]
-        whole = []
-        for step in steps:
-            scope = (*step.shared, *step.before, *step.last)
-            whole.append(Factor(scope, step.powers.table.reshape([model.sizes[v] for v in scope])))
-        outer = eliminate([*factors, *whole], model.sizes, (), self.budget, self.until)
+        outer = eliminate([*factors, *(step.whole for step in steps)], model.sizes, (), self.budget, self.until)
         self.whole = outer.exact and all(step.inner.exact for step in steps)
-        return Solved(model, tuple(steps), tuple(whole), outer)
+        return Solved(model, tuple(steps), outer)
 
     def least(self, price: float) -> list[Floats]:
         """For each kind of nodes and each choice, what any plan costs at least in which one of them takes it."""
@@ -215,13 +202,12 @@ class FoldedSearch:
                 np.minimum(found[kind], marginals.of[model.choice(node)], out=found[kind])
 
         outer = Marginals(model.sizes)
-        outer.through(solved.outer, (), np.zeros(()), solved.whole)
+        outer.through(solved.outer, (), np.zeros(()), [step.whole for step in solved.steps])
         told(self.plain_nodes, outer)
-        for step, whole in zip(solved.steps, solved.whole, strict=True):
-            kept = (*step.shared, *step.before, *step.behind)
-            around = outside_step(step.powers, outer.outside[id(whole)].reshape(step.powers.table.shape))
+        for step in solved.steps:
+            around = outsides(step.stretch, outer.outside[id(step.whole)].reshape(step.stretch.table.shape))
             inner = Marginals(model.sizes)
-            inner.through(step.inner, kept, around.reshape([model.sizes[v] for v in kept]))
+            inner.through(step.inner, step.scope, around[1][1].reshape([model.sizes[v] for v in step.scope]))
             told(self.problem.cells[step.run.chain][step.run.first], inner)
         return found
 
@@ -235,34 +221,22 @@ class FoldedSearch:
 
     def write(self, model: Model, step: Step, values: dict[int, int], choices: np.ndarray) -> None:
         """Writes down the choices of a run's copies, given the values at its ends."""
-
-        def number(variables: Sequence[int]) -> int:
-            result = 0
-            for variable in variables:
-                result = result * model.sizes[variable] + values[variable]
-            return result
-
-        def apart(state: int, variables: Sequence[int]) -> dict[int, int]:
-            found = {}
-            for variable in reversed(variables):
-                state, found[variable] = divmod(state, model.sizes[variable])
-            return found
-
-        common = {variable: values[variable] for variable in step.shared}
-        state = number(step.before)
+        shape, single = step.stretch.table.shape, [model.sizes[v] for v in step.scope]
+        shared, before, behind = renumbered([values[v] for v in step.whole.scope], step.whole.table.shape, shape)
         nodes = self.problem.cells[step.run.chain][step.run.first]
-        known: dict[tuple[int, int], int] = {}
-        patterns: list[list[int]] = []
-        rows = []
-        for following in step.powers.states(number(step.shared), state, number(step.last)):
-            if (state, following) not in known:
-                inner = {**common, **apart(state, step.before), **apart(following, step.behind)}
+        known: dict[tuple[int, int], list[int]] = {}
+        for cell, ends in zip(self.cells[step.run], crossings(step.stretch, shared, before, behind), strict=True):
+            if ends not in known:
+                inner = dict(zip(step.scope, renumbered((shared, *ends), shape, single), strict=True))
                 step.inner.trace(inner)
-                known[state, following] = len(patterns)
-                patterns.append([inner[model.choice(node)] for node in nodes])
-            rows.append(known[state, following])
-            state = following
-        choices[self.cells[step.run]] = np.array(patterns)[rows]
+                known[ends] = [inner[model.choice(node)] for node in nodes]
+            choices[cell] = known[ends]
+
+
+def renumbered(entry: Sequence[int], shape: Sequence[int], other: Sequence[int]) -> tuple[int, ...]:
+    """The same entry of a table in another shape."""
+    number = int(np.ravel_multi_index(tuple(entry), tuple(shape))) if shape else 0
+    return tuple(map(int, np.unravel_index(number, tuple(other)))) if other else ()
 
 
 def least_memory(problem: ShardProblem) -> Found:
@@ -273,4 +247,4 @@ def least_memory(problem: ShardProblem) -> Found:
     return Found(choices, problem.memory(choices))
 
 
-__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory"]
+__all__ = ["FoldedSearch", "Found", "Solved", "Step", "least_memory", "renumbered"]

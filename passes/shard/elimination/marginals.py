@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 import numpy as np
 
 from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
-from passes.shard.elimination.powers import Power, product
 from passes.shard.problem.problem import Floats
 
 
@@ -88,27 +87,4 @@ def _over(table: Floats, scope: Scope, wanted: Scope) -> Floats:
     return np.asarray(table.min(axis=away).transpose([left.index(variable) for variable in wanted]))
 
 
-def outside_powers(whole: Power, outside: Floats) -> dict[int, tuple[Power, Floats]]:
-    """From the outside of a power that of all powers that it is made of, by their ``id``: the least of all places where they
-    stand in it."""
-    found: dict[int, tuple[Power, Floats]] = {}
-    waiting: dict[int, tuple[Power, Floats]] = {id(whole): (whole, outside)}
-    while waiting:
-        number = max(waiting, key=lambda number: waiting[number][0].count)
-        one, around = found[number] = waiting.pop(number)
-        if one.parts is None:
-            continue
-        before, behind = one.parts
-        turned = np.ascontiguousarray(np.swapaxes(behind.table, 1, 2)), np.ascontiguousarray(np.swapaxes(before.table, 1, 2))
-        for part, rest in ((before, product(around, turned[0])), (behind, product(turned[1], around))):
-            known = waiting.get(id(part))
-            waiting[id(part)] = (part, rest if known is None else np.minimum(known[1], rest))
-    return found
-
-
-def outside_step(whole: Power, outside: Floats) -> Floats:
-    """From the outside of a power that of its step."""
-    return next(around for one, around in outside_powers(whole, outside).values() if one.parts is None)
-
-
-__all__ = ["Marginals", "outside_powers", "outside_step"]
+__all__ = ["Marginals"]

@@ -8,13 +8,13 @@ node. Tables are built once per form of value (its kind, those of its nodes), so
 from __future__ import annotations
 
 from collections.abc import Container, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from passes.shard.elimination.charges import Charge, charge_of
 from passes.shard.elimination.elimination import Factor
-from passes.shard.problem.problem import Floats, Graph, Integers, ShardProblem, ValueNode
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 
 class Charges:
@@ -123,26 +123,4 @@ class Model:
         return variable
 
 
-def tied(problem: ShardProblem) -> tuple[ShardProblem, tuple[int, ...], tuple[tuple[ValueNode, float], ...]]:
-    """The problem in which all copies of a chain choose alike: the representative of each node, and each distinct value over
-    representatives with how often it stands there. Chains whose copies differ in kind are left as they are."""
-    stands = list(range(problem.size))
-    for copies in problem.cells:
-        kinds = [tuple(problem.kinds[node] for node in nodes) for nodes in copies]
-        if len(set(kinds)) == 1:
-            for nodes in copies[1:]:
-                for first, node in zip(copies[0], nodes, strict=True):
-                    stands[node] = first
-    counted: dict[ValueNode, float] = {}
-    for value in problem.values:
-        merged = replace(
-            value,
-            maker=(stands[value.maker[0]], value.maker[1]),
-            readers=tuple(dict.fromkeys((stands[node], port) for node, port in value.readers)),
-        )
-        counted[merged] = counted.get(merged, 0.0) + 1.0
-    one = replace(problem, graph=Graph(problem.kinds, tuple(counted)))
-    return one, tuple(stands), tuple(counted.items())
-
-
-__all__ = ["Charges", "Model", "Owned", "tied"]
+__all__ = ["Charges", "Model", "Owned"]

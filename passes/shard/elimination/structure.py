@@ -2,7 +2,7 @@
 
 A copy (a *cell*) is described by the kinds of its nodes and by every value that touches it, told relative to the cell: values
 inside it, values to or from the cell before or after, and values from elsewhere by their number. Consecutive cells with equal
-descriptions form a *run*: one step of a matrix power does for each of them. A value that joins a cell with anything else makes
+descriptions form a *run*: one table does for each of them. A value that joins a cell with anything else makes
 its description its own, so what is not truly periodic is simply not part of a run. Descriptions are compared, not hashed.
 """
 

@@ -23,8 +23,8 @@ from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
 from passes.model.work import now
+from passes.shard.decide import decisions_of
 from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
-from passes.shard.plan.decide import decisions_of
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Floats, ShardProblem
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
@@ -88,18 +88,18 @@ class Fitter:
     def fits(self, choices: Sequence[int]) -> bool:
         return self.limit is None or self.needs(choices).total <= self.limit
 
-    def fitting(self, plan: ShardPlan, *, tie: bool, seconds: float) -> ShardPlan | None:
+    def fitting(self, plan: ShardPlan, *, seconds: float) -> ShardPlan | None:
         """``plan`` where it fits, else the quickest of those found that do; None where there is none."""
         if self.limit is None or self.fits(plan.choices):
             return plan
         ends = now() + seconds
-        found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, tie, ends)) is not None]
-        found += [] if tie else [other for other in self.by_name() if self.fits(other.choices)]
+        found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, ends)) is not None]
+        found += [other for other in self.by_name() if self.fits(other.choices)]
         if not found:
             return None
         return min(found, key=lambda other: other.value).bounded(plan.bound, "workspace")
 
-    def lower(self, plan: ShardPlan, leaning: bool, tie: bool, ends: float) -> ShardPlan | None:
+    def lower(self, plan: ShardPlan, leaning: bool, ends: float) -> ShardPlan | None:
         """The first plan that fits under ever lower limits."""
         assert self.limit is not None
         problem = self.given.problem
@@ -113,7 +113,7 @@ class Fitter:
                 problem = self.leaning(bytes_.alive)
             room = problem.memory(plan.choices) - (bytes_.total - self.limit)
             try:
-                other = solve(problem, memory=room, tie=tie, seconds=max(0.1, (ends - now()) / left))
+                other = solve(problem, memory=room, seconds=max(0.1, (ends - now()) / left))
             except NoPlanError:
                 break
             choices = other.choices

@@ -32,10 +32,11 @@ from ir.module import Func, Module
 from ir.operators import PRODUCT, has
 from ir.ops import Op
 from ir.types import TensorType
-from passes.shard.plan.decide import choice_of, settled, truthful
+from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem.build import ShardInput
-from passes.shard.problem.problem import Graph, NodeKind
-from passes.shard.solver.search import NoPlanError, ShardPlan, solve
+from passes.shard.problem.problem import Graph
+from passes.shard.solver.search import NoPlanError, ShardPlan
+from passes.shard.solver.tied import solve_tied
 
 DATA = "data"
 STRATEGIES = (DATA, "megatron", "expert", "tied", "replicate")
@@ -73,7 +74,7 @@ def named_plan(
     Raises UnfitError where the model has no such plan, NoPlanError where it needs more than ``memory`` bytes per device,
     KeyError for no such name."""
     if name == "tied":
-        plan = solve(given.problem, memory=memory, tie=True, seconds=seconds)
+        plan = solve_tied(given.problem, memory=memory, seconds=seconds)
         choices = truthful(given, plan.choices)
     else:
         choices = (by_hand or ByHand(module, given, uneven)).choices(name)
@@ -120,11 +121,8 @@ def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
         if node in sums:
             only = [other for other, its in enumerate(taken) if _splits(taken[choice], its)]
         if key not in numbers:
-            kind = problem.node(node)
             numbers[key] = len(node_kinds)
-            reads, makes = (tuple(row[only] for row in rows) for rows in (kind.reads, kind.makes))
-            labels = tuple(kind.labels[other] for other in only)
-            node_kinds.append(NodeKind(labels, kind.seconds[only], kind.memory[only], reads, makes))
+            node_kinds.append(problem.node(node).some(only))
             strategies.append(tuple(taken[other] for other in only))
             saved.append(given.saved[key[0]][only])
         kinds[node] = numbers[key]

@@ -26,10 +26,10 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
 from passes.model.work import now
+from passes.shard.decide import truthful_plan
 from passes.shard.mesh.candidates import Candidate, Candidates
 from passes.shard.mesh.fitting import Fitter
 from passes.shard.mesh.named import DATA, UnfitError, improved, named_plan
-from passes.shard.plan.decide import truthful_plan
 from passes.shard.problem.build import OVERLAPS, Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 
@@ -44,7 +44,6 @@ class Asked:
 
     training: bool
     uneven: bool
-    tied: bool
     strategy: str
     shares: str
     memory: int
@@ -178,7 +177,7 @@ class MeshSearch:
         """Those of the problems to solve, in order. Where all copies of a layer are alike, so is the price of their sums."""
         if not self.asked.training or len(mesh.devices) == 1:
             return [None]
-        every = OVERLAPS[-1:] if self.asked.tied or self.asked.strategy == "tied" else OVERLAPS
+        every = OVERLAPS[-1:] if self.asked.strategy == "tied" else OVERLAPS
         in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
         return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
 
@@ -193,7 +192,6 @@ class MeshSearch:
             plan = solve(
                 given.problem,
                 memory=found.mesh.memory,
-                tie=asked.tied,
                 seconds=min(each, BOUNDING) if asked.strategy else each,
                 gap=asked.gap,
                 beaten=self.beaten,
@@ -222,7 +220,7 @@ class MeshSearch:
             plans = [named(given=given) for given in found.inputs]
         else:
             plans = found.plans
-            if not asked.tied and not plans[-1].interrupted and least < self.beaten:
+            if not plans[-1].interrupted and least < self.beaten:
                 try:
                     plans = [better(given, plan) for given, plan in zip(found.inputs, plans, strict=True)]
                 except KeyboardInterrupt:
@@ -278,7 +276,7 @@ class MeshSearch:
         if fits is not None or self.asked.strategy:
             return fits
         fitter, plan = ranked[0]
-        other = fitter.fitting(plan, tie=self.asked.tied, seconds=found.left)
+        other = fitter.fitting(plan, seconds=found.left)
         if other is None:
             return None
         return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)

@@ -28,7 +28,7 @@ from ir.facets import SEPARATOR, WHOLE
 from ir.layout_rules import Factor, LayoutRule, Strategy, backward_rule
 from ir.module import Func, Module, Splat
 from ir.shares import Shares, none_empty, proportional
-from ir.types import Partial, Placement, Replicate, Shard, TensorType, Type, type_bytes
+from ir.types import Partial, Replicate, Shard, TensorType, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.learning import updated_bytes
 from passes.model.op_time import is_head
@@ -422,21 +422,13 @@ def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
 
 
 def gradient_layout(placements: Placements) -> Placements:
-    """Where the maker of a value wants its gradient (``ir.layout_rules.backward_rule``)."""
-
-    def dual(placement: Placement) -> Placement:
-        match placement:
-            case Shard():
-                return placement
-            case Partial("max"):
-                return Partial("sum")
-        return Replicate()
-
-    return tuple(map(dual, placements))
+    """Where the maker of a value wants its gradient: a term's on every member, but a maximum's as terms of a sum
+    (``ir.layout_rules.backward_rule``)."""
+    return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in placements)
 
 
 def _text(placements: Placements) -> str:
     return ", ".join(map(str, placements))
 
 
-__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "gradient_layout", "possible"]
+__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "possible"]

@@ -4,24 +4,17 @@ An op is *constant* where it reads nothing but what constant ops make and consta
 random, and no result of it is one of the function or is captured by the body of another op. Nor is what ends a chain of
 epilogues (``fused``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and
 what an op costs must not hang on where others are. A constant op belongs to no unit: a run holds those it reads.
-Written down, all stages but the first have copies of it, under names of their own.
+Written down, all stages but the first have copies of it (``passes.model.spmd.plan.copies``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from collections.abc import Collection
 
 from ir.module import Func
-from ir.names import unique
 from ir.operators import RANDOM, has
-from ir.ops import Op, Value
 from passes.model.graph import reads
 from passes.model.op_time import epilogues, is_head, may_fuse
-from passes.model.spmd.staged import Staged
-
-T = TypeVar("T")
 
 
 def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
@@ -57,59 +50,4 @@ def _ends(func: Func) -> set[int]:
     return found
 
 
-def own_copies(func: Func, stages: Sequence[Staged], taken: Iterable[str]) -> tuple[Func, list[Staged], list[tuple[str, str]]]:
-    """The function in which no op is in two stages, the stages of it, and of each copy its id and that of the op that it is of.
-    ``taken``: names that are not to be used."""
-    holders: dict[int, list[int]] = {}
-    for number, stage in enumerate(stages):
-        for position in stage.ops:
-            holders.setdefault(position, []).append(number)
-    if all(len(numbers) == 1 for numbers in holders.values()):
-        return func, list(stages), []
-    names = {*taken, *(value.name for op in func.ops for value in op.results)}
-    renamed: list[dict[str, str]] = [{} for _ in stages]
-    ids: list[dict[str, str]] = [{} for _ in stages]
-    own: list[list[int]] = [[] for _ in stages]
-    ops: list[Op] = []
-    copies = []
-    for position, op in enumerate(func.ops):
-        for turn, number in enumerate(holders.get(position, ())):
-            changed = renamed[number]
-            if turn:
-                changed.update((v.name, unique(f"{v.name}.stage{number}", names)) for v in op.results if v.name)
-            operands = tuple(changed.get(name, name) for name in op.operands)
-            results = tuple(Value(changed.get(v.name, v.name), v.type) for v in op.results)
-            own[number].append(len(ops))
-            ops.append(replace(op, operands=operands, results=results))
-            ids[number][op.id] = ops[-1].id
-            if turn:
-                copies.append((ops[-1].id, op.id))
-    told = []
-    for number, stage in enumerate(stages):
-        bill, decisions, changed = stage.bill, stage.decisions, renamed[number]
-        told.append(
-            replace(
-                stage,
-                ops=tuple(own[number]),
-                decisions=replace(decisions, strategies={ids[number][i]: s for i, s in decisions.strategies.items()}),
-                bill=replace(
-                    bill,
-                    lies=_under(bill.lies, changed),
-                    asked=_under(bill.asked, changed),
-                    reads={
-                        ids[number].get(i, i): [(changed.get(name, name), lies) for name, lies in rows]
-                        for i, rows in bill.reads.items()
-                    },
-                    work={ids[number].get(i, i): seconds for i, seconds in bill.work.items()},
-                    collectives=[replace(one, value=changed.get(one.value, one.value)) for one in bill.collectives],
-                ),
-            )
-        )
-    return replace(func, ops=tuple(ops)), told, copies
-
-
-def _under(table: Mapping[str, T], names: Mapping[str, str]) -> dict[str, T]:
-    return {names.get(name, name): row for name, row in table.items()}
-
-
-__all__ = ["constants_of", "own_copies"]
+__all__ = ["constants_of"]

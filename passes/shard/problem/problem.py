@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -37,6 +37,20 @@ class NodeKind:
     reads: tuple[Integers, ...] = ()
     makes: tuple[Integers, ...] = ()
 
+    def some(self, choices: Sequence[int] | Integers) -> NodeKind:
+        """The kind with some of its choices."""
+        return NodeKind(
+            tuple(self.labels[choice] for choice in choices),
+            self.seconds[choices],
+            self.memory[choices],
+            tuple(column[choices] for column in self.reads),
+            tuple(column[choices] for column in self.makes),
+        )
+
+    def times(self, part: float) -> NodeKind:
+        """The kind of a node that costs and holds so many times as much."""
+        return replace(self, seconds=self.seconds * part, memory=self.memory * part)
+
 
 @dataclass(frozen=True, slots=True)
 class ValueKind:
@@ -44,6 +58,10 @@ class ValueKind:
 
     weights: Floats
     needs: tuple[tuple[int, ...], ...]
+
+    def times(self, part: float) -> ValueKind:
+        """The kind of a value whose conversions cost so many times as much."""
+        return replace(self, weights=self.weights * part)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,16 +14,16 @@ have in all. Fronts are added by (min, +) convolution. An entry is left out wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from passes.model.work import did, now
 from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
-from passes.shard.elimination.folded import FoldedSearch, Step
-from passes.shard.elimination.marginals import Marginals, outside_powers
-from passes.shard.elimination.powers import Power
+from passes.shard.elimination.folded import FoldedSearch, Step, renumbered
+from passes.shard.elimination.marginals import Marginals
+from passes.shard.elimination.stretches import ENDS, MIDDLE, Stretch, outsides, sizes_of
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 MOST_UNITS = 512
@@ -156,8 +156,13 @@ class _Tree:
         messages = [factor for factor in factors if id(factor) in self.tables]
         units_of_message.update(zip(map(id, messages), parted(fronts, units)[1:], strict=True))
 
-    def trace(self, eliminated: Eliminated, values: dict[int, int], units_of_message: dict[int, int]) -> None:
-        """Adds the values of the variables eliminated, given those that were kept and the units of messages that are left."""
+    def traced(
+        self, eliminated: Eliminated, scope: Scope, entry: tuple[int, ...], units: int
+    ) -> tuple[dict[int, int], dict[int, int]]:
+        """The values of all variables, given those that were kept and the units of their sum; and the units of each message,
+        by its ``id``."""
+        values, units_of_message = dict(zip(scope, entry, strict=True)), dict[int, int]()
+        self.spread(eliminated.left, scope, entry, units, units_of_message)
         for bucket in reversed(eliminated.buckets):
             (part,), (message,) = bucket.parts, bucket.messages
             here = tuple(values[variable] for variable in message.scope)
@@ -170,6 +175,7 @@ class _Tree:
                     best, value = cost, choice
             values[bucket.variable] = value
             self.spread(part, scope, (*here, value), units, units_of_message)
+        return values, units_of_message
 
 
 def unit_of(problem: ShardProblem, room: float) -> float:
@@ -211,13 +217,12 @@ class Fronts:
         self.unpaid = price * np.minimum(memory - unit * np.arange(most + 1), least + rest)
         target = (value + price * memory) * (1 + SLACK)
         outer = Marginals(model.sizes, keep=True)
-        outer.through(self.solved.outer, (), np.zeros(()), self.solved.whole)
+        outer.through(self.solved.outer, (), np.zeros(()), [step.whole for step in self.solved.steps])
         units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
         self.outer = _Tree(model.sizes, outer.outside, units_of, paid, target, search.until)
-        self.inner: list[_Tree] = []
-        self.powers: list[dict[int, Table]] = []
-        for step, whole in zip(self.solved.steps, self.solved.whole, strict=True):
-            self.step(step, whole, outer.outside[id(whole)])
+        self.inner: list[dict[int, _Tree]] = []
+        for step in self.solved.steps:
+            self.step(step, outer.outside[id(step.whole)])
         self.outer.through(self.solved.outer)
         fronts = self.outer.fronts(self.solved.outer.left, (), ())
         self.front = added(fronts)[-1] if fronts is not None else np.full(most + 1, np.inf)
@@ -234,108 +239,69 @@ class Fronts:
         plans = map(self.plan, promising)
         return [choices for choices in plans if self.search.problem.memory(choices) <= self.memory]
 
-    def step(self, step: Step, whole: Factor, outside: Floats) -> None:
-        """The fronts of a run: of one copy, then of its powers."""
-        sizes, outer = self.outer.sizes, self.outer
-        kept = (*step.shared, *step.before, *step.behind)
-        around = outside_powers(step.powers, outside.reshape(step.powers.table.shape))
-        single = next(one for one, _ in around.values() if one.parts is None)
-        here = around[id(single)][1]
-        marginals = Marginals(sizes, keep=True)
-        marginals.through(step.inner, kept, here.reshape([sizes[v] for v in kept]))
-        tree = _Tree(sizes, marginals.outside, outer.units_of, outer.paid, outer.target, outer.ends)
-        tree.through(step.inner)
-        table = tree.sum(step.inner.left, kept, here.reshape([sizes[v] for v in kept]), len(kept))
-        shape = step.powers.table.shape
-        tables = {id(single): self.numbered(table, [sizes[v] for v in kept], shape)}
-        self.inner.append(tree)
-        self.powers.append(tables)
-        for one, outside_ in sorted(around.values(), key=lambda pair: pair[0].count):
-            if one.parts is not None:
-                tables[id(one)] = self.product(tables[id(one.parts[0])], tables[id(one.parts[1])], outside_)
-        outer.tables[id(whole)] = self.numbered(tables[id(step.powers)], shape, [sizes[v] for v in whole.scope])
-
-    @staticmethod
-    def numbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
-        """The same entries of a table in another shape."""
-        renumbered: Table = {}
-        for entry, front in table.items():
-            state = int(np.ravel_multi_index(entry, tuple(shape))) if shape else 0
-            renumbered[tuple(map(int, np.unravel_index(state, tuple(other)))) if other else ()] = front
-        return renumbered
-
-    def product(self, left: Table, right: Table, outside: Floats) -> Table:
-        """Fronts of two stretches of copies, one behind the other."""
-        following: dict[tuple[int, int], list[tuple[int, Front]]] = {}
-        for (u, middle, last), front in right.items():
-            following.setdefault((u, middle), []).append((last, front))
-        joined: Table = {}
-        for (u, first, middle), front in left.items():
-            self.outer.in_time()
-            for last, other in following.get((u, middle), ()):
-                total = added([front, other])[-1]
-                before = joined.get((u, first, last))
-                joined[u, first, last] = total if before is None else np.minimum(before, total)
-        pruned = ((entry, self.outer.pruned(front, float(outside[entry]))) for entry, front in joined.items())
-        return {entry: front for entry, front in pruned if np.isfinite(front).any()}
+    def step(self, step: Step, outside: Floats) -> None:
+        """The fronts of a run: of one copy, then of all stretches of copies."""
+        shape, trees, tables = step.stretch.table.shape, dict[int, _Tree](), dict[int, Table]()
+        around = outsides(step.stretch, outside.reshape(shape))
+        for count, (stretch, outside_) in reversed(around.items()):
+            if stretch.parts is None:
+                scope, inner, sizes = step.scope, step.inner, self.outer.sizes
+            else:
+                scope, inner, sizes = ENDS, stretch.parts.inner, dict(sizes_of(stretch.table))
+            outside_ = outside_.reshape([sizes[v] for v in scope])
+            marginals = Marginals(sizes, keep=True)
+            marginals.through(inner, scope, outside_)
+            tree = trees[count] = replace(self.outer, sizes=sizes, outside=marginals.outside, tables={})
+            if stretch.parts is not None:
+                pairs = zip(stretch.parts.factors, stretch.parts.halves, strict=True)
+                tree.tables.update((id(factor), tables[half.count]) for factor, half in pairs)
+            tree.through(inner)
+            tables[count] = tree.sum(inner.left, scope, outside_, len(scope))
+            if stretch.parts is None:
+                tables[count] = _renumbered(tables[count], outside_.shape, shape)
+        self.inner.append(trees)
+        self.outer.tables[id(step.whole)] = _renumbered(tables[step.run.count], shape, step.whole.table.shape)
 
     # -- plans ---------------------------------------------------------------------------------------------------------
 
     def plan(self, units: int) -> tuple[int, ...]:
         """The choices of the plan of least priced cost that takes ``units``."""
         model, outer = self.solved.model, self.solved.outer
-        values: dict[int, int] = {}
-        units_of_message: dict[int, int] = {}
-        self.outer.spread(outer.left, (), (), units, units_of_message)
-        self.outer.trace(outer, values, units_of_message)
+        values, units_of_message = self.outer.traced(outer, (), (), units)
         choices = np.zeros(self.search.problem.size, dtype=np.int64)
         for node in self.search.plain_nodes:
             choices[node] = values[model.choice(node)]
-        for number, (step, whole) in enumerate(zip(self.solved.steps, self.solved.whole, strict=True)):
-            entry = tuple(values[v] for v in whole.scope)
-            shape = step.powers.table.shape
-            state = int(np.ravel_multi_index(entry, whole.table.shape)) if entry else 0
-            u, first, last = map(int, np.unravel_index(state, shape))
-            copies = self.search.cells[step.run]
-            choices_of: dict[tuple[int, int, int], list[int]] = {}
-            for copy, ends in zip(
-                copies, self.states(number, step.powers, u, first, last, units_of_message[id(whole)]), strict=True
-            ):
-                if ends not in choices_of:
-                    choices_of[ends] = self.copy(number, step, u, *ends)
-                choices[copy] = choices_of[ends]
+        for trees, step in zip(self.inner, self.solved.steps, strict=True):
+            shape, single = step.stretch.table.shape, [model.sizes[v] for v in step.scope]
+            entry = renumbered([values[v] for v in step.whole.scope], step.whole.table.shape, shape)
+            nodes = self.search.problem.cells[step.run.chain][step.run.first]
+            known: dict[tuple[tuple[int, ...], int], list[int]] = {}
+            ends = self.copies(trees, step.stretch, entry, units_of_message[id(step.whole)])
+            for cell, key in zip(self.search.cells[step.run], ends, strict=True):
+                if key not in known:
+                    inner = trees[1].traced(step.inner, step.scope, renumbered(key[0], shape, single), key[1])[0]
+                    known[key] = [inner[model.choice(node)] for node in nodes]
+                choices[cell] = known[key]
         return tuple(choices.tolist())
 
-    def states(self, number: int, power: Power, u: int, first: int, last: int, units: int) -> list[tuple[int, int, int]]:
-        """For each copy of a stretch the states at its ends and its units."""
-        if power.parts is None:
-            return [(first, last, units)]
-        one, two = (self.powers[number][id(part)] for part in power.parts)
-        best, parts = np.inf, (0, 0)
-        for (u_, first_, middle), front in one.items():
-            other = two.get((u, middle, last))
-            if (u_, first_) == (u, first) and other is not None:
-                sums = front[units::-1] + other[: units + 1]
-                if sums.min() < best:
-                    best, parts = float(sums.min()), (middle, int(sums.argmin()))
-        middle, behind = parts
+    def copies(
+        self, trees: Mapping[int, _Tree], stretch: Stretch, entry: tuple[int, ...], units: int
+    ) -> list[tuple[tuple[int, ...], int]]:
+        """Of each copy of a stretch the entry of its table and its units."""
+        if stretch.parts is None:
+            return [(entry, units)]
+        values, units_of = trees[stretch.count].traced(stretch.parts.inner, ENDS, entry, units)
+        shared, before, behind = entry
+        (one, two), (first, second) = stretch.parts.halves, stretch.parts.factors
         return [
-            *self.states(number, power.parts[0], u, first, middle, units - behind),
-            *self.states(number, power.parts[1], u, middle, last, behind),
+            *self.copies(trees, one, (shared, before, values[MIDDLE]), units_of[id(first)]),
+            *self.copies(trees, two, (shared, values[MIDDLE], behind), units_of[id(second)]),
         ]
 
-    def copy(self, number: int, step: Step, u: int, first: int, last: int, units: int) -> list[int]:
-        """The choices of one copy."""
-        model, tree = self.solved.model, self.inner[number]
-        kept = (*step.shared, *step.before, *step.behind)
-        shape = tuple(model.sizes[v] for v in kept)
-        state = int(np.ravel_multi_index((u, first, last), step.powers.table.shape))
-        entry = tuple(map(int, np.unravel_index(state, shape))) if kept else ()
-        values = dict(zip(kept, entry, strict=True))
-        units_of_message: dict[int, int] = {}
-        tree.spread(step.inner.left, kept, entry, units, units_of_message)
-        tree.trace(step.inner, values, units_of_message)
-        return [values[model.choice(node)] for node in self.search.problem.cells[step.run.chain][step.run.first]]
+
+def _renumbered(table: Table, shape: Sequence[int], other: Sequence[int]) -> Table:
+    """The same entries of a table in another shape."""
+    return {renumbered(entry, shape, other): front for entry, front in table.items()}
 
 
 __all__ = ["Fronts", "TooManyError"]

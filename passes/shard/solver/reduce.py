@@ -14,7 +14,7 @@ of them): what repeats still repeats. The fewer choices there are, the fewer can
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeAlias
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from passes.model.work import did, now
 from passes.shard.problem.graph import Form
-from passes.shard.problem.problem import Floats, Integers, NodeKind, ShardProblem
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 ROUNDS = 8
 MOST_UNIONS = 1 << 8
@@ -34,17 +34,6 @@ MOST_SUMS = 1 << 21
 
 Port: TypeAlias = tuple[int, tuple[int, ...]]
 """A reading node: its kind and the ports at which it reads a value."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Side:
-    """One value as a node sees it: ``result`` that it makes, or -1 where it reads it at ``ports``; the other ``readers``."""
-
-    kind: int
-    maker: tuple[int, int]
-    result: int
-    ports: tuple[int, ...]
-    readers: tuple[Port, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +72,7 @@ def without(problem: ShardProblem, gone: Sequence[NDArray[np.bool_]]) -> Reduced
         np.arange(len(kind.seconds)) if all_gone.all() else np.flatnonzero(~all_gone)
         for kind, all_gone in zip(problem.node_kinds, gone, strict=True)
     )
-    kinds = tuple(_of(kind, left) for kind, left in zip(problem.node_kinds, alive, strict=True))
+    kinds = tuple(kind.some(left) for kind, left in zip(problem.node_kinds, alive, strict=True))
     return Reduced(replace(problem, node_kinds=kinds), alive)
 
 
@@ -99,7 +88,9 @@ class _Reduction:
     def __init__(self, problem: ShardProblem, until: float) -> None:
         self.problem, self.until = problem, until
         self.alive = [np.arange(len(kind.seconds)) for kind in problem.node_kinds]
-        self.places = _places(problem)
+        self.places: list[list[tuple[tuple[int, int], ...]]] = [[] for _ in problem.node_kinds]
+        for place in problem.graph.places:
+            self.places[place.kind].append(place.sides)
         self.known: dict[tuple[object, ...], Floats] = {}
         self.members: dict[int, Floats] = {}
         self.wants: dict[tuple[object, ...], tuple[Floats, Integers]] = {}
@@ -110,7 +101,7 @@ class _Reduction:
             self.known.clear()
             if not any([self.shrink(kind) for kind in range(len(self.alive))]):
                 break
-        kinds = tuple(_of(kind, alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
+        kinds = tuple(kind.some(alive) for kind, alive in zip(self.problem.node_kinds, self.alive, strict=True))
         return Reduced(replace(self.problem, node_kinds=kinds), tuple(self.alive))
 
     def shrink(self, number: int) -> bool:
@@ -122,8 +113,8 @@ class _Reduction:
         gain = np.full((len(alive), len(alive)), np.inf)
         for sides in self.places[number]:
             here = seconds[None, :] - seconds[:, None]
-            for side in sides:
-                here = here + self.difference(number, side)
+            for form, position in sides:
+                here = here + self.difference(number, form, position)
                 did("side", 1)
             np.minimum(gain, here, out=gain)
         better = (gain >= 0) & (memory[:, None] <= memory[None, :])
@@ -134,20 +125,21 @@ class _Reduction:
         self.alive[number] = alive[left]
         return not left.all()
 
-    def difference(self, number: int, side: _Side) -> Floats:
-        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value."""
-        kind, alive = self.problem.node_kinds[number], self.alive[number]
-        if side.result >= 0:
-            classes, each = np.unique(kind.makes[side.result][alive], return_inverse=True)
-            found = self.cached(("made", side, classes.tobytes()), lambda: self.made(side, classes))
+    def difference(self, number: int, place: int, position: int) -> Floats:
+        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value, of a form in which the node has a ``position``."""
+        form, alive = self.problem.graph.forms[place], self.alive[number]
+        if position:
+            others = tuple(sorted(form.readers[: position - 1] + form.readers[position:]))
+            rows, each = self.wanted(form.kind, form.readers[position - 1])
+            found = self.cached((place, others, rows.tobytes()), lambda: self.read(form, others, rows))
         else:
-            rows, each = self.wanted(side.kind, (number, side.ports))
-            found = self.cached(("read", side, rows.tobytes()), lambda: self.read(side, rows))
+            makes = self.problem.node_kinds[number].makes[form.maker[1]]
+            sources, each = np.unique(makes[alive], return_inverse=True)
+            found = self.cached((place, sources.tobytes()), lambda: self.made(form, sources))
         return found[np.ix_(each, each)]
 
-    def cached(self, key: tuple[object, ...], make: object) -> Floats:
+    def cached(self, key: tuple[object, ...], make: Callable[[], Floats]) -> Floats:
         if key not in self.known:
-            assert callable(make)
             self.known[key] = make()
         return self.known[key]
 
@@ -169,39 +161,36 @@ class _Reduction:
             self.wants[key] = np.maximum.reduce([self.members[value][column[first]] for column in columns]), each
         return self.wants[key]
 
-    def unions(self, side: _Side) -> Floats | None:
-        """What the other readers may need together; None where there are too many ways."""
-        key = (side.kind, side.readers, *(len(self.alive[number]) for number, _ in side.readers))
+    def unions(self, value: int, ports: Sequence[Port]) -> Floats | None:
+        """What some readers of a value may need together; None where there are too many ways."""
+        key = (value, ports, *(len(self.alive[number]) for number, _ in ports))
         if key not in self.together:
-            self.together[key] = _unions([self.wanted(side.kind, port)[0] for port in side.readers])
+            self.together[key] = _unions([self.wanted(value, port)[0] for port in ports])
         return self.together[key]
 
-    def weights(self, side: _Side) -> Floats:
-        """Of the sources that the maker can still give."""
-        kind, result = side.maker
-        sources = np.unique(self.problem.node_kinds[kind].makes[result][self.alive[kind]])
-        return self.problem.value_kinds[side.kind].weights[sources]
-
-    def made(self, side: _Side, sources: Integers) -> Floats:
+    def made(self, form: Form, sources: Integers) -> Floats:
         """Between sources, whatever the readers need: each union of needs, or, of many, all that ``b`` might cost less, and
         what it costs more for the reader that makes this most."""
-        weights = self.problem.value_kinds[side.kind].weights[sources]
-        if not side.readers:
+        weights = self.problem.value_kinds[form.kind].weights[sources]
+        if not form.readers:
             return np.zeros((len(sources), len(sources)))
-        unions = self.unions(side)
+        unions = self.unions(form.kind, tuple(sorted(form.readers)))
         if unions is not None:
             return _least(weights @ unions.T)
-        readers = [self.wanted(side.kind, port)[0] for port in side.readers]
+        readers = [self.wanted(form.kind, port)[0] for port in form.readers]
         more = weights[None, :, :] - weights[:, None, :]
         could = np.maximum.reduce([table.max(axis=0) for table in readers])
         less = np.minimum(more, 0.0) @ could
         dearer = np.maximum(more, 0.0)
         return np.asarray(less + np.max([np.min(dearer @ table.T, axis=-1) for table in readers], axis=0))
 
-    def read(self, side: _Side, rows: Floats) -> Floats:
-        """Between sets of needed keys, whatever the source and what others need anyway."""
-        weights = self.weights(side)
-        unions = self.unions(side) if side.readers else np.zeros((1, rows.shape[1]))
+    def read(self, form: Form, others: Sequence[Port], rows: Floats) -> Floats:
+        """Between sets of needed keys, whatever the source, of those that the maker can still give, and what others need
+        anyway."""
+        maker, result = form.maker
+        sources = np.unique(self.problem.node_kinds[maker].makes[result][self.alive[maker]])
+        weights = self.problem.value_kinds[form.kind].weights[sources]
+        unions = self.unions(form.kind, others) if others else np.zeros((1, rows.shape[1]))
         if unions is None or len(unions) * len(rows) ** 2 * len(weights) > MOST_SUMS:
             extra = rows[:, None, :] * (1.0 - rows[None, :, :])
             return np.asarray(-np.max(extra @ weights.T, axis=-1))
@@ -236,34 +225,6 @@ def _unions(readers: Sequence[Floats]) -> Floats | None:
         if len(found) > MOST_UNIONS:
             return None
     return found if len(found) <= MOST_UNIONS else None
-
-
-def _of(kind: NodeKind, alive: Integers) -> NodeKind:
-    """The kind with some of its choices."""
-    return NodeKind(
-        tuple(kind.labels[choice] for choice in alive.tolist()),
-        kind.seconds[alive],
-        kind.memory[alive],
-        tuple(column[alive] for column in kind.reads),
-        tuple(column[alive] for column in kind.makes),
-    )
-
-
-def _places(problem: ShardProblem) -> list[list[tuple[_Side, ...]]]:
-    """For each kind, the distinct ways in which its nodes stand among values."""
-    sides = [[_side(form, position) for position in range(1 + len(form.readers))] for form in problem.graph.forms]
-    found: list[dict[tuple[_Side, ...], None]] = [{} for _ in problem.node_kinds]
-    for place in problem.graph.places:
-        found[place.kind][tuple(sides[form][position] for form, position in place.sides)] = None
-    return [list(places) for places in found]
-
-
-def _side(form: Form, position: int) -> _Side:
-    """A value as the node at a position sees it."""
-    if not position:
-        return _Side(form.kind, form.maker, form.maker[1], (), tuple(sorted(form.readers)))
-    others = form.readers[: position - 1] + form.readers[position:]
-    return _Side(form.kind, form.maker, -1, form.readers[position - 1][1], tuple(sorted(others)))
 
 
 __all__ = ["Reduced", "reduced", "whole", "without"]

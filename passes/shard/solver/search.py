@@ -16,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from passes.model.work import now
-from passes.shard.elimination.elimination import BUDGET, eliminate
+from passes.shard.elimination.elimination import BUDGET
 from passes.shard.elimination.folded import FoldedSearch, Found, least_memory
-from passes.shard.elimination.model import Charges, Model, tied
 from passes.shard.problem.problem import ShardProblem
 from passes.shard.solver.descent import SLACK, descend
 from passes.shard.solver.fronts import Fronts, TooManyError
@@ -89,7 +88,6 @@ def solve(
     problem: ShardProblem,
     *,
     memory: float | None = None,
-    tie: bool = False,
     seconds: float = 60.0,
     budget: int = BUDGET,
     gap: float = ENOUGH_PROVEN,
@@ -97,28 +95,24 @@ def solve(
     anytime: bool = False,
     progress: Progress = lambda label, fraction: None,
 ) -> ShardPlan:
-    """The cheapest plan that needs at most ``memory`` bytes per device. ``tie``: all copies of a chain choose alike; the bound
-    is then one of such plans. ``gap``: relative; no more is proven than that value and bound are so near, though often they
-    meet. ``beaten``: seconds of a plan of another problem: once the bound says that none here is better, any plan will do.
-    ``anytime``: an interrupt from the keyboard ends the search with the plan and the bound at hand; without, or where there is
-    no plan yet, it is passed on. Raises NoPlanError where nothing fits."""
+    """The cheapest plan that needs at most ``memory`` bytes per device. ``gap``: relative; no more is proven than that value
+    and bound are so near, though often they meet. ``beaten``: seconds of a plan of another problem: once the bound says that
+    none here is better, any plan will do. ``anytime``: an interrupt from the keyboard ends the search with the plan and the
+    bound at hand; without, or where there is no plan yet, it is passed on. Raises NoPlanError where nothing fits."""
     ends = now() + seconds
-    if tie:
-        plan = searched(problem, TiedSearch(problem, budget, ends), memory, ends, progress)[0]
-    else:
-        left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
-        try:
+    left, plan = _narrowed(problem, memory, ends, budget, gap, beaten, progress)
+    try:
+        if not _ends(plan, gap, beaten, ends):
+            search = FoldedSearch(left.problem, budget, ends)
+            found, price = searched(left.problem, search, memory, ends, progress)
+            plan = _better(plan, left, found)
+            if memory is not None and not _ends(plan, gap, beaten, ends):
+                plan = _counted(left, plan, search, price, memory, gap)
             if not _ends(plan, gap, beaten, ends):
-                search = FoldedSearch(left.problem, budget, ends)
-                found, price = searched(left.problem, search, memory, ends, progress)
-                plan = _better(plan, left, found)
-                if memory is not None and not _ends(plan, gap, beaten, ends):
-                    plan = _counted(left, plan, search, price, memory, gap)
-                if not _ends(plan, gap, beaten, ends):
-                    left = without_dearer(left, search, price, plan.value, memory, ends)
-                    plan = _certified(left, plan, memory, ends, gap)
-        except KeyboardInterrupt:
-            plan = replace(plan, interrupted=True)
+                left = without_dearer(left, search, price, plan.value, memory, ends)
+                plan = _certified(left, plan, memory, ends, gap)
+    except KeyboardInterrupt:
+        plan = replace(plan, interrupted=True)
     if plan.interrupted and not anytime:
         raise KeyboardInterrupt
     return plan
@@ -221,7 +215,7 @@ def _certified(left: Reduced, plan: ShardPlan, memory: float | None, ends: float
 
 
 def searched(
-    problem: ShardProblem, search: FoldedSearch | TiedSearch, memory: float | None, ends: float, progress: Progress
+    problem: ShardProblem, search: FoldedSearch, memory: float | None, ends: float, progress: Progress
 ) -> tuple[ShardPlan, float]:
     """The plan of one way to search, and the price of memory that bounds it best. Raises NoPlanError."""
     loose = search.run(0.0)
@@ -234,7 +228,7 @@ def searched(
         except KeyboardInterrupt:
             interrupted = True
         best, value, bound, price = prices.best, prices.value, prices.bound, prices.binding
-    if not interrupted and value > bound * (1 + SLACK) and not isinstance(search, TiedSearch):
+    if not interrupted and value > bound * (1 + SLACK):
         try:
             best, value = descend(problem, best, value, memory, ends)
         except KeyboardInterrupt:
@@ -247,10 +241,10 @@ class _Prices:
     """Plans at prices of memory, where the quickest plan needs too much: ``best`` fits and costs ``value``; ``bound`` is the
     highest that a price gives, at the price ``binding``."""
 
-    def __init__(self, problem: ShardProblem, search: FoldedSearch | TiedSearch, loose: Found, memory: float) -> None:
+    def __init__(self, problem: ShardProblem, search: FoldedSearch, loose: Found, memory: float) -> None:
         """``loose``: what was found at no price. Raises NoPlanError."""
         self.problem, self.search, self.memory = problem, search, memory
-        sparse = search.run(1.0, memory_only=True).choices
+        sparse = least_memory(problem).choices
         least = problem.memory(sparse)
         if least > memory * (1 + SLACK):
             raise NoPlanError(least)
@@ -282,39 +276,10 @@ class _Prices:
                 low, self.sparse = (cost, needs), found.choices
             else:
                 high, self.dense = (cost, needs), found.choices
-        if not isinstance(self.search, TiedSearch) and self.value > self.bound * (1 + SLACK):
+        if self.value > self.bound * (1 + SLACK):
             between = mixed(problem, self.dense, self.sparse, memory)
             if between is not None and between[1] < self.value:
                 self.best, self.value = between
-
-
-class TiedSearch:
-    """All copies of a chain choose alike."""
-
-    def __init__(self, problem: ShardProblem, budget: int = BUDGET, until: float = math.inf) -> None:
-        self.problem, self.budget, self.until = problem, budget, until
-        self.merged, self.stands, self.counted = tied(problem)
-        self.charges = Charges(self.merged)
-
-    def run(self, price: float, *, memory_only: bool = False) -> Found:
-        if memory_only:
-            return least_memory(self.problem)
-        model = Model(self.merged, self.charges, price)
-        times: dict[int, int] = {}
-        for node in self.stands:
-            times[node] = times.get(node, 0) + 1
-        factors = []
-        for node, count in times.items():
-            factor = model.node_factor(node).factor
-            factors.append(replace(factor, table=factor.table * count))
-        for number, (_, often) in enumerate(self.counted):
-            factors += [replace(owned.factor, table=owned.factor.table * often) for owned in model.value_factors(number, ())]
-        found = eliminate(factors, model.sizes, (), self.budget, self.until)
-        values: dict[int, int] = {}
-        found.trace(values)
-        choices = tuple(values[model.choice(node)] for node in self.stands)
-        total = sum(float(factor.table) for factor in found.left)
-        return Found(choices, total)
 
 
 __all__ = [
@@ -324,7 +289,6 @@ __all__ = [
     "FoldedSearch",
     "NoPlanError",
     "ShardPlan",
-    "TiedSearch",
     "searched",
     "solve",
     "without_dearer",

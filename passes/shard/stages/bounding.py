@@ -106,9 +106,11 @@ class Bounding:
         overlap: float | None = None,
         progress: Progress = lambda label, fraction: None,
     ) -> None:
-        """``overlap``: as of ``build``. ``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare``
-        bytes less are used. ``strategy``: ops are split as in the plan of that name (``named``) of the whole function. Raises
-        UnfitError where there is none."""
+        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
+        ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: ops are split as in the
+        plan of that name (``named``) of the whole function, on meshes of one shape; raises UnfitError where there is none.
+        ``overlap``: as of ``build``; then bounds alone mean something."""
+        self.topology, self.net, self.meshes = topology, net, meshes
         self.strategy, self.overlap = strategy, overlap
         self.module, self.folding, self.uneven, self.progress = module, folding, uneven, progress
         self.memory, self.spare = memory, spare

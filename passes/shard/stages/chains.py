@@ -356,8 +356,8 @@ class Chain:
         for node in nodes:
             key = ("node", whole.kinds[node], parts.nodes[node])
             if key not in known:
-                known[key], kind, share = len(node_kinds), whole.node(node), 1 / parts.nodes[node]
-                node_kinds.append(replace(kind, seconds=kind.seconds * share, memory=kind.memory * share))
+                known[key] = len(node_kinds)
+                node_kinds.append(whole.node(node).times(1 / parts.nodes[node]))
             kinds.append(known[key])
 
         def added(kind: NodeKind) -> int:

@@ -21,11 +21,11 @@ from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import DeviceMesh
+from passes.model.spmd.plan.written import AGREE
 from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
-from passes.shard.plan.decide import decisions_of, truthful_plan
-from passes.shard.plan.written import AGREE
+from passes.shard.decide import decisions_of, truthful_plan
 from passes.shard.problem.problem import Floats
 from passes.shard.solver.descent import descend
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve

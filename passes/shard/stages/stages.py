@@ -29,15 +29,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.module import Module, Plan
+from ir.module import Plan
 from ir.objectives import TRAINING
-from ir.topology import Topology
-from passes.model.folding import Folding
-from passes.model.network import Network
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.mesh.named import UnfitError
-from passes.shard.plan.written import written
 from passes.shard.problem.problem import Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.stages.bounding import Bounding, Form
@@ -45,7 +42,6 @@ from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, 
 from passes.shard.stages.settled import Settled, Settler
 from passes.shard.stages.submeshes import Block, Submeshes, of_shape
 
-Progress = Callable[[str, float | None], None]
 TIGHT = 1e-9
 """Relative: values that count as equal."""
 NEAR = 1e-2
@@ -94,55 +90,18 @@ class StagesPlan:
 
 
 class StageSearch:
-    """The search over one module and one set of blocks."""
+    """The search over one module and one set of blocks, those that ``bounding`` is of."""
 
-    def __init__(
-        self,
-        module: Module,
-        topology: Topology,
-        net: Network,
-        folding: Folding | None,
-        meshes: Submeshes,
-        *,
-        memory: int = 0,
-        spare: int = 0,
-        uneven: bool = False,
-        training: bool = False,
-        microbatches: int = 1,
-        family: str = "",
-        strategy: str = "",
-        overlap: float | None = None,
-        gap: float = ENOUGH_PROVEN,
-        incumbent: float = math.inf,
-        progress: Progress = lambda label, fraction: None,
-    ) -> None:
-        """``memory``: bytes per device at most; 0: those of the devices; -1: no limit; ``spare`` bytes less are used.
-        ``training``: of steps of so many ``microbatches``, ordered as ``family`` does. ``strategy``: on meshes of one shape, a
-        plan by name is cut into stages, not searched for; raises UnfitError where there is none. ``overlap``: as of ``build``;
-        then the search is for bounds alone. ``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the
-        value of a plan of another kind: only better plans are looked for."""
-        self.gap, self.meshes, self.progress, self.flushes = gap, meshes, progress, microbatches if training else 0
-        self.incumbent = incumbent
-        self.bounding = Bounding(
-            module,
-            topology,
-            net,
-            folding,
-            meshes,
-            memory=memory,
-            spare=spare,
-            uneven=uneven,
-            training=training,
-            microbatches=microbatches,
-            family=family,
-            strategy=strategy,
-            overlap=overlap,
-            progress=progress,
-        )
+    def __init__(self, bounding: Bounding, *, gap: float = ENOUGH_PROVEN, incumbent: float = math.inf) -> None:
+        """``gap``: relative, of value and bound, at which a search ends. ``incumbent``: the value of a plan of another kind:
+        only better plans are looked for."""
+        self.bounding, self.gap, self.incumbent = bounding, gap, incumbent
+        self.meshes, self.progress = bounding.meshes, bounding.progress
+        self.flushes = bounding.microbatches if bounding.training else 0
         self.step, self.bound, self.rounds = COARSE, 0.0, 0
         self.began, self.seconds = now(), math.inf
         self.found: Sequenced | None = None
-        self.settler = Settler(self.bounding, topology, net)
+        self.settler = Settler(bounding, bounding.topology, bounding.net)
         self.at_hand: Settled | None = None
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 

@@ -14,9 +14,9 @@ from ir.facets import WEIGHT_GRADIENT, phase_of, sync_of
 from ir.module import Stage
 from ir.opdefs import COLLECTIVES
 from passes.model.learning import trained
+from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import price
 from passes.model.spmd.undecided import undecided
-from passes.shard import stage_parts
 from tests.passes.differentiate.oracle import differentiated, values_of
 from tests.passes.differentiate.test_meshes import MACHINE, MODELS, Members, updated
 

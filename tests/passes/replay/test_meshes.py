@@ -24,10 +24,11 @@ from passes import parse_pipeline, pipeline_text
 from passes.cost import CostPass
 from passes.framework.manager import PassManager
 from passes.model.graph import cuts_of
+from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import price
 from passes.model.spmd.undecided import undecided
 from passes.replay.meshes import ReplayPass
-from passes.shard import ShardPass, stage_parts
+from passes.shard import ShardPass
 from tests.passes.shard.test_stages import MASKED, costed
 
 SEARCHED = "search of each stage, for these stages on these meshes"
@@ -441,17 +442,6 @@ def test_activations_of_chains_that_do_not_fit() -> None:
     """Values inside chains are alive where most is."""
     with pytest.raises(Infeasible, match="no plan that fits was found"):
         run(ShardPass(mesh="4", memory=96256), prepared("zoo:mlp,layers=3,hidden=32,batch=64"))
-
-
-def test_what_is_proven_of_tied_plans_is_not_of_others() -> None:
-    """Copies of a layer alike are dearer than the best."""
-    module = prepared(BERT, "preset:h100x4")
-    tied = run(ShardPass(mesh="4", tied=True), module)
-    assert "copies" in dict(plan_of(tied).certificate)["plans"]
-    again = plan_of(replayed(written(tied), module))
-    assert again.value == plan_of(tied).value
-    assert dict(again.certificate)["bound"] == SEARCHED
-    assert "plans" not in dict(again.certificate)
 
 
 def padded(value: float) -> Module:

@@ -13,9 +13,10 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Module, Plan
 from passes import parse_pipeline
 from passes.framework.manager import PassManager
+from passes.model.spmd.plan.layers import layers, typical_block
 from passes.model.spmd.reshard_ops import plain
 from passes.model.spmd.undecided import undecided
-from passes.shard import alternatives, layers, typical_block
+from passes.shard import alternatives
 
 WIDE = "zoo:bert-base,layers=3,hidden=64,heads=8,vocab=128,seq=16,batch=8"
 """For meshes of two axes."""

@@ -42,7 +42,7 @@ def test_layers(seed: int, price: float) -> None:
 
 
 def test_layers_are_runs() -> None:
-    """Else the test above would not go back through powers."""
+    """Else the test above would not go back through stretches."""
     assert sum(len(FoldedSearch(random_layers(seed, 4, 1)).structure.runs) for seed in range(20)) >= 10
 
 

@@ -28,10 +28,10 @@ from passes.model.network import network
 from passes.model.spmd import LocalProgram
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.mesh import mesh_of
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
 from passes.shard import NoPlanError, ShardInput, ShardPass, alternatives, build, decisions_of, solve
-from passes.shard.plan.written import written
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import lowered, random_plan, searched, through, topology

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from passes.shard import solve
+from passes.shard.elimination.folded import least_memory
 from passes.shard.solver.mixed import mixed
 from passes.shard.solver.search import FoldedSearch
 from tests.passes.shard.models import problem_of
@@ -16,7 +17,7 @@ def test_mixtures_keep_the_limit(seed: int) -> None:
     """Each node is as one of the two plans has it; the cost is the plan's."""
     problem = random_layers(seed, 5, 6)
     dense = FoldedSearch(problem).run(0.0).choices
-    sparse = FoldedSearch(problem).run(1.0, memory_only=True).choices
+    sparse = least_memory(problem).choices
     low, high = problem.memory(sparse), problem.memory(dense)
     for limit in (low, (low + high) / 2, high):
         found = mixed(problem, dense, sparse, limit)

@@ -8,6 +8,7 @@ import pytest
 from passes.shard import Graph, NodeKind, NoPlanError, ShardProblem, ValueKind, ValueNode, solve
 from passes.shard.elimination import charges
 from passes.shard.elimination.folded import FoldedSearch
+from passes.shard.solver.tied import solve_tied
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
 
@@ -100,7 +101,7 @@ def alternating(copies: int) -> ShardProblem:
 
 def test_copies_are_not_tied() -> None:
     problem = alternating(24)
-    free, tied = solve(problem), solve(problem, tie=True)
+    free, tied = solve(problem), solve_tied(problem)
     assert (free.value, free.status) == (24.0, "optimal")
     assert tied.value == tied.bound == 240.0
     assert len(FoldedSearch(problem).structure.runs) == 1
@@ -109,14 +110,14 @@ def test_copies_are_not_tied() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
     problem = random_layers(seed, 5, 3)
-    tied = solve(problem, tie=True)
+    tied = solve_tied(problem)
     assert tied.value == problem.cost(tied.choices) >= solve(problem).value
     rows = {tuple(tied.choices[node] for node in cell) for cell in problem.cells[0]}
     assert len(rows) == 1
 
 
 def test_a_thousand_copies() -> None:
-    """Through the power of a step: the price of the plan written down is the sum found."""
+    """Through the stretch of all copies: the price of the plan written down is the sum found."""
     problem = random_layers(3, 1000, 3)
     searched = FoldedSearch(problem)
     found = searched.run(0.0)

@@ -24,14 +24,15 @@ from passes.framework.base import NoBetterPlan
 from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.network import network
+from passes.model.spmd.plan.written import written
 from passes.model.timeline.families import step
 from passes.model.timeline.simulate import simulate
 from passes.model.timeline.workload import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass
-from passes.shard.plan.written import written
 from passes.shard.problem.problem import Floats
 from passes.shard.stages.borders import Border, Cutter
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.pipeline import StageRun, alike
 from passes.shard.stages.settled import Settled
 from passes.shard.stages.stages import StageSearch
@@ -111,7 +112,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     topology = module.first(Topology)
     assert topology is not None
     found = folding(module.entry, module)
-    search = StageSearch(
+    bounding = Bounding(
         module,
         topology,
         network(topology),
@@ -121,7 +122,7 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
         training=microbatches > 0,
         microbatches=max(1, microbatches),
     )
-    plan = search.search(stages, 60.0)
+    plan = StageSearch(bounding).search(stages, 60.0)
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
@@ -237,7 +238,7 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
     oracle.best()
     training = {"training": True, "microbatches": microbatches} if microbatches else {}
     found = folding(module.entry, module)
-    bounding = StageSearch(module, topology, network(topology), found, meshes, **training).bounding  # type: ignore[arg-type]
+    bounding = Bounding(module, topology, network(topology), found, meshes, **training)  # type: ignore[arg-type]
     for form in bounding.forms:
         bounding.cutter(form)
     for block, _, _, first, behind in oracle.least:
@@ -492,7 +493,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(spec)[0], (load_topology(topology, DiagnosticSink()),))
@@ -535,7 +536,7 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
         ({"mesh": "2x2", "stages": 3}, DnncError, "need 12 devices"),
         ({"stages": -1}, UsageError, "stages is -1"),
         ({"stages": 2, "training": True, "microbatches": -1}, UsageError, "microbatches is -1"),
-        ({"stages": 2, "tied": True}, UsageError, "tied is for one mesh"),
+        ({"stages": 2, "shares": "3,1"}, UsageError, "shares is for one mesh"),
         ({"stages": 8, "memory": 1}, Infeasible, "holds the weights"),
     ],
 )
@@ -564,7 +565,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     assert topology is not None
     blocks = blocks_of(module)
     found = folding(module.entry, module)
-    search = StageSearch(module, topology, network(topology), found, blocks, training=True, microbatches=8)
+    search = StageSearch(Bounding(module, topology, network(topology), found, blocks, training=True, microbatches=8))
     (one,) = {block.mesh.devices: block for block in blocks.blocks if block.mesh.devices == ("d10",)}.values()
     (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
     made = search.settler.settle((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
@@ -581,7 +582,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
 def test_memory_holds_the_microbatches_in_flight() -> None:
     """With less than a plan without a limit holds: every stage fits with those that are before their backward passes."""
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
@@ -591,10 +592,10 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
     assert topology is not None
 
     def bills(memory: int, microbatches: int) -> list[float]:
-        search = StageSearch(
+        bounding = Bounding(
             module, topology, network(topology), found, meshes, memory=memory, training=True, microbatches=microbatches
         )
-        plan = search.search(4, 20.0)
+        plan = StageSearch(bounding).search(4, 20.0)
         return [stage.bill.memory for stage in plan.stages] if plan is not None else []
 
     one, many = bills(-1, 1), bills(-1, 8)
@@ -608,14 +609,14 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
 def test_without_time_there_is_a_plan_all_the_same() -> None:
     """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
     from dnnc.frontends.topology import load_topology
-    from passes.framework.symbols import insert_symbols
+    from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
     module = insert_symbols(prepared(SMALL)[0], (load_topology("preset:cpu-4", DiagnosticSink()),))
     topology, meshes = module.first(Topology), blocks_of(module)
     assert topology is not None
     for microbatches in (0, 4):
-        search = StageSearch(
+        bounding = Bounding(
             module,
             topology,
             network(topology),
@@ -624,13 +625,13 @@ def test_without_time_there_is_a_plan_all_the_same() -> None:
             training=microbatches > 0,
             microbatches=max(1, microbatches),
         )
-        plan = search.search(0, 0.0)
+        plan = StageSearch(bounding).search(0, 0.0)
         assert plan is not None
-        built = [form.cutter is not None for form in search.bounding.forms]
+        built = [form.cutter is not None for form in bounding.forms]
         assert len(built) > sum(built) == 1
         number = built.index(False)
-        assert not search.bounding.built_by(number, None, 0.0)
-        assert search.bounding.forms[number].cutter is None
+        assert not bounding.built_by(number, None, 0.0)
+        assert bounding.forms[number].cutter is None
         bound, value = searched(module, meshes, microbatches=microbatches)
         assert plan.bound <= value * (1 + 1e-6)
         assert bound <= plan.value * (1 + 1e-6)

@@ -11,11 +11,11 @@ import pytest
 from ir.facets import Sync, with_facet
 from ir.module import Module, Plan, Resource
 from passes.model.learning import trained
+from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
 from passes.model.spmd.undecided import undecided
-from passes.shard import stage_parts
 from tests.bench.synchronisation import MODEL, TOPOLOGY, passed, plan_of
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import searched

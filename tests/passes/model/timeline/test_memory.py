@@ -20,8 +20,8 @@ from ir.rows import unrolled
 from ir.topology import Topology
 from ir.types import DType, Layout, Shard, TensorType
 from passes.framework.base import PassContext
-from passes.framework.symbols import insert_symbols
 from passes.model.spmd.cross_mesh import Party
+from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import step
 from passes.model.timeline.memory import Held, _local_bytes, _Stash, memory_over_time, stage_memory
 from passes.model.timeline.simulate import run_rows, simulate

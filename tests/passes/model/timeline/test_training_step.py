@@ -16,16 +16,16 @@ from ir.diagnostics import DiagnosticSink
 from ir.module import Action, Module, Plan, Schedule
 from ir.rows import BACKWARD, COMPUTE, UPDATE
 from ir.types import TensorType
-from passes.framework.symbols import insert_symbols
 from passes.model.network import network
 from passes.model.spmd.mesh import mesh_of
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import Bill, price
 from passes.model.spmd.staged import Staged
+from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import step
 from passes.model.timeline.simulate import run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, workload
 from passes.shard import build, decisions_of, named_plan
-from passes.shard.plan.written import written
 from tests.passes.shard.models import prepared
 from tests.passes.shard.test_stages import SMALL, sharded
 

@@ -6,7 +6,7 @@
 - a ``comm.reshard`` wherever a layout changes (``passes.model.spmd.reshard_ops``);
 - ``shard.uneven``: 1 where parts may differ in length, which reshards may use on their way, else 0;
 - ``shard.memory``: bytes per device at most, where they are not those of the topology; -1: no limit;
-- ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``constants``);
+- ``shard.copies``: pairs, the id of an op that is a stage's own copy and of the op that it is a copy of (``copies``);
 - a ``Plan``, whose value is what the stages' devices and the links between them need per sample, or per step in training:
   that of the bills, so that whoever decides alike writes alike. Its certificate says what the bound was proven for
   (``proof``).
@@ -28,7 +28,6 @@ from ir.ops import Op, Value
 from ir.rows import edge_slots
 from ir.topology import Topology
 from ir.types import Replicate, Type
-from passes.framework.symbols import insert_symbols
 from passes.model.graph import cuts_of, reads
 from passes.model.learning import trained
 from passes.model.liveness import SLOTS
@@ -38,14 +37,15 @@ from passes.model.spmd.cross_mesh import message_bytes, parties
 from passes.model.spmd.footprint import footprint
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import mesh_over
+from passes.model.spmd.plan.copies import own_copies
+from passes.model.spmd.plan.proof import proven_for
 from passes.model.spmd.price import price
 from passes.model.spmd.reshard_ops import Decided, laid, with_reshards
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import part_of, synchronised
+from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import step
 from passes.model.timeline.workload import Workload, largest_load, workload
-from passes.shard.plan.proof import proven_for
-from passes.shard.problem.constants import own_copies
 
 SYNCHRONISED = "synchronised"
 """The entry of a certificate that says of how many weights members agree on gradients otherwise than by all-reduce."""
@@ -135,8 +135,7 @@ def _decided(
     for position, op in enumerate(func.ops):
         number = holder[position]
         bill, whole = stages[number].bill, (Replicate(),) * len(on[number].axes)
-        rows = iter(bill.reads[op.id] if on[number].axes and not op.regions else ())
-        wanted = tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])
+        wanted = bill.wanted(op, whole) if on[number].axes else ()
         wants.append(wanted if any(want != whole for want in wanted) else None)
         lies.update((value.name, bill.lies.get(value.name, whole) if on[number].axes else whole) for value in op.results)
     leaving = {value.name: outputs.get(value.name, lies[value.name]) for value in func.results if value.name in lies}

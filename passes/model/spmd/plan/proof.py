@@ -23,8 +23,7 @@ def proven_for(
     module: Module, stages: Sequence[tuple[Sequence[int], DeviceMesh]], plan: Plan, *, uneven: bool, memory: int
 ) -> str:
     """``sha256:...`` of the module without decisions, the ``stages`` (positions of ops, mesh), ``uneven``, ``memory``, and of
-    the plan its objective, microbatches and bound, what its certificate says of the ``plans`` it was proven for, and whether
-    these may avoid sums of gradients."""
+    the plan its objective, microbatches and bound, and whether its plans may avoid sums of gradients."""
     told = [f"{mesh.sizes} {mesh.shares} {mesh.devices} {sorted(ops)}" for ops, mesh in stages]
     for resource in module.of_type(Resource):
         state = [facet.size for facet in resource.facets if isinstance(facet, OptimizerState)]
@@ -33,8 +32,7 @@ def proven_for(
     texts = {id(rule): str(rule) for rule in drawn}  # equal ops share their rule
     numbers = {text: number for number, text in enumerate(dict.fromkeys(texts.values()))}
     told += [*numbers, str([numbers[texts[id(rule)]] for rule in drawn])]
-    among = dict(plan.certificate).get("plans", "")
-    among += " unsummed" if avoids_sums(module) else ""
+    among = " unsummed" if avoids_sums(module) else ""
     options = f"{plan.objective} {plan.microbatches} {plan.bound!r} {uneven} {memory} {among}"
     return problem_digest(module, "\n".join([options, *told]))
 
