@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ir.facets import Time
@@ -110,6 +110,8 @@ def random_module(seed: int) -> Module:
 
 
 @settings(max_examples=60, deadline=None)
+@example(5, "overlap", 1)  # stages in the order of the devices, which is not where they are placed, take 4.5 s and 6 s
+@example(543, "sum", 2)
 @given(st.integers(0, 10**6), st.sampled_from(COMM), st.integers(1, 2))
 def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, comm: str, replicas: int) -> None:
     module = random_module(seed).extend([hosts_of_two(random.Random(seed))])
@@ -132,7 +134,7 @@ def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, com
         if hierarchy is not None:
             assert value_of(problem, hierarchy, own) == pytest.approx(max(placing.loads(tuple((s,) for s in range(len(own))))))
         assert plan.bound <= here * (1 + 1e-9)
-    placed = [PlacePass(nodes=0).run(found, context).first(Plan) for found in (plain, better)]
+    placed = [PlacePass().run(found, context).first(Plan) for found in (plain, better)]
     assert placed[1].value <= placed[0].value * (1 + 1e-9)  # type: ignore[union-attr]
 
 
