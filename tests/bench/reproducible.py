@@ -1,8 +1,8 @@
 """Whether a command gives the same bytes whatever the machine does beside it.
 
-Run: ``python -m tests.bench.reproducible [--only I,J]``. Each of ``COMMANDS`` (with ``--only`` those of these numbers, from 0) runs three times in
-processes of its own: alone; beside a busy loop on every core; and with an empty cache of compiled kernels. Prints the
-seconds of each and whether the plans are byte-equal; exit 1 where any differ.
+Run: ``python -m tests.bench.reproducible [--only I,J]``. Each of ``COMMANDS`` (with ``--only`` those of these numbers, from 0)
+runs three times in processes of its own: alone; beside a busy loop on every core; and with an empty cache of compiled kernels.
+Prints the seconds of each and whether the plans are byte-equal; exit 1 where any differ.
 """
 
 from __future__ import annotations
