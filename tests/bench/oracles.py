@@ -1,6 +1,6 @@
 """Searches on random problems against brute force: how many of their claims are wrong.
 
-Run: ``python -m tests.bench.oracles [--cases N] [--seed S] [--only NAME,..]``. For each search so many random cases (1000) are
+Run: ``python -m tests.bench.oracles [--cases N] [--seed S] [--only NAME;..]``. For each search so many random cases (1000) are
 drawn from seeds S, S + 1, .. (0), by what the tests of the search draw from. Printed: claims, those of problems with a plan,
 those that are not proven, the wrong ones by kind (``tests.passes.claims``), the seconds of all, with those of brute force, and
 of the longest case. Of ``compile`` brute force is a sample of plans. Exit 1 where a claim is wrong; its seed is told.
@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from passes.model.stages.load import COMM
@@ -78,6 +79,10 @@ def small_budgets(seed: int) -> Iterable[Claim]:
     yield test_pipedream.claimed_when_stopped(seed)
 
 
+def stages_on_meshes(mode: str, seed: int) -> Iterable[Claim]:
+    yield test_stages.claimed_of_chain(seed, mode)
+
+
 def compiled(seed: int) -> Iterable[Claim]:
     with tempfile.TemporaryDirectory() as folder:
         return test_whole_space.claimed(seed, Path(folder), forced=1, placed=12, meshed=6).values()
@@ -97,10 +102,7 @@ SEARCHES: dict[str, Callable[[int], Iterable[Claim]]] = {
     "small budgets": small_budgets,
     "meshes": lambda seed: [test_search.claimed(random_graph(seed, 2 + seed % 6))],
     "meshes, memory": test_search.claimed_with_memory,
-    **{
-        f"stages on meshes, {mode}": lambda seed, mode=mode: [test_stages.claimed_of_chain(seed, mode)]
-        for mode in test_stages.MODES
-    },
+    **{f"stages on meshes, {mode}": partial(stages_on_meshes, mode) for mode in test_stages.MODES},
     "compile": compiled,
 }
 
@@ -112,9 +114,8 @@ def main() -> int:
     parser.add_argument("--only", metavar="NAME;..", help=f"of {'; '.join(SEARCHES)}")
     asked = parser.parse_args()
     print(header())
-    print(
-        f"{'search':36} {'claims':>6} {'fit':>6} {'unproven':>8}  {''.join(f'{kind:>11}' for kind in KINDS)} {'seconds':>8} {'longest':>8}"
-    )
+    kinds = "".join(f"{kind:>11}" for kind in KINDS)
+    print(f"{'search':36} {'claims':>6} {'fit':>6} {'unproven':>8}  {kinds} {'seconds':>8} {'longest':>8}")
     faults = 0
     for name in asked.only.split(";") if asked.only else SEARCHES:
         claims, longest, began = list[Claim](), 0.0, time.perf_counter()
