@@ -49,7 +49,7 @@ from passes.model.network import network
 from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
-from passes.model.stages.placement_search import search
+from passes.model.stages.placement_search import NODES, search
 from passes.model.work import did, now
 
 TIGHT = 1e-9
@@ -60,13 +60,12 @@ TIGHT = 1e-9
 class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
-    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most; of more stages, or of
-    more pairs of replicas that send to each other, proportionally fewer, so that the time stays alike. ``time_limit``: seconds
-    of counted work (``passes.model.work``).
+    ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most (``placement_search``).
+    ``time_limit``: seconds of counted work (``passes.model.work``).
     """
 
     name: ClassVar[str] = "place"
-    nodes: int = 20_000
+    nodes: int = NODES
     time_limit: float = 10.0
 
     @on_expanded
@@ -94,7 +93,7 @@ class PlacePass(Pass):
             did("placement", problem.size)
             return now() < ends
 
-        chosen, complete = search(problem, self.nodes * 8 // max(8, routes(problem)), keep_on)
+        chosen, complete = search(problem, self.nodes, keep_on)
         if chosen is None:
             raise _crowded(problem, plan, topology)
         if plan.in_steps:
@@ -180,12 +179,6 @@ def busiest(passing: Mapping[str, float], summed: Sequence[Mapping[str, float]])
         for link, seconds in busy.items():
             total[link] = total.get(link, 0.0) + seconds
     return max(total.values(), default=0.0)
-
-
-def routes(problem: PlacementProblem) -> int:
-    """What a look at one placement takes: a step for each stage, and one for each further pair of replicas on a channel."""
-    pairs = (math.lcm(problem.replicas[one.source], problem.replicas[one.target]) for one in problem.messages)
-    return problem.size + sum(count - 1 for count in pairs)
 
 
 def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:

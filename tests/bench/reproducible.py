@@ -1,8 +1,8 @@
 """Whether a command gives the same bytes whatever the machine does beside it.
 
-Run: ``python -m tests.bench.reproducible [--every N]``. Each of ``COMMANDS`` (with ``--every N`` one of N) runs three times in
-processes of its own: alone; beside a busy loop on every core; and with an empty cache of compiled kernels. Prints the
-seconds of each and whether the plans are byte-equal; exit 1 where any differ.
+Run: ``python -m tests.bench.reproducible [--only I,J]``. Each of ``COMMANDS`` (with ``--only`` those of these numbers, from 0)
+runs three times in processes of its own: alone; beside a busy loop on every core; and with an empty cache of compiled kernels.
+Prints the seconds of each and whether the plans are byte-equal; exit 1 where any differ.
 """
 
 from __future__ import annotations
@@ -71,11 +71,13 @@ def main() -> int:
     from tests.bench.machine import header
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--every", type=int, default=1, help="one of so many commands")
+    parser.add_argument("--only", metavar="I,J", help="the numbers of the commands, from 0")
+    only = parser.parse_args().only
+    commands = [COMMANDS[int(number)] for number in only.split(",")] if only else COMMANDS
     print(header())
     print(f"{'alone s':>8} {'busy s':>8} {'cold s':>8}  plans      command")
     faults = 0
-    for command in COMMANDS[:: parser.parse_args().every]:
+    for command in commands:
         found, seconds = differing(command)
         faults += len(found)
         told = f"differ ({', '.join(found)})" if found else "equal"

@@ -21,13 +21,19 @@ from passes.model.stages.host_classes import host_classes
 from passes.model.stages.load import load as combined
 from passes.model.stages.placement import Placement, PlacementProblem, shared_loads
 
+NODES = 20_000
+"""Placements of 8 stages that a search looks at."""
 SLACK = 1e-12
 """Relative difference below which two values count as equal."""
 
 
-def search(problem: PlacementProblem, nodes: int, keep_on: Callable[[], bool] = lambda: True) -> tuple[Placement | None, bool]:
-    """The best placement found and whether it is proven best; None when the stages do not all find a device. Ends with what it
-    has when ``keep_on``, asked once for each placement it looks at, says so."""
+def search(
+    problem: PlacementProblem, nodes: int = NODES, keep_on: Callable[[], bool] = lambda: True
+) -> tuple[Placement | None, bool]:
+    """The best placement found and whether it is proven best; None when the stages do not all find a device. ``nodes``: how
+    many placements of 8 stages each of its two phases looks at; of more stages, or of more pairs of replicas that send to each
+    other, proportionally fewer, so that the time stays alike. Ends with what it has when ``keep_on``, asked once for each
+    placement it looks at, says so."""
     starts = [start for start in (_in_order(problem), _greedy(problem)) if start is not None]
     if not starts:
         found = _matched(problem)
@@ -35,6 +41,7 @@ def search(problem: PlacementProblem, nodes: int, keep_on: Callable[[], bool] = 
             return None, True
         starts = [found]
     best = min(starts, key=lambda start: _key(problem, start))
+    nodes = nodes * 8 // max(8, _routes(problem))
     best = _improve(problem, best, nodes, keep_on)
     if problem.value(best) <= problem.floor * (1 + SLACK):
         return best, True
@@ -43,6 +50,12 @@ def search(problem: PlacementProblem, nodes: int, keep_on: Callable[[], bool] = 
     tree = BranchAndBound(problem, nodes, best, problem.value(best), keep_on)
     tree.run()
     return tree.best, tree.visited < tree.limit
+
+
+def _routes(problem: PlacementProblem) -> int:
+    """What a look at one placement takes: a step for each stage, and one for each further pair of replicas on a channel."""
+    pairs = (math.lcm(problem.replicas[one.source], problem.replicas[one.target]) for one in problem.messages)
+    return problem.size + sum(count - 1 for count in pairs)
 
 
 def _key(problem: PlacementProblem, chosen: Placement) -> tuple[float, float]:

@@ -290,8 +290,9 @@ def _by_sums(ops: Sequence[Op], size: Mapping[str, int]) -> int:
 
 def _by_reads(ops: Sequence[Op], resources: Mapping[str, Resource], trains: Container[str], side: Party, shared: bool) -> int:
     """The same where no backward ops are written: a gradient lies as its weight is read, and is summed over the members that
-    read and keep the weight whole, or over replicas of the stage (``shared``)."""
-    alone, together = dict[str, int](), dict[str, int]()
+    read and keep the weight whole, or over replicas of the stage (``shared``). Of a weight that is read in several layouts it
+    is one gradient all the same: the largest, and summed only where it is for every reader."""
+    sizes, alone = dict[str, int](), set[str]()
     for op in ops:
         for name in reads(op):
             if name not in trains:
@@ -299,9 +300,10 @@ def _by_reads(ops: Sequence[Op], resources: Mapping[str, Resource], trains: Cont
             kept = resources[name]
             type_ = op.results[0].type if op.name == RESHARD else kept.type
             parts = sync_of(kept.facets).method == SYNCS[1]
-            summed = shared or (not parts and len(side.devices) > 1 and not _placements(type_) and not _placements(kept.type))
-            (together if summed else alone)[name] = part_bytes(type_, side)
-    return int(waiting_bytes(alone.values(), together.values()))
+            if not shared and (parts or len(side.devices) == 1 or _placements(type_) or _placements(kept.type)):
+                alone.add(name)
+            sizes[name] = max(sizes.get(name, 0), part_bytes(type_, side))
+    return int(waiting_bytes([sizes[n] for n in sizes if n in alone], [sizes[n] for n in sizes if n not in alone]))
 
 
 def _keeps_sum(op: Op, before: Type) -> bool:

@@ -3,8 +3,8 @@
 The port model prices every transfer at the best that a device can do. On hosts of several devices each, joined by slower links,
 its best plan may put a large tensor on a border between hosts. So along the order of the best plan on ports, plans of every
 number of stages are made for both speeds (``groups.best_along``) and evaluated with them; how many stages the best one sends
-each tensor to serves the next round. The best of all rounds and the plan on ports are then evaluated as ``place`` does, stages
-in the order of the devices, and the better is kept. The bound stays as it is: no link is faster than a port.
+each tensor to serves the next round. The best of all rounds and the plan on ports are then put where ``place`` puts them, and
+the better is kept. The bound stays as it is: no link is faster than a port.
 
 With replicas a stage's devices stay on one host: two more candidates are the best plan along the order with one device for each
 stage, and the plan for groups of devices (``groups.solver``), which names its devices.
@@ -31,7 +31,7 @@ from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.placement_from_ir import placement_problem, stage_memory
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
-from passes.model.work import now
+from passes.model.work import did, now
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.plan import Asked, named, with_stages
 from passes.partition.groups.solver import GroupPlan, Hierarchy, best_along, group_value, packed, solve_groups
@@ -39,7 +39,7 @@ from passes.partition.objective import AnySolution, PlacedSolution
 from passes.partition.search.throughput import TIGHT, Solution
 
 GROUP_SECONDS = 3.0
-"""Longest search for groups of devices with replicas."""
+"""Longest search for groups of devices with replicas, and for the places of one plan."""
 
 
 def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
@@ -96,9 +96,7 @@ def best_on_links(
         assert found.stages is not None
         shared = [problem.kinds[kind].replicas for kind, _ in found.stages]
         named = found.devices if isinstance(found, PlacedSolution) else ()
-        # What place would still improve is not beaten by a plan that names its devices, so it is let improve first.
-        nodes = 20_000 * 8 // max(8, len(shared)) if most > 1 else 0
-        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared, nodes)
+        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared)
 
     kept, least = solution, value(solution)
     for found in candidates:
@@ -182,10 +180,9 @@ def link_value(
     members: Sequence[Sequence[int]],
     devices: Sequence[Sequence[str]] = (),
     replicas: Sequence[int] = (),
-    nodes: int = 0,
 ) -> float:
-    """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them
-    with a look at ``nodes`` placements, each on as many as ``replicas`` says (one)."""
+    """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them,
+    each on as many as ``replicas`` says (one)."""
     module = with_stages(module, members)
     if devices:
         types = {device.name: device.type for device in topology.devices}
@@ -201,7 +198,12 @@ def link_value(
     except Infeasible:
         return math.inf
     ends = now() + GROUP_SECONDS
-    chosen, _ = search(problem, nodes, lambda: now() < ends)
+
+    def keep_on() -> bool:
+        did("placement", problem.size)
+        return now() < ends
+
+    chosen, _ = search(problem, keep_on=keep_on)
     return math.inf if chosen is None else problem.value(chosen)
 
 

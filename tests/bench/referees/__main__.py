@@ -3,7 +3,6 @@
 Each referee is a table of public measurements (its README says whose). Printed per device type: the mean relative error of the
 cost model as it was before sizes counted (a roofline with one efficiency, the preset's), of the shipped preset, and of the
 model fitted to four fifths of the rows and judged on the others, and fitted to 20 rows and judged on the rest.
-The fits need scipy: ``pip install -e '.[bench]'``.
 """
 
 from __future__ import annotations

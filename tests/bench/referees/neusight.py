@@ -17,7 +17,6 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model, load_topology
@@ -29,7 +28,7 @@ from ir.types import TensorType
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.model.op_time import op_seconds, passes_seconds
-from tests.bench.referees.fitting import Floats
+from tests.bench.referees.fitting import Floats, least
 
 MODELS = {
     "bert_large": "bert-base,layers=24,hidden=1024,heads=16",
@@ -157,4 +156,4 @@ def fitted(rows: Sequence[Row]) -> Floats:
         wrong = [np.log(predicted(row, type_of(row.device, logs)) / row.seconds) for row in rows]
         return np.concatenate([wrong, TRUST * (logs - START)])
 
-    return np.asarray(least_squares(residuals, START, loss="soft_l1", f_scale=0.1, diff_step=1e-3).x)
+    return least(residuals, START)[0]

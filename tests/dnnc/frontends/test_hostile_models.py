@@ -421,7 +421,10 @@ def test_what_is_evaluated_is_bounded() -> None:
 
 
 def test_a_model_in_the_second_syntax_is_taken_as_it_is() -> None:
-    check_form(model("g (float[2] x) => (float[2] y) { y = Relu(x) }"), "m")
+    proto = model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    before = proto.SerializeToString()
+    check_form(proto, "m")
+    assert proto.SerializeToString() == before
 
 
 def test_dimensions_whose_expressions_double(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_noise_is_refused_or_kept(noise: bytes, cut: int) -> None:
     data = model(external("a", "weights.data")).SerializeToString()
     for text in (noise, data[:cut] + noise, data[:cut] + noise + data[cut:]):
         try:
-            relocated(text, lambda name: name)
+            kept = relocated(text, lambda name: name)
         except ValueError:
             continue
+        assert locations(kept) == locations(text)

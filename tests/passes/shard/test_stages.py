@@ -38,6 +38,7 @@ from passes.shard.stages.settled import Settled
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import Block, Submeshes, submeshes
 from passes.shard.stages.units import units_of
+from tests.passes.claims import Claim
 from tests.passes.shard.stage_oracle import Oracle, costed
 
 
@@ -93,18 +94,16 @@ def text_of(
     )
 
 
-@st.composite
-def modules(draw: st.DrawFn, activations: Sequence[str] = ()) -> Module:
-    skips = draw(st.booleans())
-    least, most = (3, 3) if activations else (4, 5)
-    widths = draw(st.lists(st.sampled_from([2, 8, 64]), min_size=least, max_size=most))
+def random_chain(rng: Random, activations: Sequence[str] = ()) -> Module:
+    """A chain of ``text_of`` on one to four devices, often unequal."""
+    skips = rng.random() < 0.5
+    widths = [rng.choice((2, 8, 64)) for _ in range(3 if activations else rng.choice((4, 5)))]
     if skips:
         widths[-1] = widths[1]
-    hosts = draw(st.sampled_from([[1], [2], [3], [1, 1], [2, 2], [4], [2, 1]]))
-    speeds = draw(st.lists(st.sampled_from([1, 1, 3]), min_size=sum(hosts), max_size=sum(hosts)))
-    near, far = draw(st.sampled_from([1e7, 1e9])), draw(st.sampled_from([1e7, 1e8]))
-    text = text_of(widths, skips, hosts, speeds, near, far, activations)
-    rows, latency = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from(["1e-6", "1e-5"]))
+    hosts = rng.choice(([1], [2], [3], [1, 1], [2, 2], [4], [2, 1]))
+    speeds = [rng.choice((1, 1, 3)) for _ in range(sum(hosts))]
+    text = text_of(widths, skips, hosts, speeds, rng.choice((1e7, 1e9)), rng.choice((1e7, 1e8)), activations)
+    rows, latency = rng.choice((1, 2, 4)), rng.choice(("1e-6", "1e-5"))
     return costed(text.replace("tensor<4x", f"tensor<{rows}x").replace("latency = 1e-6", f"latency = {latency}"))
 
 
@@ -132,20 +131,53 @@ def blocks_of(module: Module, sizes: tuple[int, ...] = ()) -> Submeshes:
     return submeshes(topology, network(topology), sizes)
 
 
-def assert_between(best: float, bound: float, value: float) -> None:
-    """The best plan of all lies between the two, and the one found is not far from it."""
-    assert bound <= best * (1 + 1e-6)
-    assert best <= value * (1 + 1e-6)
-    assert value <= 4 * best or math.isinf(best)
-
-
-@given(modules(), st.sampled_from([0, 0, 1, 2]))
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-def test_brute_force_lies_between_bound_and_value(module: Module, stages: int) -> None:
+def claimed(module: Module, stages: int = 0, microbatches: int = 0, memory: int = 0) -> Claim:
+    """What the search says, beside every plan in stages. ``microbatches``: of a training step; ``memory``: bytes per device;
+    0: no limit."""
     meshes = blocks_of(module)
-    best = Oracle(module, meshes).best(stages)
-    bound, value = searched(module, meshes, stages)
-    assert_between(best, bound, value)
+    best = Oracle(module, meshes, microbatches, memory or None).best(stages)
+    bound, value = searched(module, meshes, stages, microbatches, memory)
+    tight = value <= bound * (1 + 1e-9)
+    faults = [f"it takes {value / best} times what the best one takes"] if 4 * best < value < math.inf else []
+    status = "feasible" if not tight else "optimal" if value < math.inf else "infeasible"
+    return Claim(best, status, value, bound, faults)
+
+
+MODES = ("inference", "with fused ops", "training", "with little memory")
+
+
+def claimed_of_chain(seed: int, mode: str) -> Claim:
+    """Of a random chain in one of ``MODES``: for all numbers of stages, or for a given one."""
+    rng = Random(seed)
+    if mode == "inference":
+        return claimed(random_chain(rng), rng.choice((0, 0, 1, 2)))
+    if mode == "with fused ops":
+        return claimed(random_chain(rng, rng.choice((["Relu"], ["Relu", "Tanh"]))), rng.choice((0, 0, 1, 2)))
+    if mode == "training":
+        return claimed(random_chain(rng), rng.choice((0, 2)), rng.choice((1, 4)))
+    module, microbatches = random_chain(rng), rng.choice((0, 4))
+    types = (resource.type for resource in module.resources.values())
+    weights = sum(type_.nbytes or 0 for type_ in types if isinstance(type_, TensorType))
+    # A share of all weights per device, in training with gradients and the optimizer's state.
+    memory = int(rng.choice((0.3, 0.5, 0.8)) * weights * (4 if microbatches else 1))
+    return claimed(module, 0, microbatches, memory)
+
+
+SEEDS = st.integers(0, 10**6)
+
+
+@given(SEEDS, st.sampled_from(MODES[:2]))
+@settings(deadline=None, max_examples=24, suppress_health_check=list(HealthCheck))
+def test_brute_force_lies_between_bound_and_value(seed: int, mode: str) -> None:
+    """A stage that begins within a chain of epilogues does not fuse what it begins with."""
+    assert not claimed_of_chain(seed, mode).wrong
+
+
+@pytest.mark.slow
+@given(SEEDS, st.sampled_from(MODES[2:]))
+@settings(deadline=None, max_examples=24, suppress_health_check=list(HealthCheck))
+def test_brute_force_lies_between_bound_and_value_in_training_and_with_little_memory(seed: int, mode: str) -> None:
+    assert not claimed_of_chain(seed, mode).wrong
 
 
 TWO_HOSTS = """
@@ -196,10 +228,7 @@ def test_two_messages_through_one_port_pay_its_latency(
     """A bound had counted it where the price of a plan had not, so a plan 8 % from the best was called optimal."""
     text = text_of(widths, False, [2, 2], [1, 1, 1, 1], near, far).replace("tensor<4x", f"tensor<{rows}x")
     module = costed(text.replace("latency = 1e-6", f"latency = {latency}"))
-    meshes = blocks_of(module)
-    best = Oracle(module, meshes, microbatches).best(2)
-    bound, value = searched(module, meshes, 2, microbatches)
-    assert_between(best, bound, value)
+    assert not claimed(module, 2, microbatches).wrong
 
 
 class Spent(Oracle):
@@ -245,39 +274,6 @@ def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) 
         bounding.solve(StageRun(first, behind, block), (False, False), math.inf)
     for (block, before, after, first, behind), seconds in oracle.least.items():
         assert bounding.table(block, before, after).seconds[first, behind] <= seconds * (1 + 1e-9)
-
-
-@given(st.one_of(modules(["Relu"]), modules(["Relu", "Tanh"])), st.sampled_from([0, 0, 1, 2]))
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-def test_brute_force_lies_between_bound_and_value_where_ops_are_fused(module: Module, stages: int) -> None:
-    """A stage that begins within a chain of epilogues does not fuse what it begins with."""
-    meshes = blocks_of(module)
-    best = Oracle(module, meshes).best(stages)
-    bound, value = searched(module, meshes, stages)
-    assert_between(best, bound, value)
-
-
-@pytest.mark.slow
-@given(modules(), st.sampled_from([0, 2]), st.sampled_from([1, 4]))
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-def test_brute_force_lies_between_bound_and_value_in_training(module: Module, stages: int, microbatches: int) -> None:
-    meshes = blocks_of(module)
-    best = Oracle(module, meshes, microbatches).best(stages)
-    bound, value = searched(module, meshes, stages, microbatches)
-    assert_between(best, bound, value)
-
-
-@pytest.mark.slow
-@given(modules(), st.sampled_from([0, 4]), st.sampled_from([0.3, 0.5, 0.8]))
-@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
-def test_brute_force_lies_between_bound_and_value_with_little_memory(module: Module, microbatches: int, share: float) -> None:
-    """A share of all weights per device, in training with gradients and the optimizer's state. It fits where any plan does."""
-    weights = sum(resource.type.nbytes or 0 for resource in module.resources.values() if isinstance(resource.type, TensorType))
-    memory = int(share * weights * (4 if microbatches else 1))
-    meshes = blocks_of(module)
-    best = Oracle(module, meshes, microbatches, memory).best()
-    bound, value = searched(module, meshes, microbatches=microbatches, memory=memory)
-    assert_between(best, bound, value)
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

@@ -178,8 +178,10 @@ def test_copies_are_isomorphic(case: tuple[Module, int, int]) -> None:
 
 
 def test_copies_of_layers_are_isomorphic() -> None:
-    proof(of(mixture()))
-    proof(of(transformer(6)))
+    for module in (mixture(), transformer(6)):
+        found = of(module)
+        assert found.blocks
+        proof(found)
 
 
 def test_expand_of_what_is_not_folded_is_itself() -> None:

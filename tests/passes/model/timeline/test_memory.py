@@ -85,6 +85,41 @@ def test_a_step_by_hand() -> None:
     assert (held.constant, held.peak) == (100, 264)
 
 
+TWO_READERS = """
+module @m {opset.onnx = 20} {
+  resource @w : tensor<32x32xf32> = declared optimizer<name = adam, size = 8192>
+  func @main(%x : tensor<4x32xf32>) -> (%y : tensor<4x32xf32>) {
+    %h = onnx.MatMul(%x, @w) : tensor<4x32xf32> shard<"replicate"> stage<0>
+    %w.1 = comm.reshard(@w) : tensor<32x32xf32, @mesh[S(1)]> stage<0>
+    %y = onnx.MatMul(%h, %w.1) : tensor<4x32xf32, @mesh[S(1)]> shard<"n"> stage<0>
+  }
+  topology @t {
+    type t {rates = {f32 = 1.0}}
+    host h
+    device d0 {type = t, host = h}
+    device d1 {type = t, host = h}
+  }
+  mesh @mesh [x = 2] on [d0, d1]
+  plan @plan {
+    objective = training
+    comm = sum
+    value = 1.0
+    port_value = 1.0
+    bound = 0.0
+    status = feasible
+    single = inf
+    microbatches = 2
+    stage {index = 0, device_type = t, devices = [d0, d1], ops = 2, compute = 1.0, mesh = @mesh}
+  }
+}
+"""
+
+
+def test_a_weight_that_is_read_in_two_layouts_has_one_gradient() -> None:
+    """Of 4096 bytes: read whole, and in halves."""
+    assert stage_memory(parse_module(TWO_READERS))[0].working["W"] == 4096
+
+
 def test_a_stream_holds_the_same_but_for_the_pass_that_runs() -> None:
     context = PassContext()
     module = SchedulePass().run(PlacePass().run(planned(chain([0, 0]), devices(1)), context), context)

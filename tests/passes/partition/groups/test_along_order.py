@@ -11,7 +11,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ir.facets import Time
@@ -31,6 +31,7 @@ from passes.partition.bridge.on_links import hierarchy_of
 from passes.partition.groups.solver import GroupStage, Hierarchy, best_along, group_value
 from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.place import PlacePass, stage_ops
+from tests.passes.claims import Claim
 from tests.passes.partition.instances import random_problem
 from tests.passes.partition.pipedream.test_pipedream import random_profile
 
@@ -110,6 +111,8 @@ def random_module(seed: int) -> Module:
 
 
 @settings(max_examples=60, deadline=None)
+@example(5, "overlap", 1)  # stages in the order of the devices, which is not where they are placed, take 4.5 s and 6 s
+@example(543, "sum", 2)
 @given(st.integers(0, 10**6), st.sampled_from(COMM), st.integers(1, 2))
 def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, comm: str, replicas: int) -> None:
     module = random_module(seed).extend([hosts_of_two(random.Random(seed))])
@@ -132,7 +135,7 @@ def test_plans_for_hosts_are_valued_as_place_does_and_never_worse(seed: int, com
         if hierarchy is not None:
             assert value_of(problem, hierarchy, own) == pytest.approx(max(placing.loads(tuple((s,) for s in range(len(own))))))
         assert plan.bound <= here * (1 + 1e-9)
-    placed = [PlacePass(nodes=0).run(found, context).first(Plan) for found in (plain, better)]
+    placed = [PlacePass().run(found, context).first(Plan) for found in (plain, better)]
     assert placed[1].value <= placed[0].value * (1 + 1e-9)  # type: ignore[union-attr]
 
 
@@ -217,9 +220,9 @@ def best_in_groups(profile: Profile, machines: Machines) -> float:
     return least(frozenset(range(profile.size)), 0)
 
 
-@settings(max_examples=80, deadline=None)
-@given(st.integers(0, 10**6))
-def test_pipedream_in_groups_equals_brute_force(seed: int) -> None:
+def claimed(seed: int) -> Claim:
+    """Of a random profile on groups of machines, beside brute force. Never better than if all links were as those inside a
+    group, nor worse than if all were as those between groups."""
     rng = random.Random(seed)
     profile = random_profile(rng, 5)
     group, bandwidth = rng.randint(1, 3), rng.choice((1.0, 4.0))
@@ -231,15 +234,20 @@ def test_pipedream_in_groups_equals_brute_force(seed: int) -> None:
         between=bandwidth / rng.choice((1, 2, 8)),
     )
     solution = solve_pipedream(profile, machines)
-    assert solution.stages is not None
-    assert solution.status == "optimal"
-    plan = [(r, nodes) for r, (_, nodes) in zip(solution.replicas, solution.stages, strict=True)]
-    assert plan_faults(profile, machines, plan) == []
-    assert solution.value == pytest.approx(best_in_groups(profile, machines), rel=1e-9)
+    plan = [(r, nodes) for r, (_, nodes) in zip(solution.replicas, solution.stages or (), strict=True)]
+    faults = plan_faults(profile, machines, plan)
     fast, slow = (
         solve_pipedream(profile, Machines(machines.count, b, machines.straight)) for b in (bandwidth, machines.between)
     )
-    assert fast.value * (1 - 1e-12) <= solution.value <= slow.value * (1 + 1e-12)
+    if not fast.value * (1 - 1e-12) <= solution.value <= slow.value * (1 + 1e-12):
+        faults.append(f"it takes {solution.value}, not between {fast.value} and {slow.value}")
+    return Claim(best_in_groups(profile, machines), solution.status, solution.value, solution.bound, faults)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10**6))
+def test_pipedream_in_groups_equals_brute_force(seed: int) -> None:
+    claimed(seed).check()
 
 
 def test_groups_are_whole_and_slower_outside() -> None:

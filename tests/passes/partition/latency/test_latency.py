@@ -18,37 +18,39 @@ from passes.partition.latency import solver as latency_solver
 from passes.partition.latency.bounds import critical_path, kept
 from passes.partition.latency.engine import Engine
 from passes.partition.latency.reduce import reduced
+from tests.passes.claims import Claim
 from tests.passes.partition.latency_brute import least_latency, random_latency, with_programs
 
 QUIET = LatencyBudget(seconds=60)
-SHAPES = st.sampled_from([(1, 1, 3), (1, 2, 2), (2, 1, 2), (2, 2, 2), (2, 3, 3), (3, 1, 1), (3, 1, 2)])
+SHAPES = ((1, 1, 3), (1, 2, 2), (2, 1, 2), (2, 2, 2), (2, 3, 3), (3, 1, 1), (3, 1, 2))
 """Pieces, kinds of accelerators at most, accelerators at most."""
 
 
+def claimed(problem: LatencyProblem) -> Claim:
+    """What the solver says, beside brute force."""
+    solution, wrong = solve_latency(problem, QUIET), list[str]()
+    if solution.schedule is not None:
+        wrong += faults(problem, solution.schedule.pieces)
+        if schedule(problem, solution.schedule.pieces).latency != solution.value:
+            wrong.append(f"its pieces do not take {solution.value}")
+    return Claim(least_latency(problem), solution.status, solution.value, solution.bound, wrong)
+
+
 def check(problem: LatencyProblem) -> None:
-    """The answer is the optimum by brute force, its plan is feasible and takes as long as said."""
-    best = least_latency(problem)
-    found = solve_latency(problem, QUIET)
-    if math.isinf(best):
-        assert found.status == "infeasible"
-        assert found.schedule is None
-        return
-    assert found.schedule is not None
-    assert faults(problem, found.schedule.pieces) == []
-    assert schedule(problem, found.schedule.pieces).latency == found.value
-    assert found.value >= best * (1 - 1e-9)
-    assert found.bound <= best * (1 + 1e-12)
-    assert found.status == "optimal", "no choice of bytes is left open"
-    assert found.value <= best * (1 + 1e-9)
+    claimed(problem).check()
 
 
-@given(st.integers(0, 10**6), SHAPES, st.booleans())
-@settings(max_examples=150)
-def test_search_is_brute_force(seed: int, shape: tuple[int, int, int], programs: bool) -> None:
-    """Also where pieces share weights and hold workspace and buffers (``programs``)."""
+def random_case(seed: int, shape: tuple[int, int, int], programs: bool) -> LatencyProblem:
+    """``programs``: pieces share weights and hold workspace and buffers."""
     pieces, kinds, devices = shape
     problem = random_latency(seed, nodes=5 if devices * pieces < 4 else 4, pieces=pieces, kinds=kinds, devices=devices)
-    check(with_programs(problem, seed) if programs else problem)
+    return with_programs(problem, seed) if programs else problem
+
+
+@given(st.integers(0, 10**6), st.sampled_from(SHAPES), st.booleans())
+@settings(max_examples=150)
+def test_search_is_brute_force(seed: int, shape: tuple[int, int, int], programs: bool) -> None:
+    check(random_case(seed, shape, programs))
 
 
 @pytest.mark.parametrize(("seed", "pieces", "expected"), [(253899, 2, 2.0), (202, 1, 2.0), (219, 3, 5.0)])
@@ -62,8 +64,7 @@ def test_a_choice_of_bytes_leaves_no_gap(seed: int, pieces: int, expected: float
 
 @pytest.mark.parametrize("seed", range(40))
 def test_more_nodes_and_accelerators_are_solved_to_the_end(seed: int) -> None:
-    shapes = [(1, 1, 3), (1, 2, 2), (2, 1, 2), (2, 2, 2), (2, 3, 3), (3, 1, 1), (3, 1, 2)]
-    pieces, kinds, devices = shapes[seed % len(shapes)]
+    pieces, kinds, devices = SHAPES[seed % len(SHAPES)]
     found = solve_latency(random_latency(seed, nodes=8, pieces=pieces, kinds=kinds, devices=devices + 1), QUIET)
     assert found.status in ("optimal", "infeasible")
 
