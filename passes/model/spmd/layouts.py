@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ir.opdefs import RESHARD_STEPS, reshard_step
-from ir.ops import Op
 from ir.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
-from ir.types import REDUCTIONS, DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from passes.model.spmd.mesh import DeviceMesh
 
 Placements: TypeAlias = tuple[Placement, ...]
 Seconds: TypeAlias = NDArray[np.float64]
+Shape: TypeAlias = tuple[Dim, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +76,17 @@ def part(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[
     return share
 
 
-def local_op(op: Op, results: Sequence[Placements], mesh: DeviceMesh, place: Sequence[int]) -> Op:
-    """The op with the shape that its first result has on the member at ``place``."""
-    if not results or not op.results:
-        return op
-    first = op.results[0]
-    type_ = first.type
-    if not isinstance(type_, TensorType) or type_.shape is None or not any(isinstance(p, Shard) for p in results[0]):
-        return op
+def local_shape(type_: Type, placements: Placements, mesh: DeviceMesh, place: Sequence[int]) -> Shape | None:
+    """The shape of the part of a tensor that the member at ``place`` holds; None where it has none."""
+    if not isinstance(type_, TensorType) or type_.shape is None:
+        return None
     shape = list(type_.shape)
-    for placement, axis, at in zip(results[0], mesh.axes, place, strict=True):
+    for placement, axis, at in zip(placements, mesh.axes, place, strict=True):
         if isinstance(placement, Shard):
             length = shape[placement.dim]
             assert isinstance(length, int)
             shape[placement.dim] = cut(length, axis.shares, at)[1]
-    return replace(op, results=(replace(first, type=replace(type_, shape=tuple(shape))), *op.results[1:]))
+    return tuple(shape)
 
 
 def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
@@ -139,7 +135,8 @@ def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, si
     convert: Seconds = np.full((len(found), len(found)), np.inf)
     np.fill_diagonal(convert, 0.0)
     options = sorted({p for placements in found for p in placements}, key=str)
-    held = [size * split(type_, placements, mesh) for placements in found]
+    foremost = mesh.foremost
+    held = [size * part(type_, placements, mesh, foremost) for placements in found]
     for one, placements in enumerate(found):
         for position, axis in enumerate(mesh.axes):
             source = placements[position]

@@ -33,11 +33,24 @@ class MemberWork:
     def __init__(self, mesh: DeviceMesh, types: Mapping[str, Type], training: bool, again: bool) -> None:
         """``types``: of what ops read, by name; ``again``: forward ops run a second time for their gradients."""
         self.mesh, self.types, self.training, self.again = mesh, types, training, again
+        self.known: dict[object, tuple[float, float]] = {}
 
     def seconds(
         self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
     ) -> tuple[float, float]:
-        """Of an op, and of them its gradients', on the members that take longest."""
+        """Of an op, and of them its gradients', on the members that take longest. Counted once for ops that are alike."""
+        cuts = tuple((units, tuple(axes)) for units, axes in divided)
+        read = tuple((op.operands.index(name), name[:1], self.types.get(name)) for name in op.operands)
+        made = tuple(value.type for value in op.results)
+        alike = op.name, op.attributes, op.facets, read, made, tuple(operands), tuple(results), cuts, joined
+        if alike not in self.known:
+            self.known[alike] = self.counted(op, operands, results, divided, joined)
+        return self.known[alike]
+
+    def counted(
+        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
+    ) -> tuple[float, float]:
+        """As ``seconds``."""
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0

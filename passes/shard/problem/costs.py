@@ -37,7 +37,7 @@ from ir.topology import DeviceType
 from ir.types import Replicate, TensorType, Type, type_bytes
 from passes.model.learning import recomputes, update_seconds
 from passes.model.op_time import fused_seconds, op_seconds, passes_seconds, stated_part
-from passes.model.spmd.layouts import Placements, local_op, part
+from passes.model.spmd.layouts import Placements, Shape, local_shape, part
 from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.problem.outline import OpForm, Outline, read_ports
 
@@ -60,7 +60,7 @@ class MemberCosts:
         self.places = [member.place for member in mesh.members] or [mesh.foremost]
         self.rooms = [member.room for member in mesh.members] or [1.0]
         self.known: dict[tuple[Type | None, Placements], tuple[float, ...]] = {}
-        self.locals: dict[tuple[object, ...], list[Op]] = {}
+        self.shapes: dict[tuple[Type, Placements], list[Shape | None]] = {}
 
     def parts(self, type_: Type | None, placements: Placements) -> tuple[float, ...]:
         """Part of a tensor that each of the members holds."""
@@ -70,12 +70,12 @@ class MemberCosts:
             self.known[key] = known
         return self.known[key]
 
-    def local(self, op: Op, results: Sequence[Placements]) -> list[Op]:
-        """The op with the shape that its first result has on each of the members."""
-        key = (id(op), *results[:1])
-        if key not in self.locals:
-            self.locals[key] = [local_op(op, results, self.mesh, member.place) for member in self.mesh.members]
-        return self.locals[key]
+    def lengths(self, type_: Type, placements: Placements) -> list[Shape | None]:
+        """The shape of the part of a tensor that each of the members holds."""
+        key = (type_, placements)
+        if key not in self.shapes:
+            self.shapes[key] = [local_shape(type_, placements, self.mesh, member.place) for member in self.mesh.members]
+        return self.shapes[key]
 
     def fullest(self, type_: Type, placements: Placements) -> float:
         """Part of a tensor that a member holds, over the room of its device, where that is most (``layouts.fullest``)."""
@@ -94,17 +94,17 @@ class MemberCosts:
         parts = [self.parts(type_, placements) for _, type_, placements in rows]
         repeats = tuple(lies) if len({name for name, _, _ in rows}) < len(rows) else ()
         chained = form.operands[port] if port >= 0 else None
+        shapes = self.lengths(op.results[0].type, lies[len(op.operands)]) if op.results else []
         longest = back = 0.0
         for number, member in enumerate(self.mesh.members):
             share = share_of(strategies, self.mesh, member.place)
             held = tuple([one[number] if one else 1.0 for one in parts])
-            here = self.local(op, lies[len(op.operands) :])[number]
-            shape = here.results[0].type if here.results else None
+            shape = shapes[number] if shapes else None
             key = (id(op), member.type.name, share, held, shape, repeats, port)
             if key not in times:
-                local = _local_cost(op, cost, rows, held, share)
+                here = _shaped(op, shape).with_facets(_local_cost(op, cost, rows, held, share))
                 kept = (type_bytes(chained) or 0, held[port]) if chained is not None else None
-                times[key] = self.member_seconds(here.with_facets(local), op, cost, member.type, kept)
+                times[key] = self.member_seconds(here, op, cost, member.type, kept)
             longest, back = max(longest, times[key][0]), max(back, times[key][1])
         return longest, back
 
@@ -171,6 +171,14 @@ class MemberCosts:
         """Of a weight whose update moves so many bytes, on the member that takes longest; the part of a microbatch."""
         parts = zip(self.parts(type_, lies), self.mesh.members, strict=False)
         return max((update_seconds(moved * here, member.type) for here, member in parts), default=0.0) / self.microbatches
+
+
+def _shaped(op: Op, shape: Shape | None) -> Op:
+    """The op with another shape of its first result."""
+    first = op.results[0] if op.results else None
+    if first is None or not isinstance(first.type, TensorType) or shape == first.type.shape:
+        return op
+    return replace(op, results=(replace(first, type=replace(first.type, shape=shape)), *op.results[1:]))
 
 
 def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:
