@@ -28,6 +28,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     speeds, then the exact search over ideals and groups (``passes.partition.groups``). Nodes are numbered canonically first, so
     that nothing depends on the order of the file."""
     from passes.model.network import network
+    from passes.model.stages.canonical import canonical_order
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
     from passes.model.stages.lattice.ideals import permuted
@@ -36,7 +37,6 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.model.stages.reduce import ordered, quotient
     from passes.partition.bridge.explain import explain
     from passes.partition.groups.solver import Hierarchy, group_parts
-    from passes.partition.heuristics.canonical import canonical_order
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from passes.model.highs import PROVEN, SAFETY
-from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import components
 from passes.model.stages.lattice.dp import Stages
@@ -88,25 +87,22 @@ def solve_any(
 
 class _Search(Anytime):
     def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
-        super().__init__(budget.seconds, progress, _simple_bound(problem, sides), PROVEN)
-        self.problem, self.budget, self.sides = problem, budget, sides
+        super().__init__(budget, progress, _simple_bound(problem, sides), PROVEN)
+        self.problem, self.sides = problem, sides
         self.contiguous: Stages | None = None
         self.contiguous_value = math.inf
 
     def run(self) -> Solution:
-        try:
-            with interruptible():
-                if self.sides is None:
-                    self.phase("contiguous", self._contiguous)
-                self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
-                self.phase("trials", lambda: self._prove(POLICY.short))
-                self.phase("local search", lambda: self._anneal(self.left()))
-                self.phase("trials", lambda: self._prove(math.inf))
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
+        self.search(self._phases)
         return self.solution()
+
+    def _phases(self) -> None:
+        if self.sides is None:
+            self.phase("contiguous", self._contiguous)
+        self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
+        self.phase("trials", lambda: self._prove(POLICY.short))
+        self.phase("local search", lambda: self._anneal(self.left()))
+        self.phase("trials", lambda: self._prove(math.inf))
 
     def accept(self, stages: Stages) -> bool:
         """Keeps the stages when they are feasible and better, both from the definition."""

@@ -36,11 +36,11 @@ B = TypeVar("B", bound=Budget)
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
-    that there is none, that of ``LEAST_SECONDS``."""
+    that there is none, the first plan that ``LEAST_SECONDS`` find."""
     solution = search(budget)
     if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
-            return search(replace(budget, seconds=LEAST_SECONDS))
+            return search(replace(budget, seconds=LEAST_SECONDS, first=True))
     return solution
 
 

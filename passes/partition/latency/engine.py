@@ -227,22 +227,23 @@ class Engine:
         pool = self._pool(labels)
         stamp = np.full(self.ideals, -1, np.int64)
         slack = 1e-13 * most if math.isfinite(most) else 0.0
-        at, dropped, steps, stopped = 0, math.inf, 0, False
+        at, dropped, steps, stopped = (0, 0, 0), math.inf, 0, False
         tails = label_kernels.Tails(self.stride, self.start, self.tail)
         limits = label_kernels.Limits(most, slack, self.reduced.pieces, width)
-        while at < self.ideals - 1:
+        while at[0] < self.ideals - 1:
             at, dropped, done = label_kernels.search(
                 self.graph, self.lattice, pool, tails, limits, dropped, self.queue, stamp, at, WORK
             )
             steps += done
             did("step", int(done))
+            did("compared", int(pool.counts[label_kernels.COMPARED]))
             pool.counts[label_kernels.COMPARED] = 0
-            if at < self.ideals - 1 and not keep_on(at / self.ideals):
+            if at[0] < self.ideals - 1 and not keep_on(at[0] / self.ideals):
                 stopped = True
                 break
         self.steps += steps
         if stopped:
-            heads = pool.head[at:]
+            heads = pool.head[at[0] :]
             left = [float(pool.promise[x]) for head in heads[heads >= 0] for x in self._chain(pool, int(head))]
             dropped = min([dropped, *left])
         last = int(pool.head[-1])

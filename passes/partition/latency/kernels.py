@@ -390,6 +390,34 @@ def place(lattice: Any, i: int, u: int) -> Any:
 
 
 @compiled
+def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
+    """Step number ``q`` from ideal j, nodes on CPUs first, then the pieces of ``queue``: (the node, -1 for a piece; the ideal
+    reached, -1 where no CPU runs the node)."""
+    c = lattice.cover_ptr[j] + q
+    if c >= lattice.cover_ptr[j + 1]:
+        return -1, queue[c - lattice.cover_ptr[j + 1]]
+    v = lattice.cover_node[c]
+    return v, lattice.cover_to[c] if graph.cpu[v] < NEVER else -1
+
+
+@compiled
+def waited_for(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
+    """Sets ``read[x]`` for each node of the frontier of ideal j: whether the step i - j reads it."""
+    first = lattice.front_ptr[j]
+    for x in range(lattice.front_ptr[j + 1] - first):
+        read[x] = meets(graph.follow[lattice.front[first + x]], lattice.bits[j], lattice.bits[i])
+
+
+@compiled
+def latest(tail: Any, onward: int, fresh: int, new: Any) -> Any:
+    """The longest of the tails, from ``onward`` on, of the first ``fresh`` places that are ``new``."""
+    longest = 0.0
+    for x in range(fresh):
+        longest = max(longest, tail[onward + new[x]])
+    return longest
+
+
+@compiled
 def tails(
     graph: Any,
     lattice: Any,
@@ -423,12 +451,10 @@ def tails(
         covers = lattice.cover_ptr[j + 1] - lattice.cover_ptr[j]
         count = supersets(graph, lattice, j, most, queue, stamp)
         done += 1 + count
-        for q in range(covers + count):  # nodes on CPUs first, then pieces
-            single = q < covers
-            v = lattice.cover_node[lattice.cover_ptr[j] + q] if single else -1
-            if single and graph.cpu[v] == NEVER:
+        for q in range(covers + count):
+            v, i = step_of(graph, lattice, j, q, queue)
+            if i < 0:
                 continue
-            i = lattice.cover_to[lattice.cover_ptr[j] + q] if single else queue[q - covers]
             wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
             fresh = 0
             for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -439,42 +465,33 @@ def tails(
             known = False
             begins = 0.0
             # With all pieces left tails are least. If even so, and without transfers, it ends too late, it always does.
-            soonest = 0.0
-            for x in range(fresh):
-                soonest = max(soonest, tail[start[i] + (states - 1) * wide + new[x]])
-            for t in range(1 if single else kinds):
-                computed = graph.cpu[v] if single else lattice.seconds[i, t] - lattice.seconds[j, t]
+            soonest = latest(tail, start[i] + (states - 1) * wide, fresh, new)
+            for t in range(1 if v >= 0 else kinds):
+                computed = graph.cpu[v] if v >= 0 else lattice.seconds[i, t] - lattice.seconds[j, t]
                 if computed + soonest > most:
                     continue
-                cost = computed if single else price(graph, lattice, j, i, t, graph.limit[t])
+                cost = computed if v >= 0 else price(graph, lattice, j, i, t, graph.limit[t])
+                done += 0 if v >= 0 else len(graph.ops) // 32  # a model's bytes: a look at each op
                 if cost > most:
                     continue
-                used = 0 if single else stride[t]
                 if not known:
                     known = True
+                    waited_for(graph, lattice, j, i, read)
                     for x in range(front):
                         u = lattice.front[lattice.front_ptr[j] + x]
                         stays[x] = place(lattice, i, u)
-                        read[x] = meets(graph.follow[u], lattice.bits[j], lattice.bits[i])
                         if read[x]:
                             begins = max(begins, graph.early[u])
-                # With all pieces left tails are least: if even so it ends too late, it does in every state.
-                onward = start[i] + (states - 1 - used) * wide
-                through = 0.0
-                for x in range(fresh):
-                    through = max(through, tail[onward + new[x]])
-                if begins + cost + through > most:
+                used = 0 if v >= 0 else stride[t]
+                if begins + cost + latest(tail, start[i] + (states - 1 - used) * wide, fresh, new) > most:
                     continue
                 for k in range(states):
-                    if not single and digits(k, t, stride) == 0:
+                    if v < 0 and digits(k, t, stride) == 0:
                         continue
                     onward = start[i] + (k - used) * wide
                     if tail[onward] == NEVER:
                         continue
-                    through = 0.0
-                    for x in range(fresh):
-                        through = max(through, tail[onward + new[x]])
-                    through += cost
+                    through = cost + latest(tail, onward, fresh, new)
                     if through > most:
                         continue
                     tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
@@ -498,9 +515,11 @@ __all__ = [
     "meets",
     "place",
     "price",
+    "step_of",
     "sums",
     "supersets",
     "tails",
+    "waited_for",
     "within",
     "workspace",
 ]

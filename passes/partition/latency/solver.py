@@ -21,7 +21,6 @@ from functools import cache
 
 import numpy as np
 
-from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
@@ -96,21 +95,17 @@ def _load() -> None:
 
 
 class _Search(Anytime):
+    budget: LatencyBudget
+
     def __init__(self, problem: LatencyProblem, budget: LatencyBudget, progress: Progress) -> None:
-        super().__init__(budget.seconds, progress, (0.0, "no time was left for a bound"), TIGHT)
-        self.problem, self.budget = problem, budget
+        super().__init__(budget, progress, (0.0, "no time was left for a bound"), TIGHT)
+        self.problem = problem
         self.schedule: Schedule | None = None
         self.proves = True
 
     def run(self) -> LatencySolution:
         start = time.perf_counter()
-        try:
-            with interruptible():
-                self._run()
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
+        self.search(self._run)
         phases = self.statistics.seconds
         phases["plans"] = time.perf_counter() - start - sum(phases.values())
         self.statistics.transitions = self.statistics.tested
@@ -130,7 +125,8 @@ class _Search(Anytime):
             return
         if self.problem.pieces > 1:
             self._accept_single()
-        self._lattice(small)
+        if not self.enough():
+            self._lattice(small)
         if small.free and not (self.tight() or self._late() or self.infeasible):
             engine = self._open(apart(self.problem), POLICY.narrow, None)
             if engine is not None:

@@ -26,7 +26,8 @@ def solve_pieces(
     in a piece of a model. Raises TooManyKindsError, ValueError for demands that a single sample cannot
     meet."""
     built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
-    limits = LatencyBudget(seconds=budget.seconds, ideals=min(budget.ideals, LatencyBudget().ideals), memory=budget.memory)
+    ideals = min(budget.ideals, LatencyBudget().ideals)
+    limits = LatencyBudget(seconds=budget.seconds, ideals=ideals, memory=budget.memory, first=budget.first)
     found = solve_latency(built.problem, limits, progress)
     devices: dict[tuple[int, int], list[int]] = {}
     parts = []

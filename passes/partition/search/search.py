@@ -32,7 +32,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from passes.model.interrupts import interruptible
 from passes.model.stages.lattice import orders
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
@@ -56,8 +55,8 @@ class Search(Anytime):
     """One search; ``run`` gives the plan, its bound and what was done."""
 
     def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
-        super().__init__(budget.seconds, progress, objective.bound(), TIGHT)
-        self.objective, self.budget = objective, budget
+        super().__init__(budget, progress, objective.bound(), TIGHT)
+        self.objective = objective
         self.sequences = sequences(objective.problem)
         self.tables = Tables(objective.problem, objective.price, self.sequences[0])
         self.order = orders.given(self.tables)
@@ -70,33 +69,32 @@ class Search(Anytime):
     def run(self) -> Solution:
         """Optimal within the budget, else the best plan found; ``stages`` is None when there is none. An interrupt from the
         keyboard ends the search; with no plan yet, it is passed on."""
-        try:
-            with interruptible():
-                if self.objective.problem.size > HUGE:
-                    self.phase("segments", self._along_segments)
-                    return self._answer()
-                if np.isfinite(self.budget.beaten):
-                    self.phase("beaten", self._refute)
-                for name, work in (
-                    ("linear", self._linear),
-                    ("exact", self._exact),
-                    ("cuts", self._cuts),
-                    ("starts", self._starts),
-                    ("bound", self._raise),
-                    ("cuts", self._cuts),
-                    ("band", self._band),
-                ):
-                    if not self.exhausted and not self.done():
-                        self.phase(name, work)
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
-        return self._answer()
+        self.search(self._phases)
+        self.infeasible = self.exhausted and self.tables.states.every
+        return self.solution()
+
+    def _phases(self) -> None:
+        if self.objective.problem.size > HUGE:
+            self.phase("segments", self._along_segments)
+            return
+        if np.isfinite(self.budget.beaten):
+            self.phase("beaten", self._refute)
+        for name, work in (
+            ("linear", self._linear),
+            ("exact", self._exact),
+            ("cuts", self._cuts),
+            ("starts", self._starts),
+            ("bound", self._raise),
+            ("cuts", self._cuts),
+            ("band", self._band),
+        ):
+            if not self.exhausted and not self.done():
+                self.phase(name, work)
 
     def done(self) -> bool:
-        """Whether nothing is left to look for: the plan is the best, or no plan is better than that of another kind."""
-        return self.tight() or self.bound >= self.budget.beaten
+        """Whether nothing is left to look for: the plan is the best, or good enough, or no plan is better than that of another
+        kind."""
+        return self.tight() or self.enough() or self.bound >= self.budget.beaten
 
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, or fewer, where less time is left than these take."""
@@ -438,10 +436,6 @@ class Search(Anytime):
             self.order = self._along(order)
             return True
         return False
-
-    def _answer(self) -> Solution:
-        self.infeasible = self.exhausted and self.tables.states.every
-        return self.solution()
 
 
 def per_ideal(family: Family, per_node: Floats) -> Floats:
