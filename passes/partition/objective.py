@@ -19,6 +19,10 @@ from passes.model.stages.reduce import Groups
 from passes.model.work import now
 
 Progress = Callable[[str, float | None], None]
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+SLACK = 1e-11
+"""Relative: what rounding may add to a sum. By as much a bound that is one is lowered."""
 
 
 @dataclass(frozen=True)
@@ -214,6 +218,8 @@ class SearchObjective(ABC):
 
 
 __all__ = [
+    "SLACK",
+    "TIGHT",
     "AnySolution",
     "Anytime",
     "Budget",

@@ -104,6 +104,7 @@ from passes.partition.latency import reduce as latency_reduce
 from passes.partition.latency import solver as latency
 from passes.partition.pipedream import solver as pipedream
 from passes.partition.search import search
+from passes.partition.search.policy import POLICY
 from passes.partition.search.throughput import Budget, solve
 from tests.bench import latency as latency_bench
 from tests.bench import shard_phases
@@ -267,7 +268,7 @@ Patch = tuple[Any, str, Any]
 
 def policy(**changes: Any) -> Patch:
     """The numbers of the shared search, changed."""
-    return search, "POLICY", replace(search.POLICY, **changes)
+    return search, "POLICY", replace(POLICY, **changes)
 
 
 def nothing(*arguments: Any, **options: Any) -> None:
@@ -326,7 +327,7 @@ def ungrouped(problem: Any) -> Any:
 
 def efforts(chosen: Callable[[tuple[float, int]], bool]) -> Patch:
     """Contractions of the chosen efforts alone."""
-    return subproblems, "EFFORTS", tuple(effort for effort in subproblems.EFFORTS if chosen(effort))
+    return subproblems, "POLICY", replace(POLICY, efforts=tuple(effort for effort in POLICY.efforts if chosen(effort)))
 
 
 SHARED = ("stream", "training", "pipedream")
@@ -345,11 +346,11 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "contractions": (("stream", "training"), ((search.Search, "_contract", nothing),)),
     "sorted branches": (("stream", "training"), ((subproblems, "symmetric", nothing),)),
     "linked branches": (("stream", "training"), ((symmetry._View, "_links", lambda self, rows, colour: {}),)),
-    "bytes charged in cuts": (("stream", "training"), ((interval_bounds, "CHARGE", 0.0),)),
+    "bytes charged in cuts": (("stream", "training"), ((interval_bounds, "POLICY", replace(POLICY, charge=0.0)),)),
     "intervals": (("stream", "training"), ((search.IntervalBounds, "run", nothing),)),
     "unavoidable transfers": (("stream",), ((bounds, "transfer_bound", lambda problem, price: 0.0),)),
     "nodes that give way": (("stream", "training"), (efforts(lambda effort: not effort[0]),)),
-    "few ideals first": (("stream", "training"), (efforts(lambda effort: effort[1] == subproblems.MANY),)),
+    "few ideals first": (("stream", "training"), (efforts(lambda effort: effort[1] == max(POLICY.efforts)[1]),)),
     "windows with transfers": (SHARED, ((tables.Tables, "_support", unpriced),)),
     "windows by kinds": (("stream", "training"), ((states, "_supports", one_support),)),
     "cuts of stages": (("stream", "training"), ((interval_bounds.IntervalBounds, "_look", looked),)),
@@ -369,7 +370,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "nodes left out": (("latency",), ((latency._Search, "_relaxed", nothing),)),
     "latency groups": (("latency",), ((latency, "reduced", ungrouped),)),
     "followers in a group": (("latency",), ((latency_reduce._Merger, "_follower", nothing),)),
-    "along the order": (("groups",), ((groups, "ROUND_SECONDS", 0.0),)),
+    "along the order": (("groups",), ((groups, "POLICY", replace(groups.POLICY, round_seconds=0.0)),)),
     "groups exact": (("groups",), ((groups._Level, "exact", nothing),)),
     "groups": (("groups",), ((groups._Search, "run", nothing),)),
     **shard_phases.PHASES,

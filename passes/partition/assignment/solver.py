@@ -172,7 +172,7 @@ class _Search(Anytime):
 
     def _trial(self, below: float, seconds: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.assignment.milp_process import solve_watched
+        from passes.partition.assignment.milp_process import solver_for
 
         reduced, groups = self._reduced(below)
 
@@ -181,7 +181,8 @@ class _Search(Anytime):
             return not self._done()
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_watched(reduced, below=below, seconds=min(seconds, self.left()), gap=1.0, watch=watch, sides=self.sides)
+        solver, seconds = solver_for(reduced), min(seconds, self.left())
+        result = solver(reduced, below=below, seconds=seconds, gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
         if result.fault:
             self.reason = f"{self.reason}; mixed-integer programme: {result.fault}"

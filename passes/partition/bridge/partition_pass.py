@@ -72,7 +72,7 @@ def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
 
 
 def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
-    from passes.partition.latency.split import solve_pieces
+    from passes.partition.latency.build import solve_pieces
 
     return solve_pieces(*arguments, **options)
 

@@ -26,12 +26,8 @@ from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.partition.latency.reduce import Reduced, apart, reduced, restricted
-from passes.partition.objective import Anytime, Budget, Progress, Solution
+from passes.partition.objective import SLACK, TIGHT, Anytime, Budget, Progress, Solution
 
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
-SLACK = 1e-11
-"""Relative: by how much a bound is lowered for the rounding of the sums that it is made of."""
 SECONDS = 100.0
 """Longest search unless a limit is given."""
 

@@ -1,7 +1,7 @@
 """PipeDream's objective: stages replicated over machines, the largest of compute, synchronisation and transfers.
 
 ``problem`` states it as plain data and evaluates plans from the definition; ``solver`` solves it, with a bound of its own in
-``starts``; ``kernels`` and ``start_kernels`` hold the compiled loops.
+``starts``; ``kernels`` holds the compiled loops.
 """
 
 from passes.partition.pipedream.problem import SCHEDULES, Machines, Profile, StageTime, plan_faults, stage_times

@@ -39,16 +39,12 @@ from passes.model.stages.problem import FAR, Floats
 from passes.model.stages.reduce import members_of
 from passes.model.work import now
 from passes.partition.bounds.interval_bounds import IntervalBounds, applies
-from passes.partition.bounds.single_nodes import node_bound
+from passes.partition.bounds.minimum_cuts import node_bound
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
-from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segmented, segments
-from passes.partition.heuristics.segments import MOST_NODES as HUGE
-from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution, Statistics
+from passes.partition.heuristics.segments import entries, segmented, segments
+from passes.partition.objective import TIGHT, Anytime, Budget, Progress, SearchObjective, Solution, Statistics
 from passes.partition.search.policy import POLICY
-
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 
 
 class Search(Anytime):
@@ -74,7 +70,7 @@ class Search(Anytime):
         return self.solution()
 
     def _phases(self) -> None:
-        if self.objective.problem.size > HUGE:
+        if self.objective.problem.size > POLICY.huge:
             self.phase("segments", self._along_segments)
             return
         if np.isfinite(self.budget.beaten):
@@ -170,7 +166,7 @@ class Search(Anytime):
             order = make(self.tables)
             for sequence in self.sequences:
                 stages: Stages | None = None
-                for size in (*SIZES, SIZES[-1]):
+                for size in (*POLICY.segments, POLICY.segments[-1]):
                     if self.tight() or (self.best is not None and self.left() <= 0):
                         return
                     found = self._segmented(order, sequence, stages, size, keep_on)
@@ -193,7 +189,7 @@ class Search(Anytime):
             problem = segmented(objective.problem, groups)
             coarse = objective.segmented(groups, problem)
             cut = entries(problem)
-            if size < 2 or (cut <= most and len(groups) * cut <= CUT_WORK):
+            if size < 2 or (cut <= most and len(groups) * cut <= POLICY.segments_work):
                 tables = Tables(problem, objective.price, sequence)
                 if size < 2 or len(groups) * tables.words_per_ideal + cut // 2 <= most:
                     break
@@ -448,7 +444,6 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
 
 
 __all__ = [
-    "TIGHT",
     "Budget",
     "Progress",
     "Search",

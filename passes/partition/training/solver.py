@@ -21,22 +21,20 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Kind, Problem, plan_loads
 from passes.model.stages.reduce import members_of
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution
-from passes.partition.search.search import TIGHT, Search
+from passes.partition.objective import SLACK, TIGHT, Budget, Progress, SearchObjective, Solution
+from passes.partition.search.search import Search
 from passes.partition.training.problem import (
     OBJECTIVES,
+    Replication,
     TrainingGraph,
     TrainingLoad,
     joined,
     one_sided,
+    replicate_training,
     training_load,
     training_value,
     units,
 )
-from passes.partition.training.replicas import Replication, replicate_training
-
-STEP = 1e-11
-"""Relative step below a value that counts as different from it."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class _Training(SearchObjective):
             last = runs[-1]
             if last.stages is not None and last.value + backward <= value:
                 value, best = last.value + backward, last.stages
-            cap = min(last.value, value - backward) * (1 - STEP)
+            cap = min(last.value, value - backward) * (1 - SLACK)
             if last.stages is None or cap <= 0 or (best is not None and value <= floor):
                 return Found(best, value if best is not None else math.inf, tested, priced, last.complete)
 

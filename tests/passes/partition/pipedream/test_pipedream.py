@@ -111,7 +111,6 @@ def random_machines(rng: random.Random) -> Machines:
         memory=rng.choice((None, 5, 9, 14, 22)),
         schedule=schedule,
         microbatches=rng.randint(1, 4) if schedule == "gpipe" or rng.random() < 0.5 else None,
-        state=rng.choice((0.0, 0.0, 1.0, 0.5)),
     )
 
 
@@ -142,7 +141,7 @@ def brute_force(profile: Profile, machines: Machines) -> float:
             "2bw": 2 * weights + q * stored,
             "flush": weights + q * stored,
             "gpipe": weights + (machines.microbatches or 0) * stored,
-        }[machines.schedule] + machines.state * weights
+        }[machines.schedule]
         if machines.memory is not None and held > machines.memory:
             return math.inf
         b = machines.bandwidth
