@@ -33,8 +33,8 @@ from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
 from passes.partition.assignment.reduce import reduce_any
 from passes.partition.heuristics.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
-from passes.partition.objective import AnySolution, Anytime
-from passes.partition.search.throughput import Budget, Progress, Solution, solve
+from passes.partition.objective import AnySolution, Anytime, Budget, Progress, Solution
+from passes.partition.search.throughput import solve
 
 DISTINCT = SAFETY
 """Relative difference of values that the mixed-integer solver can tell apart."""

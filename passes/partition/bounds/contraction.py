@@ -30,7 +30,7 @@ import numpy as np
 from passes.model.stages.problem import Floats, Joins, Problem, precedence
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered
 from passes.partition.bounds.minimum_cuts import nets_of
-from passes.partition.search.policy import POLICY
+from passes.partition.bounds.policy import POLICY
 
 
 @dataclass(frozen=True)

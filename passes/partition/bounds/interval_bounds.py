@@ -32,8 +32,8 @@ from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, Mask
+from passes.partition.bounds.policy import POLICY
 from passes.partition.objective import SLACK
-from passes.partition.search.policy import POLICY
 
 
 def applies(tables: Tables) -> bool:

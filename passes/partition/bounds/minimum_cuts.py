@@ -30,8 +30,8 @@ from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints, Problem
 from passes.model.work import did
+from passes.partition.bounds.policy import POLICY
 from passes.partition.objective import SLACK
-from passes.partition.search.policy import POLICY
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -22,9 +22,9 @@ from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
 from passes.model.stages.reduce import members_of
 from passes.partition.bounds.contraction import Relaxed, Relaxer, relaxes
+from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.symmetry import Symmetric, symmetric
 from passes.partition.objective import SLACK, SearchObjective
-from passes.partition.search.policy import POLICY
 
 
 @dataclass(frozen=True)

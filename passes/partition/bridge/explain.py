@@ -19,7 +19,8 @@ from ir.topology import Topology
 from passes.model.stages.problem import Problem, StageCost, plan_costs
 from passes.model.stages.reduce import Groups
 from passes.model.work import now, unlimited
-from passes.partition.search.throughput import Budget, Solution, solve
+from passes.partition.objective import Budget, Solution
+from passes.partition.search.throughput import solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24

@@ -19,7 +19,7 @@ from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, Mask
-from passes.partition.search.policy import POLICY
+from passes.partition.bounds.policy import POLICY
 
 
 class CutPlans:

@@ -23,7 +23,7 @@ from passes.model.stages.arrays import Ints, csr
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups, quotient
-from passes.partition.search.policy import POLICY
+from passes.partition.bounds.policy import POLICY
 
 
 def segments(problem: Problem, order: Sequence[int], weight: Floats, stages: Stages | None, most: int) -> Groups:

@@ -5,15 +5,15 @@
 """
 
 from passes.partition.pipedream.problem import SCHEDULES, Machines, Profile, StageTime, plan_faults, stage_times
-from passes.partition.pipedream.solver import PipeDreamSolution, pipedream_objective, solve_pipedream
+from passes.partition.pipedream.solver import PipeDream, PipeDreamSolution, solve_pipedream
 
 __all__ = [
     "SCHEDULES",
     "Machines",
+    "PipeDream",
     "PipeDreamSolution",
     "Profile",
     "StageTime",
-    "pipedream_objective",
     "plan_faults",
     "solve_pipedream",
     "stage_times",

@@ -22,8 +22,8 @@ from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.model.work import did
+from passes.partition.bounds.policy import POLICY
 from passes.partition.objective import SLACK, TIGHT
-from passes.partition.search.policy import POLICY
 
 
 def start_bound(

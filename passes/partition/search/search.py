@@ -40,11 +40,11 @@ from passes.model.stages.reduce import members_of
 from passes.model.work import now
 from passes.partition.bounds.interval_bounds import IntervalBounds, applies
 from passes.partition.bounds.minimum_cuts import node_bound
+from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
 from passes.partition.heuristics.segments import entries, segmented, segments
-from passes.partition.objective import TIGHT, Anytime, Budget, Progress, SearchObjective, Solution, Statistics
-from passes.partition.search.policy import POLICY
+from passes.partition.objective import TIGHT, Anytime, Budget, Progress, SearchObjective, Solution
 
 
 class Search(Anytime):
@@ -121,6 +121,13 @@ class Search(Anytime):
         """The trial value of what is better than the best plan."""
         return self.value * (1 - TIGHT / 2) if np.isfinite(self.value) else BIG
 
+    def _programme(self, tables: Tables, family: Family, trial: float, keep_on: KeepOn, floor: float | None = None) -> Found:
+        """One run of the programme over the nodes of the problem; values up to ``floor``, or the bound, are equally good."""
+        nodes = range(self.objective.problem.size)
+        found = self.objective.programme(tables, family, nodes, trial, keep_on, self.bound if floor is None else floor)
+        self._count(family, found)
+        return found
+
     def _count(self, ideals: Family, found: Found) -> None:
         self.statistics.stored = max(self.statistics.stored, ideals.size)
         self.statistics.tested += found.tested
@@ -132,21 +139,19 @@ class Search(Anytime):
             self._trial(self.budget.beaten, None)
 
     def _linear(self) -> None:
-        identity = range(self.objective.problem.size)
-        for make in (orders.given, orders.late, orders.thin):
+        for make in (orders.given, orders.thin):
             for sequence in self.sequences:
                 tables = self._tables(sequence)
                 order, keep_on = make(tables), self._keep_on("linear", self.budget.seconds)
                 if self.best is None and self.objective.problem.size * self.objective.problem.devices > POLICY.wide:
                     family = prefixes(tables, order, BIG)
                     ends = family.only(np.array([0, family.size - 1]))
-                    self._accept(self.objective.programme(tables, ends, identity, BIG, keep_on).stages)
+                    self._accept(self._programme(tables, ends, BIG, keep_on, 0.0).stages)
                 for trial in self._first_trials():
                     family = prefixes(tables, order, trial)
                     if family.size * tables.words_per_ideal > self.budget.memory // 8:
                         return
-                    found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
-                    self._count(family, found)
+                    found = self._programme(tables, family, trial, keep_on)
                     if found.complete and self._accept(found.stages):
                         self.order, self.tables = self._along(order), tables
                     if self.best is not None or not found.complete:
@@ -292,10 +297,7 @@ class Search(Anytime):
 
     def _try(self, family: Family, trial: float, floor: float) -> Found:
         """One run of the programme over the whole problem; a better plan is kept."""
-        keep_on = self._keep_on("exact", self.budget.seconds / 2)
-        identity = range(self.objective.problem.size)
-        found = self.objective.programme(self.tables, family, identity, trial, keep_on, floor)
-        self._count(family, found)
+        found = self._programme(self.tables, family, trial, self._keep_on("exact", self.budget.seconds / 2), floor)
         self._accept(found.stages)
         return found
 
@@ -344,10 +346,7 @@ class Search(Anytime):
 
     def _over(self, family: Family, keep_on: KeepOn) -> bool:
         """Whether a plan over the family is better than the best."""
-        identity = range(self.objective.problem.size)
-        found = self.objective.programme(self.tables, family, identity, self._better(), keep_on, self.bound)
-        self._count(family, found)
-        better = self._accept(found.stages)
+        better = self._accept(self._programme(self.tables, family, self._better(), keep_on).stages)
         if better:
             self.order = self._along(self.order)
         return better
@@ -443,12 +442,4 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
     return sums
 
 
-__all__ = [
-    "Budget",
-    "Progress",
-    "Search",
-    "SearchObjective",
-    "Solution",
-    "Statistics",
-    "per_ideal",
-]
+__all__ = ["Search", "per_ideal"]

@@ -12,16 +12,16 @@ from passes.partition.training.problem import (
     training_value,
     units,
 )
-from passes.partition.training.solver import TrainingSolution, solve_training, training_objective
+from passes.partition.training.solver import Training, TrainingSolution, solve_training
 
 __all__ = [
     "OBJECTIVES",
+    "Training",
     "TrainingGraph",
     "TrainingLoad",
     "TrainingSolution",
     "solve_training",
     "training_load",
-    "training_objective",
     "training_value",
     "units",
 ]

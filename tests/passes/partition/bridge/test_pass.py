@@ -21,7 +21,7 @@ from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
 from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.bridge.partition_pass import SOLVERS
-from passes.partition.search.throughput import Progress
+from passes.partition.objective import Progress
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value
 

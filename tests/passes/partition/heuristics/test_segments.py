@@ -9,9 +9,10 @@ import pytest
 
 from passes.model.stages.problem import Kind, Problem, violations
 from passes.model.stages.reduce import quotient
+from passes.partition.bounds.policy import POLICY
 from passes.partition.heuristics.segments import entries, segmented, segments
-from passes.partition.search.policy import POLICY
-from passes.partition.search.throughput import Budget, Throughput, solve
+from passes.partition.objective import Budget
+from passes.partition.search.throughput import Throughput, solve
 
 NODES = 8_000
 SMALL = Budget(memory=1 << 20, seconds=10.0)
