@@ -14,10 +14,10 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     """The module with its ops in an order that depends on no name and no place in the file, and the place of each before."""
     from passes.model.liveness import value_bytes
     from passes.model.network import network
+    from passes.model.stages.canonical import canonical_order
     from passes.model.stages.colocation import FORWARD
     from passes.model.stages.from_ir import problem_of
     from passes.partition.bridge.from_workload import color_classes
-    from passes.partition.heuristics.canonical import canonical_order
 
     topology, entry = topology_of(module), module.entry
     problem = problem_of(module, topology, network(topology))

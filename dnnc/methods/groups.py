@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
     from passes.model.stages.problem import Problem
     from passes.partition import Solution
-    from passes.partition.groups.solver import GroupPlan, GroupStage, Hierarchy
+    from passes.partition.groups.solver import GroupPlan, Hierarchy
 
 FLAT_SHARE = 0.4
 """Of the time: what the search with every link as fast as inside may take."""
@@ -28,6 +28,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     speeds, then the exact search over ideals and groups (``passes.partition.groups``). Nodes are numbered canonically first, so
     that nothing depends on the order of the file."""
     from passes.model.network import network
+    from passes.model.stages.canonical import canonical_order
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
     from passes.model.stages.lattice.ideals import permuted
@@ -36,7 +37,6 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     from passes.model.stages.reduce import ordered, quotient
     from passes.partition.bridge.explain import explain
     from passes.partition.groups.solver import Hierarchy, group_parts
-    from passes.partition.heuristics.canonical import canonical_order
 
     assert options.hierarchy is not None
     assert options.bandwidth is not None
@@ -83,7 +83,7 @@ def _plan(
     """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
     from passes.model.interrupts import interruptible
     from passes.model.stages.bounds import best_bound, prices
-    from passes.partition.groups.solver import GroupPlan, best_along, group_value, packed, solve_groups
+    from passes.partition.groups.solver import best_along, best_packed, solve_groups
     from passes.partition.search.replicas import replicate
 
     assert options.hierarchy is not None
@@ -115,15 +115,14 @@ def _plan(
                 stages, _ = best_along(problem, hierarchy, stages, bound, left)
         except KeyboardInterrupt:
             interrupted = True
-    best = packed([(1, nodes) for _, nodes in stages], size, count)
-    assert best is not None, "a stage on each device"
-    candidates: list[tuple[GroupStage, ...]] = [best]
+    plans = [[(1, nodes) for _, nodes in stages]]
     if bounding.stages is not None and bounding is not flat:
-        shared = [(_replicas(kind, replicas), nodes) for kind, nodes in bounding.stages]
-        candidates += [found for found in [packed(shared, size, count)] if found is not None]
-    value, best = min(((group_value(problem, hierarchy, found), found) for found in candidates), key=lambda pair: pair[0])
-    plan = GroupPlan(best, value, min(bound, value), f"{reason}, every link as fast as inside a group", interrupted=interrupted)
-    if not interrupted:
+        plans.append([(_replicas(kind, replicas), nodes) for kind, nodes in bounding.stages])
+    plan = best_packed(problem, hierarchy, count, plans, bound, f"{reason}, every link as fast as inside a group")
+    assert plan is not None, "a stage on each device"
+    if interrupted:
+        plan = replace(plan, interrupted=True)
+    else:
         left = seconds - (now() - began)
         plan = solve_groups(problem, hierarchy, count, plan, replicas=replicas, seconds=max(0.0, left), progress=progress)
     return flat, plan

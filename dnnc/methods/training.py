@@ -17,7 +17,7 @@ from ir.topology import Topology
 
 if TYPE_CHECKING:
     from passes.partition.training import TrainingGraph
-    from passes.partition.training.replicas import Replication
+    from passes.partition.training.problem import Replication
 
 SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 """What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
@@ -108,7 +108,7 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
     size of the forward nodes: an upper bound."""
     from passes.model.network import network
-    from passes.partition.training.replicas import Replication
+    from passes.partition.training.problem import Replication
 
     if not topology.links:
         hint = "add --bandwidth, such as 10GB/s, or links to the topology"

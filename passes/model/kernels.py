@@ -73,7 +73,11 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
         """What numba compiled for the signature before, None when it did not."""
         runtime.rtsys.initialize(target_context)
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            try:
+                return self._load_overload(sig, target_context)
+            except (AttributeError, ImportError):
+                self.flush()  # the index names a tuple that the package had, and has no more: it is of an older version
+        return None
 
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 RATES = {
     "arc": 0.5e-6,
+    "compared": 0.1e-6,
     "conversion": 2.5e-6,
     "entry": 2.2e-9,
     "ideal": 0.2e-6,
@@ -32,7 +33,7 @@ RATES = {
     "run": 10e-9,
     "shift": 3e-6,
     "side": 0.4e-3,
-    "step": 20e-9,
+    "step": 0.7e-6,
     "tested": 60e-9,
     "transition": 20e-9,
     "variable": 40e-6,

@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Self
 
+from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables
@@ -18,6 +19,10 @@ from passes.model.stages.reduce import Groups
 from passes.model.work import now
 
 Progress = Callable[[str, float | None], None]
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+SLACK = 1e-11
+"""Relative: what rounding may add to a sum. By as much a bound that is one is lowered."""
 
 
 @dataclass(frozen=True)
@@ -25,13 +30,14 @@ class Budget:
     """Limits on a search: ideals walked over per enumeration, bytes stored for a family, pairs of ideals tested in each phase
     (ten to a hundred million a second), seconds in all. The first three make the same plan on any machine; the seconds only
     stop a machine that is slower than expected. ``beaten``: the value of a plan of another kind; a search whose bound reaches
-    it ends."""
+    it ends. ``first``: the search ends with its first plan."""
 
     ideals: int = 5_000_000
     memory: int = 512 << 20
     pairs: int = 60_000_000
     seconds: float = 10.0
     beaten: float = math.inf
+    first: bool = False
 
 
 @dataclass
@@ -85,15 +91,25 @@ class PlacedSolution(Solution):
 class Anytime:
     """A search that has its best plan and its bound at every moment, and gives neither up."""
 
-    def __init__(self, seconds: float, progress: Progress, bound: tuple[float, str], equal: float) -> None:
+    def __init__(self, budget: Budget, progress: Progress, bound: tuple[float, str], equal: float) -> None:
         """``equal``: relative distance at which a value counts as equal to its bound."""
-        self.seconds, self.progress, self.equal = seconds, progress, equal
+        self.budget, self.progress, self.equal = budget, progress, equal
         self.started = now()
         self.statistics = Statistics()
         self.best: Stages | None = None
         self.value = math.inf
         self.bound, self.reason = bound
         self.infeasible = self.interrupted = False
+
+    def search(self, work: Callable[[], None]) -> None:
+        """Runs the whole search. An interrupt from the keyboard ends it; with no plan yet, it is passed on."""
+        try:
+            with interruptible():
+                work()
+        except KeyboardInterrupt:
+            if self.best is None:
+                raise
+            self.interrupted = True
 
     def phase(self, name: str, work: Callable[[], None]) -> None:
         """Runs a phase; its seconds are counted, also those of one that ends by an exception."""
@@ -109,8 +125,12 @@ class Anytime:
         return self.value <= self.bound * (1 + self.equal) or self.value == self.bound == 0
 
     def left(self) -> float:
-        """Seconds until the time is over; negative behind it."""
-        return self.seconds - (now() - self.started)
+        """Seconds until the time is over; negative behind it, and once a plan is found where the first one will do."""
+        return -math.inf if self.enough() else self.budget.seconds - (now() - self.started)
+
+    def enough(self) -> bool:
+        """Whether the first plan will do, and is found."""
+        return self.budget.first and self.best is not None
 
     def tell(self, bound: float, reason: str) -> None:
         """Keeps a bound that is higher than the one known."""
@@ -198,6 +218,8 @@ class SearchObjective(ABC):
 
 
 __all__ = [
+    "SLACK",
+    "TIGHT",
     "AnySolution",
     "Anytime",
     "Budget",

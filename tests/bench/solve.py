@@ -28,7 +28,8 @@ from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice
 from passes.model.stages.problem import Kind
 from passes.model.stages.reduce import quotient, reduce
-from passes.partition.search.throughput import Budget, solve
+from passes.partition.objective import Budget
+from passes.partition.search.throughput import solve
 from tests.bench.machine import header
 from tests.bench.plot import PUBLIC, Point, plots
 from tests.conftest import shared_folder

@@ -25,6 +25,7 @@ COMMANDS = (
     "compile zoo:whisper-base -t preset:2xa100x4 --mesh auto --plan-only",
     "compile zoo:t5-base -t preset:2xa100x4 --mesh 8 --objective training --plan-only",
     "compile zoo:gpt2,layers=12 -t preset:2xa100x4 --stages 4 --mesh auto --plan-only",
+    "compile zoo:bert-base -t preset:2xa100x4 --objective latency --pieces 2 --plan-only",
 )
 OUTSIDE = "outside"
 

@@ -10,6 +10,7 @@ import pytest
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.solve import SolveOptions, solve_file
 from ir.diagnostics import DiagnosticSink
+from passes.model.work import counts
 from tests.dnnc.workload_files import PROFILE, edge, node, placement, text_of
 
 MODEL = "zoo:mlp,layers=6,hidden=32,batch=8"
@@ -42,6 +43,20 @@ def test_a_compilation_that_was_cut_says_so_and_has_a_plan(kind: str, tmp_path: 
     assert told(sink)
     assert sum(stage.ops for stage in plan.stages) > 0
     assert 0 <= plan.bound <= plan.value < float("inf")
+
+
+def test_a_latency_that_was_cut_before_any_plan_ends_with_its_first(tmp_path: Path) -> None:
+    """It had gone on for ten more seconds of work, in which it compared labels without counting them."""
+    model, worked = "zoo:gpt2,layers=2,hidden=64,heads=4,vocab=100,seq=8", []
+    for limit in (0.0, None):
+        before = counts().get("step", 0.0)
+        asked: dict[str, Any] = {"plan_only": True, "objective": "latency", "pieces": 2, "time_limit": limit}
+        plan = compile_model(
+            CompileOptions(model, "preset:2xa100x4", tmp_path / str(limit), **asked), sink=DiagnosticSink()
+        ).plan
+        worked.append(counts()["step"] - before)
+        assert 0 < plan.bound <= plan.value < float("inf")
+    assert 3 * worked[0] < worked[1]
 
 
 def lanes(training: bool) -> str:

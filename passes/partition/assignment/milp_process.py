@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,18 +40,9 @@ _LOOK = 0.05
 """Seconds between two questions to the watch."""
 
 
-def solve_watched(
-    problem: Problem,
-    *,
-    below: float,
-    seconds: float,
-    gap: float,
-    watch: Watch,
-    sides: Sides | None = None,
-) -> MilpResult:
-    """``solve_milp``, in place or apart by its size."""
-    small = sum(map(len, problem.consumers)) * problem.devices < LARGE
-    return (solve_milp if small else solve_apart)(problem, below=below, seconds=seconds, gap=gap, watch=watch, sides=sides)
+def solver_for(problem: Problem) -> Callable[..., MilpResult]:
+    """``solve_milp`` or, for a large programme, ``solve_apart``."""
+    return solve_milp if sum(map(len, problem.consumers)) * problem.devices < LARGE else solve_apart
 
 
 def solve_apart(
@@ -137,7 +129,7 @@ def _read(told: dict[str, Any], kinds: list[tuple[int, int | None]]) -> Problem:
     return Problem(kinds=devices, comm=told["comm"], forced=tuple(told["forced"]), stages=told["stages"], **fields)
 
 
-__all__ = ["answer", "solve_apart", "solve_watched"]
+__all__ = ["answer", "solve_apart", "solver_for"]
 
 if __name__ == "__main__":
     answer()

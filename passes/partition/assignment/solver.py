@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from passes.model.highs import PROVEN, SAFETY
-from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import best_bound, lower_bound, prices
 from passes.model.stages.colocation import components
 from passes.model.stages.lattice.dp import Stages
@@ -34,8 +33,8 @@ from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
 from passes.partition.assignment.reduce import reduce_any
 from passes.partition.heuristics.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
-from passes.partition.objective import AnySolution, Anytime
-from passes.partition.search.throughput import Budget, Progress, Solution, solve
+from passes.partition.objective import AnySolution, Anytime, Budget, Progress, Solution
+from passes.partition.search.throughput import solve
 
 DISTINCT = SAFETY
 """Relative difference of values that the mixed-integer solver can tell apart."""
@@ -88,25 +87,22 @@ def solve_any(
 
 class _Search(Anytime):
     def __init__(self, problem: Problem, budget: Budget, progress: Progress, sides: Sides | None) -> None:
-        super().__init__(budget.seconds, progress, _simple_bound(problem, sides), PROVEN)
-        self.problem, self.budget, self.sides = problem, budget, sides
+        super().__init__(budget, progress, _simple_bound(problem, sides), PROVEN)
+        self.problem, self.sides = problem, sides
         self.contiguous: Stages | None = None
         self.contiguous_value = math.inf
 
     def run(self) -> Solution:
-        try:
-            with interruptible():
-                if self.sides is None:
-                    self.phase("contiguous", self._contiguous)
-                self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
-                self.phase("trials", lambda: self._prove(POLICY.short))
-                self.phase("local search", lambda: self._anneal(self.left()))
-                self.phase("trials", lambda: self._prove(math.inf))
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
+        self.search(self._phases)
         return self.solution()
+
+    def _phases(self) -> None:
+        if self.sides is None:
+            self.phase("contiguous", self._contiguous)
+        self.phase("local search", lambda: self._anneal(POLICY.first_share * self.left()))
+        self.phase("trials", lambda: self._prove(POLICY.short))
+        self.phase("local search", lambda: self._anneal(self.left()))
+        self.phase("trials", lambda: self._prove(math.inf))
 
     def accept(self, stages: Stages) -> bool:
         """Keeps the stages when they are feasible and better, both from the definition."""
@@ -176,7 +172,7 @@ class _Search(Anytime):
 
     def _trial(self, below: float, seconds: float) -> bool:
         """One programme: is there a plan at or below ``below``? False when it could not tell, and no better plan was found."""
-        from passes.partition.assignment.milp_process import solve_watched
+        from passes.partition.assignment.milp_process import solver_for
 
         reduced, groups = self._reduced(below)
 
@@ -185,7 +181,8 @@ class _Search(Anytime):
             return not self._done()
 
         # Any plan below the trial will do: a tighter trial then prunes more than carrying on with this one.
-        result = solve_watched(reduced, below=below, seconds=min(seconds, self.left()), gap=1.0, watch=watch, sides=self.sides)
+        solver, seconds = solver_for(reduced), min(seconds, self.left())
+        result = solver(reduced, below=below, seconds=seconds, gap=1.0, watch=watch, sides=self.sides)
         self.statistics.tested += result.nodes
         if result.fault:
             self.reason = f"{self.reason}; mixed-integer programme: {result.fault}"

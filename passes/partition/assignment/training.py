@@ -18,7 +18,7 @@ from passes.model.stages.reduce import groups_of, members_of
 from passes.model.work import now
 from passes.partition.assignment.solver import solve_any
 from passes.partition.heuristics.local_search import Sides
-from passes.partition.search.throughput import Budget, Progress
+from passes.partition.objective import Budget, Progress
 from passes.partition.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
 from passes.partition.training.problem import colour_units, joined
 

@@ -1,7 +1,8 @@
 """Baselines: what a person or a simpler tool would do, judged by the definition that the exact search is judged by.
 
-``case`` holds what a baseline sees and ``judge``; ``cases`` makes it from each objective's problem. Then one file per baseline:
-a function of (case, limits) that gives stages or raises ``NoPlan``. ``expert`` also takes what the person wrote.
+``case`` holds what a baseline sees and ``judge``; ``cases`` makes it from each objective's problem. A baseline is a function of
+(case, limits) that gives stages or raises ``NoPlan``, in a file of its own or, short as it is, in ``plain``. ``expert`` also
+takes what the person wrote.
 """
 
 from collections.abc import Callable
@@ -10,14 +11,11 @@ from typing import TypeAlias
 from passes.model.stages.lattice.dp import Stages
 from passes.partition.baselines.case import Case, Limits, NoPlan, Plan, StageLoad, judge
 from passes.partition.baselines.cases import pipedream_case, throughput_case, training_case
-from passes.partition.baselines.expert import expert
 from passes.partition.baselines.greedy import greedy
 from passes.partition.baselines.latency import latency_case
-from passes.partition.baselines.local_search import local_search
 from passes.partition.baselines.metis import metis
-from passes.partition.baselines.one_device import one_device
 from passes.partition.baselines.pipedream_style import pipedream_style
-from passes.partition.baselines.topological import topological
+from passes.partition.baselines.plain import expert, local_search, one_device, topological
 
 Baseline: TypeAlias = Callable[[Case, Limits], Stages]
 

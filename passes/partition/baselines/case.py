@@ -24,7 +24,7 @@ from passes.model.graph import topological
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem
 from passes.model.stages.reduce import Groups, members_of
-from passes.partition.search.search import Progress, SearchObjective
+from passes.partition.objective import Progress, SearchObjective
 
 if TYPE_CHECKING:
     from passes.partition.latency import Schedule

@@ -10,9 +10,9 @@ from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem, plan_costs
 from passes.model.stages.reduce import Groups, completed, ordered, quotient
 from passes.partition.baselines.case import Case, StageLoad, Units
-from passes.partition.pipedream import Machines, Profile, pipedream_objective, stage_times
+from passes.partition.pipedream import Machines, PipeDream, Profile, stage_times
 from passes.partition.search.throughput import Throughput
-from passes.partition.training import TrainingGraph, training_load, training_objective, training_value, units
+from passes.partition.training import Training, TrainingGraph, training_load, training_value, units
 from passes.partition.training.problem import colour_units
 
 
@@ -43,7 +43,7 @@ def training_case(graph: TrainingGraph, problem: Problem, objective: str) -> Cas
     """``problem``: the nodes of ``graph`` with what each reads, forward and backward alike; ``objective`` as for
     ``solve_training``."""
     united, members = units(graph)
-    programme = training_objective(united, objective)
+    programme = Training(united, objective)
     classes = colour_units(graph)
     loose = _loose(problem, classes[1])
     of = {v: u for u, nodes in enumerate(classes[1]) for v in nodes}
@@ -69,7 +69,7 @@ def training_case(graph: TrainingGraph, problem: Problem, objective: str) -> Cas
 
 def pipedream_case(profile: Profile, machines: Machines) -> Case:
     """Stages of (machines, nodes) in pipeline order; contiguous splits only."""
-    programme = pipedream_objective(profile, machines)
+    programme = PipeDream(profile, machines)
     kind = Kind("accelerator", programme.problem.kinds[0].devices, machines.memory)
 
     def evaluate(stages: Stages) -> tuple[float, tuple[StageLoad, ...]]:

@@ -22,9 +22,7 @@ from passes.model.stages.reduce import Groups
 from passes.partition.baselines.case import Case, NoPlan, Plan
 from passes.partition.latency import BuiltLatency, LatencyProblem, Piece, faults, schedule
 from passes.partition.latency.bounds import critical_path
-
-SLACK = 1e-11
-"""Relative: by how much the bound is lowered for the rounding of its sums."""
+from passes.partition.objective import SLACK
 
 
 def latency_case(case: Case, built: BuiltLatency) -> Case:

@@ -30,9 +30,7 @@ import numpy as np
 from passes.model.stages.problem import Floats, Joins, Problem, precedence
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered
 from passes.partition.bounds.minimum_cuts import nets_of
-
-SLOW = 0.1
-"""A kind whose share of all speed is below this part of the fastest's gives way first: it matters little."""
+from passes.partition.bounds.policy import POLICY
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class _Merging:
         self.parent = list(range(n))
         total = np.array([math.fsum(row[np.isfinite(row)]) for row in problem.seconds])
         rate = np.array([kind.count * kind.replicas for kind in problem.kinds]) / np.maximum(total, 1e-300)
-        self.slow = rate < SLOW * rate.max(initial=0.0)
+        self.slow = rate < POLICY.slow * rate.max(initial=0.0)
 
     def root(self, v: int) -> int:
         while self.parent[v] != v:

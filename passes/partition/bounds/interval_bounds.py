@@ -30,38 +30,20 @@ import numpy as np
 from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
-from passes.partition.bounds.intervals import SLACK, Interval, IntervalSpace
+from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, Mask
-
-MOST_NODES = 2_500
-"""Nodes beyond which the tables of ancestors and descendants are too large."""
-WINDOWS = 150
-"""Equal ranges of weight that the search begins with."""
-MOST_INTERVALS = 1_200
-FEWEST_INTERVALS = 60
-"""Where the programme has time for fewer intervals than these, the bound is not tried."""
-WORK = 3 * 10**7
-"""Stages that one run of the programme looks at: tens of milliseconds."""
-CUTS = 4
-"""Minimum cuts per stage or boundary: multipliers tried."""
-STEP = 0.1
-"""The first change of a multiplier, in prices of a second."""
-CHARGE = 0.1
-"""The first price of a memory's bytes, in parts of a stage, where a cut asks for more of them than there are; it doubles."""
-TORN = 0.1
-"""A range of weight is split while it is wider than this part of the weight on which the stages at both sides do not agree."""
-NARROW = 1e-5
-"""Width of a range, in parts of a stage, below which it is not split."""
+from passes.partition.bounds.policy import POLICY
+from passes.partition.objective import SLACK
 
 
 def applies(tables: Tables) -> bool:
     """Whether the tables are small enough, every vector of devices used is a state, and no kind's seconds are free."""
-    small = 0 < tables.problem.size <= MOST_NODES and _most_intervals(tables) >= FEWEST_INTERVALS
+    small = 0 < tables.problem.size <= POLICY.interval_nodes and _most_intervals(tables) >= POLICY.fewest_intervals
     return small and tables.states.every and bool((tables.price > 0).all())
 
 
 def _most_intervals(tables: Tables) -> int:
-    return min(MOST_INTERVALS, math.isqrt(WORK // (len(tables.states.used) * len(tables.problem.kinds))))
+    return min(POLICY.most_intervals, math.isqrt(POLICY.interval_work // (len(tables.states.used) * len(tables.problem.kinds))))
 
 
 class _Stage(NamedTuple):
@@ -109,7 +91,7 @@ class IntervalBounds:
 
     def _start(self, keep_on: KeepOn) -> bool:
         """Makes the first intervals; False when stopped before."""
-        for interval in self.space.grid(min(WINDOWS, self.most // 2)):
+        for interval in self.space.grid(min(POLICY.windows, self.most // 2)):
             if not keep_on(0, 0.0):
                 return False
             at = len(self.intervals)
@@ -180,7 +162,7 @@ class IntervalBounds:
         """The least that a boundary in the interval moves on ``kind``."""
         every = np.ones(self.tables.problem.size, np.bool_)
         nothing = np.zeros(len(every))
-        step = STEP / float(self.tables.price[kind])
+        step = POLICY.multiplier_step / float(self.tables.price[kind])
         found = self._search(
             kind, nothing, interval.inside, interval.outside, ~every, every, (interval.low, interval.high), 0.0, step
         )
@@ -199,13 +181,13 @@ class IntervalBounds:
         weight = max(end.low - begin.high - slack, 0.0), end.high - begin.low + slack
         at, memory = -1.0 / price if adds else 0.0, tables.problem.kinds[stage.kind].memory
         compute = np.where(runs & adds, seconds, 0.0)
-        least, held = self._search(stage.kind, compute, *known, weight, at, STEP / price)
-        charge = CHARGE
-        while held is not None and memory is not None and charge < CHARGE * 2**CUTS:
+        step, charge = POLICY.multiplier_step / price, POLICY.charge
+        least, held = self._search(stage.kind, compute, *known, weight, at, step)
+        while held is not None and memory is not None and charge < POLICY.charge * 2**POLICY.interval_cuts:
             if float(tables.own_weights[held].sum()) <= memory:
                 break
             byte = charge * self.value / max(memory, 1)
-            found, nodes = self._search(stage.kind, compute + byte * tables.own_weights, *known, weight, at, STEP / price)
+            found, nodes = self._search(stage.kind, compute + byte * tables.own_weights, *known, weight, at, step)
             if found - byte * memory < least:
                 break
             least, held, charge = found - byte * memory, nodes, 2 * charge
@@ -233,7 +215,7 @@ class IntervalBounds:
         and the set of that. inf and None where there is no set."""
         best, held = -math.inf, None
         low, high = -math.inf, math.inf  # multipliers at which the set weighs too much, and too little
-        for _ in range(CUTS):
+        for _ in range(POLICY.interval_cuts):
             found, nodes = self.cuts.least(kind, seconds + multiplier * self.space.weight, sure, never, ends, begins)
             if nodes is None:
                 return math.inf, None
@@ -297,13 +279,13 @@ class IntervalBounds:
         """Splits the interval of the path at which most is lost; False where none can be."""
         best = None
         full = not self.unused and len(self.intervals) >= self.most
-        narrow = NARROW * self.value * float(self.tables.price.max())
+        narrow = POLICY.narrow * self.value * float(self.tables.price.max())
         for stage, following in itertools.pairwise(path):
             interval, ahead, behind = self.intervals[stage.end], self.held.get(stage), self.held.get(following)
             if interval is None or ahead is None or behind is None:
                 continue
             torn = interval.open & (ahead == behind)
-            width, conflict = interval.high - interval.low, TORN * float(self.space.weight[torn].sum())
+            width, conflict = interval.high - interval.low, POLICY.torn * float(self.space.weight[torn].sum())
             if width <= narrow and not torn.any():
                 torn = interval.open  # both agree on what is no ideal, or not of such weight
                 if not torn.any():

@@ -19,9 +19,7 @@ import numpy as np
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.minimum_cuts import Mask
-
-SLACK = 1e-11
-"""Relative: what rounding in sums may add."""
+from passes.partition.objective import SLACK
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,4 +105,4 @@ class IntervalSpace:
         return [part for part in found if part is not None]
 
 
-__all__ = ["SLACK", "Interval", "IntervalSpace"]
+__all__ = ["Interval", "IntervalSpace"]

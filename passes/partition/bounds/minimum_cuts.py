@@ -8,6 +8,14 @@ sign. Known nodes are one with their terminal, so a network is as large as what 
 Precedence is kept where it concerns one boundary: among nodes that surely lie in the ideal that ends S, all after a node of S
 are in S (``ends``); among those surely out of the ideal that begins it, all before one (``begins``). Where all nodes are of the
 second sort, S is an ideal.
+
+*A bound from single nodes* (``node_bound``). Some stage holds node v, and with compute and transfers added up no stage that
+holds v is cheaper than a minimum cut of which v alone is sure. Neither contiguity nor memory is asked: the minimum over more
+sets is no larger. A node that gathers or feeds much (the sum of a layer of experts, an early activation) bounds the throughput
+this way where its compute alone says nothing.
+
+Where transfers overlap with compute, a load is at least any average of compute and transfers, so the same cut with costs scaled
+bounds it: max(p, c) >= s p + (1 - s) c, and max(p, in, out) >= s p + (1 - s) (in + out) / 2.
 """
 
 from __future__ import annotations
@@ -22,6 +30,8 @@ from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints, Problem
 from passes.model.work import did
+from passes.partition.bounds.policy import POLICY
+from passes.partition.objective import SLACK
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -142,4 +152,50 @@ class Cuts:
         return value + flow, chosen
 
 
-__all__ = ["Cuts", "Mask", "Nets", "nets_of"]
+def node_bound(tables: Tables, bound: float) -> tuple[float, str]:
+    """The best of ``bound`` and of what single nodes say, and how it was reached, as text (empty where it is ``bound``)."""
+    problem = tables.problem
+    nets = nets_of(problem)
+    if not problem.size or not nets.pins:
+        return bound, ""
+    ways = 2 if problem.comm == "duplex" else 1
+    averages = [(1.0, 1.0)] if problem.comm == "sum" else [(s, (1 - s) / ways) for s in POLICY.node_shares]
+    best, reason = bound, ""
+    cuts = Cuts(tables)
+    alone = _alone(problem, nets)
+    for v in np.argsort(-alone, kind="stable")[: POLICY.nodes].tolist():
+        if alone[v] <= best * (1 + SLACK):
+            break  # the stage of this node alone is no dearer, nor is that of any after it
+        least = math.inf
+        for kind, seconds in enumerate(problem.seconds):
+            if least <= best:
+                break
+            if math.isfinite(seconds[v]):
+                least = min(least, max(_least(cuts, kind, seconds, v, *average) for average in averages))
+        least *= 1 - SLACK
+        if math.isfinite(least) and least > best:
+            best = least
+            reason = f"one node: whatever shares a stage with {problem.names[v]}, its compute and its transfers take so long"
+    return best, reason
+
+
+def _alone(problem: Problem, nets: Nets) -> Floats:
+    """The load of each node alone on its best kind, compute and transfers added up: no less than its bound."""
+    touching = problem.seconds.copy()
+    for h, pins in enumerate(nets.pins):
+        if len(pins) > 1:
+            touching[:, list(pins)] += nets.transfer[:, [h]]
+    least: Floats = touching.min(axis=0)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def _least(cuts: Cuts, kind: int, seconds: Floats, v: int, compute: float, transfers: float) -> float:
+    """The least average load, at these weights of ``compute`` and ``transfers``, of a stage of ``kind`` that holds ``v``."""
+    runs, none = np.isfinite(seconds), np.zeros(len(seconds), np.bool_)
+    held = none.copy()
+    held[v] = True
+    price = np.where(runs, seconds, 0.0) * (compute / transfers)
+    return transfers * cuts.least(kind, price, held, ~runs, none, none)[0]
+
+
+__all__ = ["Cuts", "Mask", "Nets", "nets_of", "node_bound"]

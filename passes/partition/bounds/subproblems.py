@@ -22,22 +22,9 @@ from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
 from passes.model.stages.problem import violations
 from passes.model.stages.reduce import members_of
 from passes.partition.bounds.contraction import Relaxed, Relaxer, relaxes
+from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.symmetry import Symmetric, symmetric
-from passes.partition.objective import SearchObjective
-
-MANY, FEW = 100_000, 20_000
-"""Ideals of a relaxed problem: seconds of work, and a tenth of a second's."""
-GIVES = (0.03, 0.01, 0.003)
-APART = (0.5, 0.35, 0.25, 0.18, 0.13, 0.09, 0.06, 0.04, 0.02, 0.0)
-"""Efforts tried (``contraction.Relaxer.relax``), each at the largest part apart that leaves few ideals."""
-EFFORTS = ((0.0, MANY), *((give, FEW) for give in GIVES), *((give, MANY) for give in GIVES[::-1]))
-"""What one move may need, and ideals, in turn: first what needs nothing, since it is exact."""
-PART_IDEALS = 60_000
-"""Ideals of a part."""
-TRIALS = (0.5, 0.8, 0.95, 1.0)
-"""Parts of the way from the bound to the value at which a relaxed problem is asked for a plan."""
-ROUNDING = 1e-11
-"""Relative slack on the value of a relaxed problem."""
+from passes.partition.objective import SLACK, SearchObjective
 
 
 @dataclass(frozen=True)
@@ -86,20 +73,20 @@ def part_bound(
         nodes = sorted(order[max(0, first - around) : last + 1 + around])
         part = objective.part(nodes)
         tables = Tables(part.problem, part.price)
-        if tables.states.every and count_ideals(tables, value, PART_IDEALS) is not None:
+        if tables.states.every and count_ideals(tables, value, POLICY.part_ideals) is not None:
             best, low = (part, tables, nodes), around
         else:
             high = around - 1
     if best is None:
         return bound, "", list(order)
     part, tables, nodes = best
-    least, found = _least(part, tables, bound, value, PART_IDEALS, max_words, keep_on)
+    least, found = _least(part, tables, bound, value, POLICY.part_ideals, max_words, keep_on)
     stage_of = {nodes[v]: s for s, (_, inside) in enumerate((found and found.stages) or ()) for v in inside}
     start, end = min(place[v] for v in nodes), max(place[v] for v in nodes) + 1
     changed = [*order[:start], *sorted(order[start:end], key=lambda v: stage_of.get(v, 0)), *order[end:]]
     if least <= bound:
         return bound, "", changed
-    return least * (1 - ROUNDING), f"{len(nodes)} nodes around the dearest stage, searched alone on all devices", changed
+    return least * (1 - SLACK), f"{len(nodes)} nodes around the dearest stage, searched alone on all devices", changed
 
 
 def contraction_bounds(
@@ -111,7 +98,7 @@ def contraction_bounds(
         return
     relaxer = Relaxer(objective.problem, value)
     seen = set()
-    for give, few in EFFORTS:
+    for give, few in POLICY.efforts:
         small = _small(relaxer, value, give, few, keep_on)
         if small is None or small.relaxed.groups in seen:
             continue
@@ -124,8 +111,8 @@ def contraction_bounds(
             value = min(value, objective.value(stages))
         groups = len(small.relaxed.groups)
         words = f"{groups} groups of nodes, made cheaper by what merging them may cost, were searched"
-        bound = max(bound, least * (1 - ROUNDING))
-        yield Step(least * (1 - ROUNDING), words, stages, found)
+        bound = max(bound, least * (1 - SLACK))
+        yield Step(least * (1 - SLACK), words, stages, found)
 
 
 def _least(
@@ -135,7 +122,7 @@ def _least(
     stopped before anything was found."""
     least, last = bound, None
     nodes = range(tables.problem.size)
-    for part in TRIALS:
+    for part in POLICY.relaxed_trials:
         trial = bound + (value - bound) * part
         family = lattice(tables, trial, max_visits=few, max_words=max_words)
         if family is None:
@@ -157,10 +144,10 @@ def _small(relaxer: Relaxer, value: float, give: float, few: int, keep_on: KeepO
     """The relaxation that merges least of those with few ideals; by bisection, since merging more leaves fewer. Of those looked
     at when stopped."""
     best = None
-    low, high = 0, len(APART)
+    low, high = 0, len(POLICY.apart)
     while low < high and keep_on(0, 0.0):
-        middle = (low + high) // 2 if best is not None else len(APART) - 1
-        relaxed = relaxer.relax(give, APART[middle])
+        middle = (low + high) // 2 if best is not None else len(POLICY.apart) - 1
+        relaxed = relaxer.relax(give, POLICY.apart[middle])
         branches = symmetric(relaxed.problem)
         problem = relaxed.problem if branches is None else branches.problem
         tables = Tables(problem, prices(problem))

@@ -23,13 +23,11 @@ from typing import Any
 
 import numpy as np
 
+from passes.model.stages.canonical import Refinement, hashed
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.lattice.ideals import permuted
 from passes.model.stages.problem import Joins, Problem, Turns, precedence
 from passes.model.stages.reduce import ordered
-
-ROUNDS = 64
-"""Refinements of the colouring at most: what is told apart later is not looked for."""
 
 
 @dataclass(frozen=True)
@@ -90,30 +88,11 @@ class _View:
         self.alone: list[Hashable] = [(joins.seconds[:, :, v].tobytes(), int(problem.live[v]), own[v]) for v in range(n)]
 
     def colours(self) -> list[int]:
-        """Colour refinement (Weisfeiler and Leman, 1968) on neighbours and nets: interchangeable nodes share a colour."""
-        colour = _numbered(self.alone)
-        for _ in range(ROUNDS):
-            nets = _numbered(
-                [
-                    (price, tuple(sorted(colour[v] for v in pins)))
-                    for price, pins in zip(self.price, self.joins.pins, strict=True)
-                ]
-            )
-            finer = _numbered(
-                [
-                    (
-                        colour[v],
-                        tuple(sorted(colour[u] for u in self.before[v])),
-                        tuple(sorted(colour[u] for u in self.after[v])),
-                        tuple(sorted(nets[h] for h in self.on[v])),
-                    )
-                    for v in range(self.problem.size)
-                ]
-            )
-            if max(finer, default=0) == max(colour, default=0):
-                break
-            colour = finer
-        return colour
+        """A number of each node, the same for interchangeable ones."""
+        order = hashed(len(self.problem.consumers), [])  # a tensor here says who comes before whom, and nothing else
+        prices = hashed(len(self.joins.pins), [self.joins.side, *np.ascontiguousarray(self.joins.transfer).view(np.int64)])
+        view = Refinement(self.problem, order, self.joins.pins, prices)
+        return _numbered(view.refined(hashed(self.problem.size, [_numbered(self.alone)]))[0].tolist())
 
     def paths(self) -> list[tuple[tuple[int, ...], ...]]:
         """Rows linked to paths, by branch, each verified."""

@@ -19,7 +19,8 @@ from ir.topology import Topology
 from passes.model.stages.problem import Problem, StageCost, plan_costs
 from passes.model.stages.reduce import Groups
 from passes.model.work import now, unlimited
-from passes.partition.search.throughput import Budget, Solution, solve
+from passes.partition.objective import Budget, Solution
+from passes.partition.search.throughput import solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
@@ -36,11 +37,11 @@ B = TypeVar("B", bound=Budget)
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
-    that there is none, that of ``LEAST_SECONDS``."""
+    that there is none, the first plan that ``LEAST_SECONDS`` find."""
     solution = search(budget)
     if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
-            return search(replace(budget, seconds=LEAST_SECONDS))
+            return search(replace(budget, seconds=LEAST_SECONDS, first=True))
     return solution
 
 

@@ -17,8 +17,7 @@ from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
 from passes.model.work import now
 from passes.partition.bridge.plan import Asked, with_stages
-from passes.partition.objective import Budget, Progress, Solution
-from passes.partition.search.throughput import TIGHT
+from passes.partition.objective import TIGHT, Budget, Progress, Solution
 
 _ROUNDS = 4
 """Searches with lowered limits, and as many with more workspace counted before."""

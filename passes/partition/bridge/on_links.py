@@ -34,9 +34,8 @@ from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.work import did, now
 from passes.partition.bridge.memory import with_bound
 from passes.partition.bridge.plan import Asked, named, with_stages
-from passes.partition.groups.solver import GroupPlan, Hierarchy, best_along, group_value, packed, solve_groups
-from passes.partition.objective import AnySolution, PlacedSolution
-from passes.partition.search.throughput import TIGHT, Solution
+from passes.partition.groups.solver import Hierarchy, best_along, best_packed, solve_groups
+from passes.partition.objective import TIGHT, AnySolution, PlacedSolution, Solution
 
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""
@@ -135,11 +134,9 @@ def _in_groups(
         return None
     once = replace(hierarchy, once=True)
     groups = len(topology.devices) // hierarchy.size
-    start = packed([(1, nodes) for _, nodes in stages], hierarchy.size, groups)
-    if start is None:
+    known = best_packed(problem, once, groups, [[(1, nodes) for _, nodes in stages]], solution.bound, solution.reason)
+    if known is None:
         return None
-    value = group_value(problem, once, start)
-    known = GroupPlan(start, value, min(solution.bound, value), solution.reason)
     found = solve_groups(problem, once, groups, known, replicas=most, seconds=seconds)
     if found.interrupted:
         raise KeyboardInterrupt

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import Group
-from ir.module import Func, Module, Plan, Schedule, Stage
+from ir.module import Module, Plan, Schedule, Stage
 from ir.names import unique
 from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
 from ir.topology import Topology
@@ -46,11 +45,20 @@ from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import at_least_a_plan, explain, inseparable
 from passes.partition.bridge.handover import whole_model, with_handover
 from passes.partition.bridge.memory import against, bounded, within_memory
-from passes.partition.bridge.plan import Asked, Parts, boundaries_text, in_order, plan_stages, with_stages
+from passes.partition.bridge.plan import (
+    Asked,
+    Parts,
+    boundaries_text,
+    contracted,
+    gave_up,
+    in_order,
+    plan_stages,
+    with_stages,
+)
 from passes.partition.bridge.requests import read_cuts, read_pins
-from passes.partition.objective import AnySolution
+from passes.partition.objective import AnySolution, Budget, Solution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate
-from passes.partition.search.throughput import Budget, Solution, solve
+from passes.partition.search.throughput import solve
 
 if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
@@ -72,7 +80,7 @@ def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
 
 
 def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
-    from passes.partition.latency.split import solve_pieces
+    from passes.partition.latency.build import solve_pieces
 
     return solve_pieces(*arguments, **options)
 
@@ -268,7 +276,7 @@ class PartitionPass(Pass):
             return at_least_a_plan(lambda given: search(problem, given, context.progress), limits)
 
         solution = solve_within(asked.problem, budget)
-        if asked.steps is None and _gave_up(asked.module.entry):
+        if asked.steps is None and gave_up(asked.module.entry):
             groups, whole = self._whole(asked.fine, asked.module, context)
             if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
                 asked = replace(asked, groups=groups, problem=whole)
@@ -388,32 +396,23 @@ class PartitionPass(Pass):
         """Nodes of the search, and the problem over them. A group of ``contract`` stands for what some best plan keeps together
         when nothing else is asked; where more is asked inside it, its classes stand instead."""
         classes = context.analyses.get(colocation, module)
-        func = module.entry
-        labels = [op.facet(Group) for op in func.ops]
-        usable = func.ops and all(labels) and dict(func.attributes).get("contract.comm") is not None
         if self._minimises.trains:  # its reductions are of the training graph
             return self._over(fine, tuple((op,) for op in range(fine.size)))
         # What contract joins is for throughput and contiguous splits; others have reductions of their own.
         if self.stages or not self._pipeline:
             return self._over(fine, ordered(fine, classes), steps)
-        if steps is not None:
+        joined = contracted(module.entry, self.comm)
+        otherwise = memory_can_bind(fine) and not gave_up(module.entry)  # joined with another count of workspaces
+        if steps is not None or joined is None or otherwise:
             return self._whole(fine, module, context, steps)
-        if usable and memory_can_bind(fine) and not _gave_up(func):  # joined with another count of workspaces
-            usable = False
-        if not usable or next(a.value for key, a in func.attributes if key == "contract.comm") != self.comm:
-            return self._whole(fine, module, context)
-        by_label: dict[int, list[int]] = {}
-        for i, label in enumerate(labels):
-            assert label is not None
-            by_label.setdefault(label.group, []).append(i)
         forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]
         result: list[tuple[int, ...]] = []
-        for members in by_label.values():
+        for members in joined:
             inside = set(members)
             if inside & pinned or any(len(inside & ends) > 1 for ends in forced):
                 result += [c for c in classes if c[0] in inside]
             else:
-                result.append(tuple(members))
+                result.append(members)
         return self._over(fine, ordered(fine, result))
 
     def _over(self, fine: Problem, groups: Groups, steps: Steps | None = None) -> tuple[Groups, Problem]:
@@ -468,14 +467,13 @@ class PartitionPass(Pass):
             "bound": solution.reason,
             "search": f"{problem.size} nodes, {counts.ideals} ideals, {counts.transitions} transitions",
         }
-        if self.cuts:
-            certificate["cuts"] = ", ".join(self.cuts)
-        if self.pins:
-            certificate["pins"] = ", ".join(self.pins)
-        if self.stages:
-            certificate["stages"] = str(self.stages)
-        if self.replicas > 1:
-            certificate["replicas"] = str(self.replicas)
+        asked_for = {
+            "cuts": ", ".join(self.cuts),
+            "pins": ", ".join(self.pins),
+            "stages": str(self.stages) if self.stages else "",
+            "replicas": str(self.replicas) if self.replicas > 1 else "",
+        }
+        certificate |= {name: text for name, text in asked_for.items() if text}
         if self.split != CONTIGUOUS:
             certificate["split"] = self.split
             certificate["boundaries"] = boundaries_text(problem, parts)
@@ -487,12 +485,6 @@ class PartitionPass(Pass):
             replicated = any(kind.replicas > 1 for kind in problem.kinds)
             certificate["problem"] = problem_digest(asked.module, told, replicas=replicated)
         return certificate
-
-
-def _gave_up(func: Func) -> bool:
-    """Whether the groups of ``contract`` may keep together what every best plan parts."""
-    guarantee = next((a.value for key, a in func.attributes if key == "contract.guarantee"), "exact")
-    return guarantee != "exact"
 
 
 def _worth(context: PassContext) -> float:

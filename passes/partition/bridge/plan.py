@@ -6,8 +6,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ir.facets import StageSet
-from ir.module import Module, PlanStage
+from ir.facets import Group, StageSet
+from ir.module import Func, Module, PlanStage
 from ir.topology import Topology
 from passes.model.network import Network
 from passes.model.stages.lattice.dp import Stages
@@ -112,6 +112,26 @@ def with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
     return module.replace(func, replace(func, ops=ops))
 
 
+def contracted(func: Func, comm: str) -> Groups | None:
+    """The groups of ``contract``, positions of the ops of each; None where it did not run, or for another ``comm``."""
+    groups: dict[int, list[int]] = {}
+    for i, op in enumerate(func.ops):
+        label = op.facet(Group)
+        if label is None:
+            return None
+        groups.setdefault(label.group, []).append(i)
+    return tuple(map(tuple, groups.values())) if groups and _told(func, "comm") == comm else None
+
+
+def gave_up(func: Func) -> bool:
+    """Whether the groups of ``contract`` may keep together what every best plan parts."""
+    return _told(func, "guarantee") not in (None, "exact")
+
+
+def _told(func: Func, name: str) -> object:
+    return next((value.value for key, value in func.attributes if key == f"contract.{name}"), None)
+
+
 def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...], ops: int) -> PlanStage:
     return PlanStage(
         index=index,
@@ -128,4 +148,4 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
     )
 
 
-__all__ = ["Asked", "Parts", "boundaries_text", "in_order", "named", "plan_stages", "with_stages"]
+__all__ = ["Asked", "Parts", "boundaries_text", "contracted", "gave_up", "in_order", "named", "plan_stages", "with_stages"]

@@ -25,7 +25,7 @@ there the split inside a group is fixed before it is known where the group begin
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,23 +40,31 @@ from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
 from passes.model.work import did, now
 from passes.partition.groups import kernels
+from passes.partition.objective import TIGHT, Progress
 from passes.partition.search.replicas import replicate
-from passes.partition.search.search import TIGHT, Progress
 
-TRIALS = (0.0, 0.01, 0.1, 0.4, 1.0)
-"""Parts of the way from the lower bound to the best plan that are tried."""
-MOST_PAIRS = 1_500_000
-"""Pairs of ideals kept, 52 bytes each."""
-MOST_TESTS = 400_000_000
-"""Pairs of ideals looked at in all."""
-MOST_STEPS = 300_000_000
-"""Pairs times states of one sweep."""
-MOST_WORDS = 8_000_000
-"""Eight-byte words of a family and of the sweeps over it."""
-ROUND_SECONDS = 2.0
-"""Longest search along one order."""
-SLICE = 2_000_000
-"""Pairs between two looks at the work done."""
+
+@dataclass(frozen=True)
+class Policy:
+    """The numbers that steer this search (``tests.bench.hierarchy``, ``tests.bench.ablation``)."""
+
+    trials: tuple[float, ...] = (0.0, 0.01, 0.1, 0.4, 1.0)
+    """Parts of the way from the lower bound to the best plan that are tried."""
+    pairs: int = 1_500_000
+    """Pairs of ideals kept, 52 bytes each."""
+    tests: int = 400_000_000
+    """Pairs of ideals looked at in all."""
+    steps: int = 300_000_000
+    """Pairs times states of one sweep."""
+    words: int = 8_000_000
+    """Eight-byte words of a family and of the sweeps over it."""
+    round_seconds: float = 2.0
+    """Longest search along one order."""
+    slice: int = 2_000_000
+    """Pairs between two looks at the work done."""
+
+
+POLICY = Policy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +146,22 @@ def packed(stages: Sequence[tuple[int, Sequence[int]]], size: int, groups: int) 
     return tuple(placed) if free <= groups * size else None
 
 
+def best_packed(
+    problem: Problem,
+    hierarchy: Hierarchy,
+    groups: int,
+    plans: Iterable[Sequence[tuple[int, Sequence[int]]]],
+    bound: float,
+    reason: str,
+) -> GroupPlan | None:
+    """The best of the plans that are ``packed``, with a ``bound`` that holds for all; None where the groups do for none."""
+    placed = [stages for plan in plans if (stages := packed(plan, hierarchy.size, groups)) is not None]
+    if not placed:
+        return None
+    value, stages = min(((group_value(problem, hierarchy, found), found) for found in placed), key=lambda pair: pair[0])
+    return GroupPlan(stages, value, min(bound, value), reason)
+
+
 def solve_groups(
     problem: Problem,
     hierarchy: Hierarchy,
@@ -175,7 +199,7 @@ def best_along(
     best = GroupPlan(placed, group_value(problem, hierarchy, placed), enough, "")
     alone: Groups = tuple((v,) for v in range(problem.size))
     while best.value > enough and now() < ends:
-        rules = _Rules(hierarchy, problem.devices // hierarchy.size, 1, min(ends, now() + ROUND_SECONDS), order=order)
+        rules = _Rules(hierarchy, problem.devices // hierarchy.size, 1, min(ends, now() + POLICY.round_seconds), order=order)
         search = _Search(problem, alone, rules, _readers(problem, hierarchy, best), best)
         search.run()
         if search.best.value >= best.value * (1 - TIGHT):
@@ -229,7 +253,7 @@ class _Search:
 
     def run(self) -> None:
         low, high = self.best.bound, self.best.value
-        for part in TRIALS:
+        for part in POLICY.trials:
             trial = min(low + part * (high - low), high) * (1 + TIGHT / 4)
             if self.best.bound < trial and not self._tight() and not self._at(trial):
                 return
@@ -241,7 +265,7 @@ class _Search:
 
     def keep_on(self, part: float | None) -> bool:
         self.rules.progress("partition: groups", part)
-        return now() < self.rules.ends and self.tests <= MOST_TESTS
+        return now() < self.rules.ends and self.tests <= POLICY.tests
 
     def _raise(self, bound: float, reason: str) -> None:
         if bound > self.best.bound and self.rules.order is None:
@@ -251,7 +275,7 @@ class _Search:
         if self.rules.order is not None:
             return prefixes(tables, self.rules.order, trial)
         visits = min(5_000_000, int(max(self.rules.ends - now(), 0.1) * 500_000))
-        return lattice(tables, trial, max_visits=visits, max_words=MOST_WORDS)
+        return lattice(tables, trial, max_visits=visits, max_words=POLICY.words)
 
     def _at(self, trial: float) -> bool:
         """Plans of value at most ``trial``; False where the budget is spent or nothing is left to look for."""
@@ -262,10 +286,10 @@ class _Search:
             return False
         states = self.groups * self.size + 1
         self.best = replace(self.best, ideals=max(self.best.ideals, family.size))
-        if 2 * family.size * states > MOST_WORDS:
+        if 2 * family.size * states > POLICY.words:
             return False
         level = _Level(self, tables, family, trial)
-        if not level.price() or len(level.pairs.before) * states * self.replicas > MOST_STEPS or not self.keep_on(0.2):
+        if not level.price() or len(level.pairs.before) * states * self.replicas > POLICY.steps or not self.keep_on(0.2):
             return False
         self.best = replace(self.best, pairs=max(self.best.pairs, len(level.pairs.before)))
         relaxed = level.sweep(states)
@@ -317,7 +341,7 @@ class _Level:
             forced=tables.forced,
             beside=Held(tables.shared_ptr, tables.shared, tables.shared_bytes, live, beside),
         )
-        before = np.empty(MOST_PAIRS, np.int32)
+        before = np.empty(POLICY.pairs, np.int32)
         self.pairs = kernels.Pairs(np.zeros(family.size + 1, np.int64), before, np.empty((len(before), kernels.AMOUNTS)))
         self.forward: Floats = np.empty(0)
         self.backward: Floats = np.empty(0)
@@ -335,7 +359,7 @@ class _Level:
         ideal, filled = 1, 0
         while ideal < family.size:
             ideal, filled, tests = kernels.price_pairs(
-                ideal, self.trial * self.search.replicas, room, self.ideals, self.pairs, SLICE, filled
+                ideal, self.trial * self.search.replicas, room, self.ideals, self.pairs, POLICY.slice, filled
             )
             self.search.tests += int(tests)
             did("tested", int(tests))
@@ -446,4 +470,13 @@ class _Level:
         return stages
 
 
-__all__ = ["GroupPlan", "GroupStage", "Hierarchy", "best_along", "group_parts", "group_value", "packed", "solve_groups"]
+__all__ = [
+    "GroupPlan",
+    "GroupStage",
+    "Hierarchy",
+    "best_along",
+    "best_packed",
+    "group_parts",
+    "group_value",
+    "solve_groups",
+]

@@ -19,17 +19,7 @@ from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, Mask
-
-WINDOWS = 150
-"""Ranges of weight, a minimum cut or more in each."""
-PRICES = (0.0, -0.02, 0.02, -0.06, 0.06, -0.2, 0.2, -0.5, 0.5)
-"""Seconds of cut that a second of compute is worth, in turn."""
-REACHES = (0.03, 0.08, 0.015, 0.05)
-"""How far from a boundary others are looked for, in parts of a stage's weight, in turn."""
-FORCED = 32
-"""Nodes that are forced in and out around a boundary, each time others."""
-MOST_IDEALS = 6_000
-"""Ideals in a family: a few hundredths of a second of the programme."""
+from passes.partition.bounds.policy import POLICY
 
 
 class CutPlans:
@@ -47,17 +37,17 @@ class CutPlans:
 
     def along(self, keep_on: KeepOn) -> bool:
         """Minimum cuts all along; False when stopped before."""
-        for interval in itertools.islice(self.space.grid(WINDOWS), 2, None):
+        for interval in itertools.islice(self.space.grid(POLICY.windows), 2, None):
             if not keep_on(0, 0.0):
                 return False
-            for price in PRICES:
+            for price in POLICY.cut_prices:
                 self._cut(interval, price)
         return True
 
     def around(self, stages: Stages, keep_on: KeepOn) -> bool:
         """Minimum cuts around the boundaries of a plan, each time others; False when stopped before."""
         boundaries = self.boundaries(stages)
-        reach = REACHES[self.round % len(REACHES)] * self.space.total / max(len(stages), 1)
+        reach = POLICY.cut_reaches[self.round % len(POLICY.cut_reaches)] * self.space.total / max(len(stages), 1)
         beside = [np.zeros(self.tables.problem.size, np.bool_), *boundaries, np.ones(self.tables.problem.size, np.bool_)]
         for place, ideal in enumerate(boundaries):
             weight = float(self.space.weight[ideal].sum())
@@ -68,11 +58,11 @@ class CutPlans:
             if interval is None:
                 continue
             nodes = np.flatnonzero(interval.open)
-            stride = max(1, len(nodes) // FORCED)
+            stride = max(1, len(nodes) // POLICY.cut_forced)
             for turn, v in enumerate(nodes[self.round % stride :: stride].tolist()):
                 if not keep_on(0, 0.0):
                     return False
-                price = PRICES[(turn + self.round) % len(PRICES)]
+                price = POLICY.cut_prices[(turn + self.round) % len(POLICY.cut_prices)]
                 self._cut(
                     Interval(interval.low, interval.high, interval.inside | (self.space.ancestors[v] > 0), interval.outside),
                     price,
@@ -87,8 +77,8 @@ class CutPlans:
     def family(self, stages: Stages, trial: float) -> Family:
         """The ideals found last, what they have in common with the boundaries of a plan, and these."""
         size, boundaries = self.tables.problem.size, self.boundaries(stages)
-        found = np.array(list(self.ideals.values())[-MOST_IDEALS:], np.bool_).reshape(-1, size)
-        near = found[-max(1, MOST_IDEALS // (2 * len(boundaries) + 1)) :]
+        found = np.array(list(self.ideals.values())[-POLICY.cut_ideals :], np.bool_).reshape(-1, size)
+        near = found[-max(1, POLICY.cut_ideals // (2 * len(boundaries) + 1)) :]
         ends = np.repeat([[False], [True]], size, axis=1)
         rows = [part for ideal in boundaries for part in (ideal[None], near & ideal, near | ideal)]
         return among(self.tables, np.concatenate([ends, found, *rows]), trial)

@@ -23,15 +23,7 @@ from passes.model.stages.arrays import Ints, csr
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups, quotient
-
-MOST_NODES = 4_000
-"""Nodes from which on the prefixes of an order are segmented, and nothing else is looked for."""
-SIZES = (256, 1_024, 4_096)
-"""Segments of an order, in turn: a plan soon, then better ones."""
-CUT_WORK = 4 * 10**9
-"""Segments times tensors cut by all their prefixes: a second's work of the programme."""
-NEAR = 2.0
-"""Even segments on each side of a cut that are divided further."""
+from passes.partition.bounds.policy import POLICY
 
 
 def segments(problem: Problem, order: Sequence[int], weight: Floats, stages: Stages | None, most: int) -> Groups:
@@ -55,7 +47,7 @@ def segments(problem: Problem, order: Sequence[int], weight: Floats, stages: Sta
             distance = np.minimum(
                 np.abs(reach - cuts[np.maximum(after - 1, 0)]), np.abs(reach - cuts[np.minimum(after, len(cuts) - 1)])
             )
-            near = distance <= NEAR
+            near = distance <= POLICY.segments_near
             share = share / 2 + near / (2 * near.sum())
     number = np.minimum((np.cumsum(share) * most).astype(np.int64), most - 1)
     starts[1:] |= np.diff(number) != 0
@@ -129,4 +121,4 @@ def _added(rows: NDArray[Any], label: Ints, count: int) -> NDArray[Any]:
     return sums
 
 
-__all__ = ["CUT_WORK", "MOST_NODES", "SIZES", "entries", "segmented", "segments"]
+__all__ = ["entries", "segmented", "segments"]

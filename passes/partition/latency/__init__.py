@@ -1,8 +1,9 @@
 """Latency of one sample: accelerators run contiguous pieces, one after another, CPUs run single nodes.
 
 ``problem`` states the model and evaluates a plan from the definition; ``reduce`` makes problems smaller without losing an
-optimum, and relaxes them; ``engine`` searches one family of ideals with the loops of ``kernels`` and ``label_kernels``;
-``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a throughput problem.
+optimum, and relaxes them; ``engine`` searches one family of ideals with the loops of ``ideal_kernels``, ``kernels`` and
+``label_kernels``; ``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a throughput
+problem.
 """
 
 from passes.partition.latency.build import BuiltLatency, latency_problem

@@ -1,4 +1,5 @@
-"""From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs.
+"""From the throughput problem of a module to the latency problem: which kinds are CPUs, and what a node weighs; and the answer
+as stages, which the pass ``partition`` takes: every piece is one, on its device, in the order in which they run.
 
 A *CPU* is a kind of device that transfers for free and has no memory limit; there may be one such kind. A piece takes the bytes
 of a stage (``passes.model.stages.problem``): of a workload what its nodes state, of a model weights, workspace (exactly, by
@@ -7,7 +8,7 @@ of a stage (``passes.model.stages.problem``): of a workload what its nodes state
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from passes.model.stages.problem import Kind, Problem, slots
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import LatencyProblem, Programs
+from passes.partition.latency.solver import LatencyBudget, solve_latency
+from passes.partition.objective import Budget, PieceSolution
 
 
 @dataclass(frozen=True)
@@ -78,4 +81,28 @@ def latency_problem(
     return BuiltLatency(latency, tuple(rest), cpus[0] if cpus else None)
 
 
-__all__ = ["BuiltLatency", "latency_problem"]
+def solve_pieces(
+    problem: Problem,
+    budget: Budget,
+    progress: Callable[[str, float | None], None],
+    pieces: int,
+    liveness: Liveness | None = None,
+) -> PieceSolution:
+    """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. ``liveness``: what is alive
+    in a piece of a model. Raises TooManyKindsError, ValueError for demands that a single sample cannot
+    meet."""
+    built = latency_problem(problem, [False] * len(problem.kinds), (), pieces, liveness)
+    ideals = min(budget.ideals, LatencyBudget().ideals)
+    limits = LatencyBudget(seconds=budget.seconds, ideals=ideals, memory=budget.memory, first=budget.first)
+    found = solve_latency(built.problem, limits, progress)
+    devices: dict[tuple[int, int], list[int]] = {}
+    parts = []
+    for piece in found.schedule.pieces if found.schedule is not None else ():
+        devices.setdefault((piece.kind, piece.device), []).extend(piece.nodes)
+        parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
+    stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
+    shared = {name: value for name, value in vars(found).items() if name != "schedule"}
+    return PieceSolution(**{**shared, "stages": stages if found.schedule is not None else None}, parts=tuple(parts))
+
+
+__all__ = ["BuiltLatency", "latency_problem", "solve_pieces"]

@@ -19,6 +19,7 @@ from passes.model.stages.arrays import csr, grouped
 from passes.model.work import did
 from passes.partition.latency import kernels, label_kernels
 from passes.partition.latency.bounds import fastest, longest_to
+from passes.partition.latency.ideal_kernels import enumerate_ideals, sums
 from passes.partition.latency.liveness import Liveness
 from passes.partition.latency.problem import Piece, Programs
 from passes.partition.latency.reduce import Free, Reduced, expanded
@@ -147,11 +148,10 @@ def _room(reduced: Reduced) -> list[int]:
 class Engine:
     """See the module."""
 
-    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice, memory: float = math.inf) -> None:
+    def __init__(self, reduced: Reduced, graph: kernels.Graph, lattice: kernels.Lattice) -> None:
         self.reduced = reduced
         self.graph = graph
         self.lattice = lattice
-        self.memory = memory
         room = _room(reduced)
         self.stride = np.cumprod([1, *room]).astype(np.int64)
         self.states = int(self.stride[-1])
@@ -167,11 +167,11 @@ class Engine:
 
     @staticmethod
     def open(reduced: Reduced, *, most: int, band: int | None = None, memory: float = math.inf) -> Engine | None:
-        """The engine over every ideal, or over a ``band`` of them (``kernels.enumerate_ideals``); none when they are more than
+        """The engine over every ideal, or over a ``band`` of them (``enumerate_ideals``); none when they are more than
         ``most``, or their tails more than ``memory`` bytes."""
         graph = graph_of(reduced)
         n = len(reduced.groups)
-        count, bits, cover_ptr, cover_node, cover_to = kernels.enumerate_ideals(graph.before, n if band is None else band, most)
+        count, bits, cover_ptr, cover_node, cover_to = enumerate_ideals(graph.before, n if band is None else band, most)
         did("ideal", abs(int(count)))
         if count < 0:
             return None
@@ -180,7 +180,7 @@ class Engine:
         for source in reduced.free:
             attributed[source.groups[-1]] += source.size
         values = np.column_stack([graph.seconds.T, graph.lacking.T, reduced.size, attributed]).astype(np.float64)
-        total, front_ptr, front = kernels.sums(bits, graph.follow, np.ascontiguousarray(values))
+        total, front_ptr, front = sums(bits, graph.follow, np.ascontiguousarray(values))
         if 8 * (len(front) + len(bits)) * math.prod(_room(reduced)) > memory:
             return None
         lattice = kernels.Lattice(
@@ -195,7 +195,7 @@ class Engine:
             np.rint(total[:, 2 * kinds]).astype(np.int64),
             np.rint(total[:, 2 * kinds + 1]).astype(np.int64),
         )
-        return Engine(reduced, graph, lattice, memory)
+        return Engine(reduced, graph, lattice)
 
     @property
     def ideals(self) -> int:
@@ -227,22 +227,23 @@ class Engine:
         pool = self._pool(labels)
         stamp = np.full(self.ideals, -1, np.int64)
         slack = 1e-13 * most if math.isfinite(most) else 0.0
-        at, dropped, steps, stopped = 0, math.inf, 0, False
+        at, dropped, steps, stopped = (0, 0, 0), math.inf, 0, False
         tails = label_kernels.Tails(self.stride, self.start, self.tail)
         limits = label_kernels.Limits(most, slack, self.reduced.pieces, width)
-        while at < self.ideals - 1:
+        while at[0] < self.ideals - 1:
             at, dropped, done = label_kernels.search(
                 self.graph, self.lattice, pool, tails, limits, dropped, self.queue, stamp, at, WORK
             )
             steps += done
             did("step", int(done))
+            did("compared", int(pool.counts[label_kernels.COMPARED]))
             pool.counts[label_kernels.COMPARED] = 0
-            if at < self.ideals - 1 and not keep_on(at / self.ideals):
+            if at[0] < self.ideals - 1 and not keep_on(at[0] / self.ideals):
                 stopped = True
                 break
         self.steps += steps
         if stopped:
-            heads = pool.head[at:]
+            heads = pool.head[at[0] :]
             left = [float(pool.promise[x]) for head in heads[heads >= 0] for x in self._chain(pool, int(head))]
             dropped = min([dropped, *left])
         last = int(pool.head[-1])

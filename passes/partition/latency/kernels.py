@@ -1,4 +1,4 @@
-"""The compiled loops of the latency search: ideals, the least time still to come, and labels. Arrays in, arrays out.
+"""The compiled loops of the latency search: steps between ideals, and the least time still to come. Arrays in, arrays out.
 
 A plan is a sequence of *steps*, each a CPU node or a whole piece, such that what is done after each step is an ideal. A *label*
 is what a beginning of a plan leaves: the ideal, the pieces that may still be used of each kind (a number k in mixed radix, see
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, nested
+from passes.model.kernels import compiled
 
 NEVER = np.inf
 
@@ -83,112 +83,6 @@ class Lattice(NamedTuple):
     lacking: Any
     size: Any
     free_size: Any
-
-
-@compiled
-def enumerate_ideals(before: Any, band: int, most: int) -> Any:
-    """Ideals in which no node is in while one more than ``band`` places before it is out, smaller first.
-
-    Returns (count or -1 when there are more than ``most``, bits, cover_ptr, cover_node, cover_to)."""
-    n, words = before.shape
-    bits = np.zeros((most, words), np.uint64)
-    slots = 16
-    while slots < 3 * most:
-        slots *= 2
-    table = np.full(slots, -1, np.int64)
-    mask = np.uint64(slots - 1)
-    cover_ptr = np.zeros(most + 1, np.int64)
-    room = 4 * most + n
-    cover_node = np.empty(room, np.int32)
-    cover_to = np.empty(room, np.int32)
-    made = 0
-    count = 1
-    head = 0
-    trial = np.zeros(words, np.uint64)
-    one = np.uint64(1)
-    while head < count:
-        low = -1
-        for v in range(n):
-            word, bit = v >> 6, np.uint64(v & 63)
-            if (bits[head, word] >> bit) & one:
-                continue
-            if low < 0:
-                low = v
-            if v - low > band:
-                break
-            if not nested(before, v, bits, head):
-                continue
-            code = np.uint64(1469598103934665603)
-            for w in range(words):
-                trial[w] = bits[head, w]
-            trial[word] |= one << bit
-            for w in range(words):
-                code = (code ^ trial[w]) * np.uint64(1099511628211)
-                code ^= code >> np.uint64(29)
-            slot = np.int64(code & mask)
-            target = -1
-            while table[slot] >= 0:
-                same = True
-                for w in range(words):
-                    if bits[table[slot], w] != trial[w]:
-                        same = False
-                        break
-                if same:
-                    target = table[slot]
-                    break
-                slot = (slot + 1) & (slots - 1)
-            if target < 0:
-                if count == most:
-                    return -1, bits, cover_ptr, cover_node, cover_to
-                target = count
-                table[slot] = count
-                for w in range(words):
-                    bits[count, w] = trial[w]
-                count += 1
-            if made == room:
-                room *= 2
-                grown_node = np.empty(room, np.int32)
-                grown_to = np.empty(room, np.int32)
-                grown_node[:made] = cover_node
-                grown_to[:made] = cover_to
-                cover_node, cover_to = grown_node, grown_to
-            cover_node[made] = v
-            cover_to[made] = target
-            made += 1
-        head += 1
-        cover_ptr[head] = made
-    return (
-        count,
-        bits[:count].copy(),
-        cover_ptr[: count + 1].copy(),
-        cover_node[:made].copy(),
-        cover_to[:made].copy(),
-    )
-
-
-@compiled
-def sums(bits: Any, follow: Any, values: Any) -> Any:
-    """Of each ideal the sums of ``values[n, m]`` over it, and its frontier: (sums, front_ptr, front)."""
-    count, n = len(bits), len(values)
-    total = np.zeros((count, values.shape[1]))
-    front_ptr = np.zeros(count + 1, np.int64)
-    one = np.uint64(1)
-    for store in range(2):
-        at = 0
-        front = np.empty(front_ptr[count] if store else 0, np.int32)
-        for i in range(count):
-            for v in range(n):
-                if not (bits[i, v >> 6] >> np.uint64(v & 63)) & one:
-                    continue
-                if not store:
-                    for m in range(values.shape[1]):
-                        total[i, m] += values[v, m]
-                if not nested(follow, v, bits, i):
-                    if store:
-                        front[at] = v
-                    at += 1
-            front_ptr[i + 1] = at
-    return total, front_ptr, front
 
 
 @compiled
@@ -390,6 +284,34 @@ def place(lattice: Any, i: int, u: int) -> Any:
 
 
 @compiled
+def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
+    """Step number ``q`` from ideal j, nodes on CPUs first, then the pieces of ``queue``: (the node, -1 for a piece; the ideal
+    reached, -1 where no CPU runs the node)."""
+    c = lattice.cover_ptr[j] + q
+    if c >= lattice.cover_ptr[j + 1]:
+        return -1, queue[c - lattice.cover_ptr[j + 1]]
+    v = lattice.cover_node[c]
+    return v, lattice.cover_to[c] if graph.cpu[v] < NEVER else -1
+
+
+@compiled
+def waited_for(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
+    """Sets ``read[x]`` for each node of the frontier of ideal j: whether the step i - j reads it."""
+    first = lattice.front_ptr[j]
+    for x in range(lattice.front_ptr[j + 1] - first):
+        read[x] = meets(graph.follow[lattice.front[first + x]], lattice.bits[j], lattice.bits[i])
+
+
+@compiled
+def latest(tail: Any, onward: int, fresh: int, new: Any) -> Any:
+    """The longest of the tails, from ``onward`` on, of the first ``fresh`` places that are ``new``."""
+    longest = 0.0
+    for x in range(fresh):
+        longest = max(longest, tail[onward + new[x]])
+    return longest
+
+
+@compiled
 def tails(
     graph: Any,
     lattice: Any,
@@ -423,12 +345,10 @@ def tails(
         covers = lattice.cover_ptr[j + 1] - lattice.cover_ptr[j]
         count = supersets(graph, lattice, j, most, queue, stamp)
         done += 1 + count
-        for q in range(covers + count):  # nodes on CPUs first, then pieces
-            single = q < covers
-            v = lattice.cover_node[lattice.cover_ptr[j] + q] if single else -1
-            if single and graph.cpu[v] == NEVER:
+        for q in range(covers + count):
+            v, i = step_of(graph, lattice, j, q, queue)
+            if i < 0:
                 continue
-            i = lattice.cover_to[lattice.cover_ptr[j] + q] if single else queue[q - covers]
             wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
             fresh = 0
             for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -439,42 +359,33 @@ def tails(
             known = False
             begins = 0.0
             # With all pieces left tails are least. If even so, and without transfers, it ends too late, it always does.
-            soonest = 0.0
-            for x in range(fresh):
-                soonest = max(soonest, tail[start[i] + (states - 1) * wide + new[x]])
-            for t in range(1 if single else kinds):
-                computed = graph.cpu[v] if single else lattice.seconds[i, t] - lattice.seconds[j, t]
+            soonest = latest(tail, start[i] + (states - 1) * wide, fresh, new)
+            for t in range(1 if v >= 0 else kinds):
+                computed = graph.cpu[v] if v >= 0 else lattice.seconds[i, t] - lattice.seconds[j, t]
                 if computed + soonest > most:
                     continue
-                cost = computed if single else price(graph, lattice, j, i, t, graph.limit[t])
+                cost = computed if v >= 0 else price(graph, lattice, j, i, t, graph.limit[t])
+                done += 0 if v >= 0 else len(graph.ops) // 32  # a model's bytes: a look at each op
                 if cost > most:
                     continue
-                used = 0 if single else stride[t]
                 if not known:
                     known = True
+                    waited_for(graph, lattice, j, i, read)
                     for x in range(front):
                         u = lattice.front[lattice.front_ptr[j] + x]
                         stays[x] = place(lattice, i, u)
-                        read[x] = meets(graph.follow[u], lattice.bits[j], lattice.bits[i])
                         if read[x]:
                             begins = max(begins, graph.early[u])
-                # With all pieces left tails are least: if even so it ends too late, it does in every state.
-                onward = start[i] + (states - 1 - used) * wide
-                through = 0.0
-                for x in range(fresh):
-                    through = max(through, tail[onward + new[x]])
-                if begins + cost + through > most:
+                used = 0 if v >= 0 else stride[t]
+                if begins + cost + latest(tail, start[i] + (states - 1 - used) * wide, fresh, new) > most:
                     continue
                 for k in range(states):
-                    if not single and digits(k, t, stride) == 0:
+                    if v < 0 and digits(k, t, stride) == 0:
                         continue
                     onward = start[i] + (k - used) * wide
                     if tail[onward] == NEVER:
                         continue
-                    through = 0.0
-                    for x in range(fresh):
-                        through = max(through, tail[onward + new[x]])
-                    through += cost
+                    through = cost + latest(tail, onward, fresh, new)
                     if through > most:
                         continue
                     tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
@@ -493,14 +404,14 @@ __all__ = [
     "Lattice",
     "bytes_of",
     "digits",
-    "enumerate_ideals",
     "leaves",
     "meets",
     "place",
     "price",
-    "sums",
+    "step_of",
     "supersets",
     "tails",
+    "waited_for",
     "within",
     "workspace",
 ]

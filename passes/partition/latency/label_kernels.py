@@ -17,7 +17,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from passes.model.kernels import compiled
-from passes.partition.latency.kernels import NEVER, bytes_of, digits, leaves, meets, place, price, supersets
+from passes.partition.latency.kernels import (
+    NEVER,
+    bytes_of,
+    digits,
+    leaves,
+    meets,
+    place,
+    price,
+    step_of,
+    supersets,
+    waited_for,
+)
 
 OPEN, CPU = -1, -2
 """Where a colour lives (``home``) while none of its nodes has run, and when they are on CPUs; else an accelerator."""
@@ -273,88 +284,79 @@ def search(
     dropped: float,
     queue: Any,
     stamp: Any,
-    begin: int,
+    at: Any,
     work: int,
 ) -> Any:
-    """Extends the labels of ideals from ``begin`` on, until about ``work`` steps are done. Labels that promise ``most`` or more
-    are cut. Returns (the next ideal, the least promise dropped, steps)."""
+    """Extends the labels of ideals, from the step ``at`` on (of an ideal, its number, and how many pieces begin there, found
+    in ``queue``), until about ``work`` labels are extended or compared. Labels that promise ``most`` or more are cut. Returns
+    (the next step, the least promise dropped, labels extended)."""
     stride, most, pieces = tails.stride, limits.most, limits.pieces
     kinds = len(graph.limit)
-    last = len(lattice.bits) - 1
     done = 0
     source = np.empty(len(graph.cpu) + 1, np.int64)
-    waits = np.empty(len(graph.cpu) + 1, np.int64)
-    j = begin
-    while j < last:
+    read = np.empty(len(graph.cpu) + 1, np.bool_)
+    j, q, count = at
+    while j < len(lattice.bits) - 1:
         if done + pool.counts[COMPARED] > work:
-            return j, dropped, done
-        if pool.head[j] < 0:
-            j += 1
+            return (j, q, count), dropped, done
+        if q == 0 and pool.head[j] >= 0:
+            count = supersets(graph, lattice, j, most, queue, stamp)
+            done += count
+        if pool.head[j] < 0 or q == lattice.cover_ptr[j + 1] - lattice.cover_ptr[j] + count:
+            j, q = j + 1, 0
             continue
-        front = lattice.front_ptr[j + 1] - lattice.front_ptr[j]
-        covers = lattice.cover_ptr[j + 1] - lattice.cover_ptr[j]
-        count = supersets(graph, lattice, j, most, queue, stamp)
-        done += count
-        for q in range(covers + count):  # nodes on CPUs first, then pieces
-            single = q < covers
-            v = lattice.cover_node[lattice.cover_ptr[j] + q] if single else -1
-            if single and graph.cpu[v] == NEVER:
+        v, i = step_of(graph, lattice, j, q, queue)
+        q += 1
+        if i < 0:
+            continue
+        known = False
+        wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
+        for t in range(1 if v >= 0 else kinds):
+            cost = graph.cpu[v] if v >= 0 else price(graph, lattice, j, i, t, graph.limit[t])
+            done += 0 if v >= 0 else len(graph.ops) // 32  # a model's bytes: a look at each op
+            if cost >= most:
                 continue
-            i = lattice.cover_to[lattice.cover_ptr[j] + q] if single else queue[q - covers]
-            known = False
-            wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
-            needed = 0
-            for t in range(1 if single else kinds):
-                cost = graph.cpu[v] if single else price(graph, lattice, j, i, t, graph.limit[t])
-                if cost >= most:
+            if not known:
+                known = True
+                waited_for(graph, lattice, j, i, read)
+                for y in range(1, wide):
+                    source[y] = place(lattice, j, lattice.front[lattice.front_ptr[i] + y - 1])
+            size: Any = np.int64(0) if v >= 0 else bytes_of(graph, lattice, j, i)
+            x = pool.head[j]
+            while x >= 0:
+                parent, x = x, pool.after[x]
+                if v < 0 and digits(pool.k[parent], t, stride) == 0:
                     continue
-                if not known:
-                    known = True
-                    for y in range(1, wide):
-                        source[y] = place(lattice, j, lattice.front[lattice.front_ptr[i] + y - 1])
-                    for y in range(front):
-                        if meets(graph.follow[lattice.front[lattice.front_ptr[j] + y]], lattice.bits[j], lattice.bits[i]):
-                            waits[needed] = y + 1
-                            needed += 1
-                size: Any = np.int64(0) if single else bytes_of(graph, lattice, j, i)
-                x = pool.head[j]
-                while x >= 0:
-                    if not single and digits(pool.k[x], t, stride) == 0:
-                        x = pool.after[x]
-                        continue
-                    done += 1
-                    begins = 0.0
-                    for y in range(needed):
-                        begins = max(begins, pool.ready[x, waits[y]])
-                    if begins + cost >= most:
-                        x = pool.after[x]
-                        continue
-                    devices = 0 if single else pool.used.shape[1]
-                    for d in range(max(1, devices)):
-                        end = begins + cost
-                        if devices:
-                            if pool.kind_of[d] != t or pool.used[x, d] == pieces or repeated(pool, x, d):
-                                continue
-                            if pool.bytes[x, d] + size > graph.limit[t]:
-                                continue
-                            end = max(begins, pool.free[x, d]) + cost
-                        device = CPU if single else d if devices else t
-                        if not colours_agree(graph, lattice, pool, x, j, i, device):
+                done += 1
+                begins = 0.0
+                for y in range(lattice.front_ptr[j + 1] - lattice.front_ptr[j]):
+                    if read[y]:
+                        begins = max(begins, pool.ready[parent, y + 1])
+                if begins + cost >= most:
+                    continue
+                devices = 0 if v >= 0 else pool.used.shape[1]
+                for d in range(max(1, devices)):
+                    end = begins + cost
+                    if devices:
+                        if pool.kind_of[d] != t or pool.used[parent, d] == pieces or repeated(pool, parent, d):
                             continue
-                        z = take(pool)
-                        if z < 0:
-                            dropped = min(dropped, pool.promise[x])
+                        if pool.bytes[parent, d] + size > graph.limit[t]:
                             continue
-                        inherit(graph, lattice, pool, z, x, j, i, device, pool.k[x] - (0 if single else stride[t]))
-                        if devices:
-                            pool.used[z, d] += 1
-                            pool.bytes[z, d] += size
-                            pool.free[z, d] = end
-                        lost = arrive(graph, lattice, pool, z, x, end, source, wide, tails, limits)
-                        dropped = min(dropped, lost)
-                    x = pool.after[x]
-        j += 1
-    return j, dropped, done
+                        end = max(begins, pool.free[parent, d]) + cost
+                    device = CPU if v >= 0 else d if devices else t
+                    if not colours_agree(graph, lattice, pool, parent, j, i, device):
+                        continue
+                    z = take(pool)
+                    if z < 0:
+                        dropped = min(dropped, pool.promise[parent])
+                        continue
+                    inherit(graph, lattice, pool, z, parent, j, i, device, pool.k[parent] - (0 if v >= 0 else stride[t]))
+                    if devices:
+                        pool.used[z, d] += 1
+                        pool.bytes[z, d] += size
+                        pool.free[z, d] = end
+                    dropped = min(dropped, arrive(graph, lattice, pool, z, parent, end, source, wide, tails, limits))
+    return (j, q, count), dropped, done
 
 
 @compiled

@@ -15,24 +15,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from passes.model.interrupts import interruptible
 from passes.model.stages.problem import Kind
 from passes.partition.latency.bounds import critical_path, fastest, kept
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.partition.latency.reduce import Reduced, apart, reduced, restricted
-from passes.partition.objective import Anytime, Budget, Progress, Solution
+from passes.partition.objective import SLACK, TIGHT, Anytime, Budget, Progress, Solution
 
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
-SLACK = 1e-11
-"""Relative: by how much a bound is lowered for the rounding of the sums that it is made of."""
 SECONDS = 100.0
 """Longest search unless a limit is given."""
 
@@ -96,21 +91,17 @@ def _load() -> None:
 
 
 class _Search(Anytime):
+    budget: LatencyBudget
+
     def __init__(self, problem: LatencyProblem, budget: LatencyBudget, progress: Progress) -> None:
-        super().__init__(budget.seconds, progress, (0.0, "no time was left for a bound"), TIGHT)
-        self.problem, self.budget = problem, budget
+        super().__init__(budget, progress, (0.0, "no time was left for a bound"), TIGHT)
+        self.problem = problem
         self.schedule: Schedule | None = None
         self.proves = True
 
     def run(self) -> LatencySolution:
         start = time.perf_counter()
-        try:
-            with interruptible():
-                self._run()
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
+        self.search(self._run)
         phases = self.statistics.seconds
         phases["plans"] = time.perf_counter() - start - sum(phases.values())
         self.statistics.transitions = self.statistics.tested
@@ -126,11 +117,12 @@ class _Search(Anytime):
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
         small = reduced(self.problem)
-        if not small.groups or self.tight():
+        if not small.groups or self.tight() or self.enough():
             return
         if self.problem.pieces > 1:
             self._accept_single()
-        self._lattice(small)
+        if not self.enough():
+            self._lattice(small)
         if small.free and not (self.tight() or self._late() or self.infeasible):
             engine = self._open(apart(self.problem), POLICY.narrow, None)
             if engine is not None:
@@ -179,7 +171,8 @@ class _Search(Anytime):
         if engine is None:
             return None
         if engine.bound(self._most(), self._keep_on(label)) is not None:
-            self._plans(engine, label, POLICY.widths[:3], proves=False)
+            for found in self._searches(engine, label, POLICY.widths[:3]):
+                self._accept(found.pieces)
         self.statistics.tested += engine.steps
         return self.value < before
 
@@ -192,26 +185,28 @@ class _Search(Anytime):
             self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
             if math.isinf(least) and self.best is None:
                 self._none("no sequence of pieces fits the memory of the accelerators")
-            elif not self.tight():
-                self._plans(engine, label, POLICY.widths, proves=True)
+            for found in self._searches(engine, label, POLICY.widths):
+                self._take(found, engine)
         self.statistics.tested += engine.steps
         self.statistics.seconds["labels"] = time.perf_counter() - start - self.statistics.seconds["bound"]
 
-    def _plans(self, engine: Engine, label: str, widths: Sequence[int], *, proves: bool) -> None:
-        """Searches of growing width; with ``proves`` what they give up is a bound of the problem."""
-        room = self._room(engine)
+    def _searches(self, engine: Engine, label: str, widths: Sequence[int]) -> Iterator[Pass]:
+        """Searches of growing width, as long as there is time and something to find."""
+        bytes_ = min(POLICY.label_bytes, self.budget.memory)
+        room = bytes_ // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
         for width in widths:
-            found = engine.search(self._most(), width, max(2, min(room, width * engine.ideals + 64)), self._keep_on(label))
-            self._take(found, proves, engine)
-            if self.tight() or found.whole or self._late() or self.infeasible:
+            if self._late() or self.tight() or self.infeasible:
+                return
+            labels = max(2, min(room, width * engine.ideals + 64))
+            found = engine.search(self._most(), width, labels, self._keep_on(label))
+            yield found
+            if found.whole:
                 return
 
-    def _take(self, found: Pass, proves: bool, engine: Engine) -> None:
-        if found.pieces is not None:
-            self._accept(found.pieces)
-        if not proves:
-            return
-        if found.whole and found.pieces is None and self.best is None:
+    def _take(self, found: Pass, engine: Engine) -> None:
+        """Keeps the plan of a search over the whole lattice, and what its labels prove."""
+        self._accept(found.pieces)
+        if found.whole and self.best is None:
             self._none("no sequence of pieces fits the memory of the accelerators")
         elif math.isfinite(found.bound):
             words = "all" if found.whole else "the most promising"
@@ -257,22 +252,12 @@ class _Search(Anytime):
             self._none("no sequence of pieces fits the memory of the accelerators")
             return
         self._lower(least, words, engine.rounding)
-        for width in widths:
-            if self._late() or self.tight():
-                break
-            room = self._room(engine)
-            labels = max(2, min(room, width * engine.ideals + 64))
-            found = engine.search(self._most(), width, labels, self._keep_on("bound with nodes left out"))
+        for found in self._searches(engine, "bound with nodes left out", widths):
             if math.isfinite(found.bound):
                 self._lower(found.bound, words, engine.rounding)
-            if found.whole or found.bound >= found.value:
+            if found.bound >= found.value:
                 break
         self.statistics.tested += engine.steps
-
-    def _room(self, engine: Engine) -> int:
-        """Labels that there is memory for."""
-        bytes_ = min(POLICY.label_bytes, self.budget.memory)
-        return bytes_ // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
 
     def _most(self) -> float:
         """Plans that end at this or later are of no interest."""
@@ -288,7 +273,10 @@ class _Search(Anytime):
 
         return keep_on
 
-    def _accept(self, pieces: Sequence[Piece]) -> None:
+    def _accept(self, pieces: Sequence[Piece] | None) -> None:
+        """Keeps the plan, if there is one, where it is better."""
+        if pieces is None:
+            return
         found = schedule(self.problem, pieces)
         if found.latency < self.value:
             self.schedule, self.value = found, found.latency

@@ -1,19 +1,19 @@
 """PipeDream's objective: stages replicated over machines, the largest of compute, synchronisation and transfers.
 
 ``problem`` states it as plain data and evaluates plans from the definition; ``solver`` solves it, with a bound of its own in
-``starts``; ``kernels`` and ``start_kernels`` hold the compiled loops.
+``starts``; ``kernels`` holds the compiled loops.
 """
 
 from passes.partition.pipedream.problem import SCHEDULES, Machines, Profile, StageTime, plan_faults, stage_times
-from passes.partition.pipedream.solver import PipeDreamSolution, pipedream_objective, solve_pipedream
+from passes.partition.pipedream.solver import PipeDream, PipeDreamSolution, solve_pipedream
 
 __all__ = [
     "SCHEDULES",
     "Machines",
+    "PipeDream",
     "PipeDreamSolution",
     "Profile",
     "StageTime",
-    "pipedream_objective",
     "plan_faults",
     "solve_pipedream",
     "stage_times",

@@ -18,7 +18,7 @@ the speed inside; all else is at the speed between groups.
 
 Memory of a machine, by schedule, with q minibatches in flight = ceil(machines from this stage to the end / r) and Z the bytes
 stored: ``stash`` q (W + Z), ``2bw`` 2 W + q Z, ``flush`` W + q Z, ``gpipe`` W + M Z where M microbatches are in flight at once.
-A flush of M microbatches holds at most M. ``state`` adds gradients and optimizer state, in bytes per byte of weights.
+A flush of M microbatches holds at most M.
 
 Invariants (``Profile.check``): nodes are in topological order; readers are ascending, without repeats; numbers are >= 0.
 """
@@ -79,7 +79,6 @@ class Machines:
     memory: int | None = None
     schedule: str = "stash"
     microbatches: int | None = None
-    state: float = 0.0
     group: int = 0
     between: float = math.inf
 
@@ -125,10 +124,9 @@ def in_flight(machines: Machines, onward: int, replicas: int) -> int:
     return min(deep, machines.microbatches) if machines.schedule == "flush" and machines.microbatches else deep
 
 
-def weight_copies(machines: Machines, flight: int) -> float:
-    """Bytes held per byte of weights, gradients and optimizer state included."""
-    versions = {"stash": flight, "2bw": 2}.get(machines.schedule, 1)
-    return versions + machines.state
+def weight_copies(machines: Machines, flight: int) -> int:
+    """Bytes held per byte of weights."""
+    return {"stash": flight, "2bw": 2}.get(machines.schedule, 1)
 
 
 @dataclass(frozen=True)

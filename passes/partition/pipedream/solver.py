@@ -13,6 +13,7 @@ from passes.model.stages.lattice.ideals import Family, Tables, members
 from passes.model.stages.problem import Floats, Kind, Problem, slots
 from passes.model.stages.reduce import Groups
 from passes.model.work import did
+from passes.partition.objective import Budget, Progress, SearchObjective, Solution
 from passes.partition.pipedream.problem import (
     Machines,
     Profile,
@@ -24,7 +25,7 @@ from passes.partition.pipedream.problem import (
     weight_copies,
 )
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search.search import Budget, Progress, Search, SearchObjective, Solution, per_ideal
+from passes.partition.search.search import Search, per_ideal
 
 BISECTIONS = 50
 """Halvings of the way between the bounds."""
@@ -46,7 +47,7 @@ def solve_pipedream(
 ) -> PipeDreamSolution:
     """The best plan that the budget finds under PipeDream's objective, with a valid lower bound, in seconds per minibatch."""
     profile.check()
-    found = Search(_PipeDream(profile, machines), budget or Budget(), progress).run()
+    found = Search(PipeDream(profile, machines), budget or Budget(), progress).run()
     plan: Replicated = found.stages or ()
     return PipeDreamSolution(
         **{**vars(found), "stages": found.stages and tuple((0, nodes) for _, nodes in plan)},
@@ -55,13 +56,8 @@ def solve_pipedream(
     )
 
 
-def pipedream_objective(profile: Profile, machines: Machines) -> SearchObjective:
-    """What a search over ideals of ``profile`` needs to know; its stages are (machines, nodes)."""
-    return _PipeDream(profile, machines)
-
-
-class _PipeDream(SearchObjective):
-    """The objective as the search wants it. The label of a stage is its number of machines."""
+class PipeDream(SearchObjective):
+    """The objective as the search wants it: nodes are those of ``profile``, the label of a stage is its number of machines."""
 
     contracts = False
 
@@ -103,7 +99,7 @@ class _PipeDream(SearchObjective):
     def dearest(self, stages: Stages) -> Sequence[int]:
         return max(stage_times(self.profile, self.machines, stages), key=lambda stage: stage.time).nodes
 
-    def part(self, nodes: Sequence[int]) -> _PipeDream:
+    def part(self, nodes: Sequence[int]) -> PipeDream:
         chosen, place = list(nodes), {v: i for i, v in enumerate(nodes)}
         profile = Profile(
             names=tuple(self.profile.names[v] for v in nodes),
@@ -113,9 +109,9 @@ class _PipeDream(SearchObjective):
             weights=self.profile.weights[chosen],
             readers=tuple(tuple(place[w] for w in self.profile.readers[v] if w in place) for v in nodes),
         )
-        return _PipeDream(profile, self.machines)
+        return PipeDream(profile, self.machines)
 
-    def within(self, value: float) -> _PipeDream:
+    def within(self, value: float) -> PipeDream:
         return self  # of one kind, whose seconds are at most ``value`` a machine together; transfers are not subtracted
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
@@ -129,7 +125,7 @@ class _PipeDream(SearchObjective):
                 bound = middle
         return bound
 
-    def segmented(self, groups: Groups, problem: Problem) -> _PipeDream:
+    def segmented(self, groups: Groups, problem: Problem) -> PipeDream:
         other = super().segmented(groups, problem)
         other.per_node = np.array([self.per_node[list(nodes)].sum(axis=0) for nodes in groups])
         return other
@@ -218,4 +214,4 @@ class _PipeDream(SearchObjective):
         return Found(tuple(stages), float(least), tested, priced)
 
 
-__all__ = ["PipeDreamSolution", "pipedream_objective", "solve_pipedream"]
+__all__ = ["PipeDream", "PipeDreamSolution", "solve_pipedream"]

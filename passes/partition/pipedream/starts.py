@@ -22,18 +22,8 @@ from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.model.work import did
-from passes.partition.search.search import TIGHT
-
-REACHES = (1.2, 1.4, 1.6, 2.0)
-"""Seconds walked over, as multiples of the largest trial value."""
-MOST_IDEALS = 20_000
-"""Thin ideals that are chained: every pair within reach is looked at."""
-TRIALS = 13
-"""Trial values between the bound and the best value."""
-STEP = 1.1
-"""How far over the bound the next trial values go: thin ideals are few where little may be cut."""
-SLACK = 1e-11
-"""Relative: what rounding in sums of seconds may add."""
+from passes.partition.bounds.policy import POLICY
+from passes.partition.objective import SLACK, TIGHT
 
 
 def start_bound(
@@ -41,31 +31,19 @@ def start_bound(
 ) -> float:
     """A bound of at least ``bound`` on the largest stage of a straight pipeline; ``moved[H]``: seconds to move each tensor.
     ``value``: of a plan, so that nothing beyond it is tried."""
-    from passes.partition.pipedream import start_kernels
+    from passes.partition.pipedream import kernels
 
     n = tables.problem.size
     seconds, cost = tables.problem.seconds[0], np.zeros(n)
     np.add.at(cost, tables.problem.producer, moved)
-    total, reach = float(seconds.sum()), 0
-    over = min(bound * STEP, value)
-    while reach < len(REACHES) and bound < value * (1 - TIGHT) and REACHES[reach] * over < total and keep_on(0, 0.0):
-        high = REACHES[reach] * over
-        bits = np.zeros((MOST_IDEALS, max(1, (n + 63) // 64)), np.uint64)
-        reached, cuts = np.empty(MOST_IDEALS), np.empty(MOST_IDEALS)
-        whole, visited, count = start_kernels.thin_ideals(
-            tables.succ_ptr,
-            tables.succ,
-            tables.pred_ptr,
-            tables.pred,
-            seconds,
-            cost,
-            high,
-            over,
-            max_visits,
-            bits,
-            reached,
-            cuts,
-        )
+    total, reaches = float(seconds.sum()), list(POLICY.start_reaches)
+    graph = tables.succ_ptr, tables.succ, tables.pred_ptr, tables.pred
+    over = min(bound * POLICY.start_step, value)
+    while reaches and bound < value * (1 - TIGHT) and reaches[0] * over < total and keep_on(0, 0.0):
+        high = reaches[0] * over
+        bits = np.zeros((POLICY.start_ideals, max(1, (n + 63) // 64)), np.uint64)
+        reached, cuts = np.empty(POLICY.start_ideals), np.empty(POLICY.start_ideals)
+        whole, visited, count = kernels.thin_ideals(*graph, seconds, cost, high, over, max_visits, bits, reached, cuts)
         max_visits -= int(visited)
         did("ideal", int(visited))
         if not whole:
@@ -74,9 +52,9 @@ def start_bound(
         chains = _Chains(np.ascontiguousarray(bits[order]), reached[order], cuts[order], high, total, machines)
         bound = chains.bound(bound, over, keep_on)
         if bound < over * (1 - TIGHT):
-            reach += 1  # a longer start may say more
+            reaches.pop(0)  # a longer start may say more
         else:
-            over = min(bound * STEP, value)
+            over = min(bound * POLICY.start_step, value)
     return bound
 
 
@@ -94,7 +72,7 @@ class _Chains:
     def bound(self, bound: float, over: float, keep_on: KeepOn) -> float:
         """The largest trial value up to ``over``, to some halvings, that no plan reaches; at least ``bound``."""
         trial = over * (1 - TIGHT / 2)
-        for _ in range(TRIALS):
+        for _ in range(POLICY.start_trials):
             if trial <= bound or not keep_on(len(self.reached), 0.0):
                 break
             if self._passes(trial):
@@ -106,11 +84,11 @@ class _Chains:
 
     def _passes(self, trial: float) -> bool:
         """Whether stages of at most ``trial`` may lead on from here."""
-        from passes.partition.pipedream import start_kernels
+        from passes.partition.pipedream import kernels
 
         allowed = trial * (1 + SLACK)
         stages = np.empty(len(self.reached), np.int64)
-        start_kernels.fewest_stages(self.bits, self.reached, self.cuts, allowed, stages)
+        kernels.fewest_stages(self.bits, self.reached, self.cuts, allowed, stages)
         did("tested", len(stages) ** 2)
         last, used = np.append(self.reached, 0.0), np.append(stages, 0)
         onward = last + allowed > self.high * (1 - SLACK)

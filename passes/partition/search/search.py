@@ -32,7 +32,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from passes.model.interrupts import interruptible
 from passes.model.stages.lattice import orders
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
@@ -40,24 +39,20 @@ from passes.model.stages.problem import FAR, Floats
 from passes.model.stages.reduce import members_of
 from passes.model.work import now
 from passes.partition.bounds.interval_bounds import IntervalBounds, applies
-from passes.partition.bounds.single_nodes import node_bound
+from passes.partition.bounds.minimum_cuts import node_bound
+from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
-from passes.partition.heuristics.segments import CUT_WORK, SIZES, entries, segmented, segments
-from passes.partition.heuristics.segments import MOST_NODES as HUGE
-from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution, Statistics
-from passes.partition.search.policy import POLICY
-
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+from passes.partition.heuristics.segments import entries, segmented, segments
+from passes.partition.objective import TIGHT, Anytime, Budget, Progress, SearchObjective, Solution
 
 
 class Search(Anytime):
     """One search; ``run`` gives the plan, its bound and what was done."""
 
     def __init__(self, objective: SearchObjective, budget: Budget, progress: Progress) -> None:
-        super().__init__(budget.seconds, progress, objective.bound(), TIGHT)
-        self.objective, self.budget = objective, budget
+        super().__init__(budget, progress, objective.bound(), TIGHT)
+        self.objective = objective
         self.sequences = sequences(objective.problem)
         self.tables = Tables(objective.problem, objective.price, self.sequences[0])
         self.order = orders.given(self.tables)
@@ -70,33 +65,32 @@ class Search(Anytime):
     def run(self) -> Solution:
         """Optimal within the budget, else the best plan found; ``stages`` is None when there is none. An interrupt from the
         keyboard ends the search; with no plan yet, it is passed on."""
-        try:
-            with interruptible():
-                if self.objective.problem.size > HUGE:
-                    self.phase("segments", self._along_segments)
-                    return self._answer()
-                if np.isfinite(self.budget.beaten):
-                    self.phase("beaten", self._refute)
-                for name, work in (
-                    ("linear", self._linear),
-                    ("exact", self._exact),
-                    ("cuts", self._cuts),
-                    ("starts", self._starts),
-                    ("bound", self._raise),
-                    ("cuts", self._cuts),
-                    ("band", self._band),
-                ):
-                    if not self.exhausted and not self.done():
-                        self.phase(name, work)
-        except KeyboardInterrupt:
-            if self.best is None:
-                raise
-            self.interrupted = True
-        return self._answer()
+        self.search(self._phases)
+        self.infeasible = self.exhausted and self.tables.states.every
+        return self.solution()
+
+    def _phases(self) -> None:
+        if self.objective.problem.size > POLICY.huge:
+            self.phase("segments", self._along_segments)
+            return
+        if np.isfinite(self.budget.beaten):
+            self.phase("beaten", self._refute)
+        for name, work in (
+            ("linear", self._linear),
+            ("exact", self._exact),
+            ("cuts", self._cuts),
+            ("starts", self._starts),
+            ("bound", self._raise),
+            ("cuts", self._cuts),
+            ("band", self._band),
+        ):
+            if not self.exhausted and not self.done():
+                self.phase(name, work)
 
     def done(self) -> bool:
-        """Whether nothing is left to look for: the plan is the best, or no plan is better than that of another kind."""
-        return self.tight() or self.bound >= self.budget.beaten
+        """Whether nothing is left to look for: the plan is the best, or good enough, or no plan is better than that of another
+        kind."""
+        return self.tight() or self.enough() or self.bound >= self.budget.beaten
 
     def _visits(self) -> int:
         """Ideals that one walk may meet: the budget's, or fewer, where less time is left than these take."""
@@ -127,6 +121,13 @@ class Search(Anytime):
         """The trial value of what is better than the best plan."""
         return self.value * (1 - TIGHT / 2) if np.isfinite(self.value) else BIG
 
+    def _programme(self, tables: Tables, family: Family, trial: float, keep_on: KeepOn, floor: float | None = None) -> Found:
+        """One run of the programme over the nodes of the problem; values up to ``floor``, or the bound, are equally good."""
+        nodes = range(self.objective.problem.size)
+        found = self.objective.programme(tables, family, nodes, trial, keep_on, self.bound if floor is None else floor)
+        self._count(family, found)
+        return found
+
     def _count(self, ideals: Family, found: Found) -> None:
         self.statistics.stored = max(self.statistics.stored, ideals.size)
         self.statistics.tested += found.tested
@@ -138,21 +139,19 @@ class Search(Anytime):
             self._trial(self.budget.beaten, None)
 
     def _linear(self) -> None:
-        identity = range(self.objective.problem.size)
-        for make in (orders.given, orders.late, orders.thin):
+        for make in (orders.given, orders.thin):
             for sequence in self.sequences:
                 tables = self._tables(sequence)
                 order, keep_on = make(tables), self._keep_on("linear", self.budget.seconds)
                 if self.best is None and self.objective.problem.size * self.objective.problem.devices > POLICY.wide:
                     family = prefixes(tables, order, BIG)
                     ends = family.only(np.array([0, family.size - 1]))
-                    self._accept(self.objective.programme(tables, ends, identity, BIG, keep_on).stages)
+                    self._accept(self._programme(tables, ends, BIG, keep_on, 0.0).stages)
                 for trial in self._first_trials():
                     family = prefixes(tables, order, trial)
                     if family.size * tables.words_per_ideal > self.budget.memory // 8:
                         return
-                    found = self.objective.programme(tables, family, identity, trial, keep_on, self.bound)
-                    self._count(family, found)
+                    found = self._programme(tables, family, trial, keep_on)
                     if found.complete and self._accept(found.stages):
                         self.order, self.tables = self._along(order), tables
                     if self.best is not None or not found.complete:
@@ -172,7 +171,7 @@ class Search(Anytime):
             order = make(self.tables)
             for sequence in self.sequences:
                 stages: Stages | None = None
-                for size in (*SIZES, SIZES[-1]):
+                for size in (*POLICY.segments, POLICY.segments[-1]):
                     if self.tight() or (self.best is not None and self.left() <= 0):
                         return
                     found = self._segmented(order, sequence, stages, size, keep_on)
@@ -195,7 +194,7 @@ class Search(Anytime):
             problem = segmented(objective.problem, groups)
             coarse = objective.segmented(groups, problem)
             cut = entries(problem)
-            if size < 2 or (cut <= most and len(groups) * cut <= CUT_WORK):
+            if size < 2 or (cut <= most and len(groups) * cut <= POLICY.segments_work):
                 tables = Tables(problem, objective.price, sequence)
                 if size < 2 or len(groups) * tables.words_per_ideal + cut // 2 <= most:
                     break
@@ -298,10 +297,7 @@ class Search(Anytime):
 
     def _try(self, family: Family, trial: float, floor: float) -> Found:
         """One run of the programme over the whole problem; a better plan is kept."""
-        keep_on = self._keep_on("exact", self.budget.seconds / 2)
-        identity = range(self.objective.problem.size)
-        found = self.objective.programme(self.tables, family, identity, trial, keep_on, floor)
-        self._count(family, found)
+        found = self._programme(self.tables, family, trial, self._keep_on("exact", self.budget.seconds / 2), floor)
         self._accept(found.stages)
         return found
 
@@ -350,10 +346,7 @@ class Search(Anytime):
 
     def _over(self, family: Family, keep_on: KeepOn) -> bool:
         """Whether a plan over the family is better than the best."""
-        identity = range(self.objective.problem.size)
-        found = self.objective.programme(self.tables, family, identity, self._better(), keep_on, self.bound)
-        self._count(family, found)
-        better = self._accept(found.stages)
+        better = self._accept(self._programme(self.tables, family, self._better(), keep_on).stages)
         if better:
             self.order = self._along(self.order)
         return better
@@ -439,10 +432,6 @@ class Search(Anytime):
             return True
         return False
 
-    def _answer(self) -> Solution:
-        self.infeasible = self.exhausted and self.tables.states.every
-        return self.solution()
-
 
 def per_ideal(family: Family, per_node: Floats) -> Floats:
     """Sums of ``per_node[n, C]`` over the nodes of each ideal, ``[N, C]``, a few thousand ideals at a time."""
@@ -453,13 +442,4 @@ def per_ideal(family: Family, per_node: Floats) -> Floats:
     return sums
 
 
-__all__ = [
-    "TIGHT",
-    "Budget",
-    "Progress",
-    "Search",
-    "SearchObjective",
-    "Solution",
-    "Statistics",
-    "per_ideal",
-]
+__all__ = ["Search", "per_ideal"]

@@ -17,8 +17,8 @@ from passes.model.stages.lattice.dp import KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables
 from passes.model.stages.problem import Problem, plan_costs, plan_loads, stage_cost, violations
 from passes.model.stages.reduce import memory_can_bind
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution, Statistics
-from passes.partition.search.search import TIGHT, Search
+from passes.partition.objective import TIGHT, Budget, Progress, SearchObjective, Solution
+from passes.partition.search.search import Search
 
 
 def solve(problem: Problem, budget: Budget | None = None, progress: Progress = lambda label, fraction: None) -> Solution:
@@ -57,4 +57,4 @@ class Throughput(SearchObjective):
         return solve_family(tables, family, value, keep_on, additive=True).stages
 
 
-__all__ = ["TIGHT", "Budget", "Progress", "Solution", "Statistics", "Throughput", "solve"]
+__all__ = ["Throughput", "solve"]

@@ -1,7 +1,7 @@
 """Training objectives on graphs with explicit forward and backward nodes.
 
-``problem`` states them as plain data, makes units of what must share a device and evaluates plans from the definition;
-``solver`` solves them; ``replicas`` lets a stage run on several devices.
+``problem`` states them as plain data, makes units of what must share a device, lets stages have replicas, and evaluates plans
+from the definition; ``solver`` solves them.
 """
 
 from passes.partition.training.problem import (
@@ -12,16 +12,16 @@ from passes.partition.training.problem import (
     training_value,
     units,
 )
-from passes.partition.training.solver import TrainingSolution, solve_training, training_objective
+from passes.partition.training.solver import Training, TrainingSolution, solve_training
 
 __all__ = [
     "OBJECTIVES",
+    "Training",
     "TrainingGraph",
     "TrainingLoad",
     "TrainingSolution",
     "solve_training",
     "training_load",
-    "training_objective",
     "training_value",
     "units",
 ]

@@ -21,22 +21,20 @@ from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables, possible
 from passes.model.stages.problem import Kind, Problem, plan_loads
 from passes.model.stages.reduce import members_of
-from passes.partition.objective import Budget, Progress, SearchObjective, Solution
-from passes.partition.search.search import TIGHT, Search
+from passes.partition.objective import SLACK, TIGHT, Budget, Progress, SearchObjective, Solution
+from passes.partition.search.search import Search
 from passes.partition.training.problem import (
     OBJECTIVES,
+    Replication,
     TrainingGraph,
     TrainingLoad,
     joined,
     one_sided,
+    replicate_training,
     training_load,
     training_value,
     units,
 )
-from passes.partition.training.replicas import Replication, replicate_training
-
-STEP = 1e-11
-"""Relative step below a value that counts as different from it."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def solve_training(
     if replication is not None:
         weights = np.array([int(replication.weights[list(nodes)].sum()) for nodes in nodes_of], np.int64)
         problem = replicate_training(problem, replace(replication, weights=weights))
-    found = Search(_Training(problem, objective), budget or Budget(), progress).run()
+    found = Search(Training(problem, objective), budget or Budget(), progress).run()
     return TrainingSolution(
         **{**vars(found), "stages": found.stages and members_of(found.stages, nodes_of)},
         loads=tuple(training_load(problem, kind, inside) for kind, inside in found.stages or ()),
@@ -71,12 +69,7 @@ def solve_training(
     )
 
 
-def training_objective(problem: Problem, objective: str) -> SearchObjective:
-    """What a search over ideals of ``problem`` needs to know; its stages hold units."""
-    return _Training(problem, objective)
-
-
-class _Training(SearchObjective):
+class Training(SearchObjective):
     """The objective as the search wants it: nodes are units, labels are kinds."""
 
     def __init__(self, units: Problem, objective: str) -> None:
@@ -115,56 +108,34 @@ class _Training(SearchObjective):
     ) -> Found:
         if self.objective == "sum":
             return super().programme(tables, family, order, trial, keep_on, floor)
-        return self._walk_front(_Sides(tables, family, trial, keep_on), trial, floor)
+        return self._walk_front(tables, family, trial, keep_on, floor)
 
-    def _walk_front(self, sides: _Sides, trial: float, floor: float) -> Found:
+    def _walk_front(self, tables: Tables, family: Family, trial: float, keep_on: KeepOn, floor: float) -> Found:
         """See the module. A plan of value at most ``trial`` has both its sides within it; at ``floor`` the walk may end."""
+        allowed, most = possible(tables, family, trial), trial * (1 + tables.slack)
         value, best, cap, backward = trial, None, math.inf, 0.0
         tested = priced = 0
+
+        def least(shares: tuple[float, float], caps: tuple[float, float]) -> Found:
+            """The plan whose largest share of a load, forward and backward, is least and at most ``value``, within the caps."""
+            nonlocal tested, priced
+            before, sides = tested, (*shares, *caps, most)
+            found = solve_family(
+                tables, family, value, lambda more, part: keep_on(before + more, part), sides=sides, allowed=allowed
+            )
+            tested, priced = tested + found.tested, priced + found.priced
+            return found
+
         while True:
-            runs = [sides.least(value, 0.0, 1.0, forward_cap=min(cap, value))]
-            if runs[0].complete and runs[0].stages is not None:
-                backward = runs[0].value
-                runs.append(sides.least(value, 1.0, 0.0, backward_cap=backward))
-            tested += sum(run.tested for run in runs)
-            priced += sum(run.priced for run in runs)
-            last = runs[-1]
+            last = least((0.0, 1.0), (min(cap, value), math.inf))
+            if last.complete and last.stages is not None:
+                backward = last.value
+                last = least((1.0, 0.0), (math.inf, backward))
             if last.stages is not None and last.value + backward <= value:
                 value, best = last.value + backward, last.stages
-            cap = min(last.value, value - backward) * (1 - STEP)
+            cap = min(last.value, value - backward) * (1 - SLACK)
             if last.stages is None or cap <= 0 or (best is not None and value <= floor):
                 return Found(best, value if best is not None else math.inf, tested, priced, last.complete)
 
 
-class _Sides:
-    """A family whose loads have two sides, and runs of the programme over it: pairs tested add up over the runs."""
-
-    def __init__(self, tables: Tables, family: Family, trial: float, keep_on: KeepOn) -> None:
-        self.tables, self.family, self.trial, self.keep_on = tables, family, trial, keep_on
-        self.allowed = possible(tables, family, trial)
-        self.tested = 0
-
-    def least(
-        self,
-        trial: float,
-        forward_share: float,
-        backward_share: float,
-        forward_cap: float = math.inf,
-        backward_cap: float = math.inf,
-    ) -> Found:
-        """The plan whose largest share of a load is least and at most ``trial``, within the caps."""
-        before = self.tested
-        sides = forward_share, backward_share, forward_cap, backward_cap, self.trial * (1 + self.tables.slack)
-        found = solve_family(
-            self.tables,
-            self.family,
-            trial,
-            lambda tested, part: self.keep_on(before + tested, part),
-            sides=sides,
-            allowed=self.allowed,
-        )
-        self.tested = before + found.tested
-        return found
-
-
-__all__ = ["TrainingSolution", "solve_training", "training_objective"]
+__all__ = ["Training", "TrainingSolution", "solve_training"]

@@ -19,8 +19,9 @@ from passes.partition.assignment.milp import MilpResult, solve_milp
 from passes.partition.assignment.solver import solve_any
 from passes.partition.assignment.training import problem_of_units
 from passes.partition.heuristics.local_search import Sides
+from passes.partition.objective import Budget, Solution
 from passes.partition.pipedream import Machines, Profile, solve_pipedream
-from passes.partition.search.throughput import Budget, Solution, solve
+from passes.partition.search.throughput import solve
 from passes.partition.training import OBJECTIVES, solve_training, training_load, training_value, units
 from tests.passes.claims import Claim
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers

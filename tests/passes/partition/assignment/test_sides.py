@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.partition.assignment.training import solve_any_training
-from passes.partition.search.throughput import Budget
+from passes.partition.objective import Budget
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training, training_value
 from tests.passes.claims import Claim
 from tests.passes.partition.training.test_training import random_graph, sides

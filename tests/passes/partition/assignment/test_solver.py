@@ -17,7 +17,8 @@ from passes.model.stages.reduce import quotient
 from passes.partition.assignment import solver as any_split
 from passes.partition.assignment.reduce import reduce_any
 from passes.partition.assignment.solver import solve_any
-from passes.partition.search.throughput import Budget, solve
+from passes.partition.objective import Budget
+from passes.partition.search.throughput import solve
 from tests.passes.claims import Claim
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem

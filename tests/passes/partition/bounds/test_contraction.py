@@ -18,8 +18,7 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, part_of, plan_costs, violations
 from passes.model.stages.reduce import ordered
 from passes.partition.bounds.contraction import Relaxer, relaxes
-from passes.partition.bounds.minimum_cuts import nets_of
-from passes.partition.bounds.single_nodes import node_bound
+from passes.partition.bounds.minimum_cuts import nets_of, node_bound
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.search.throughput import Throughput, solve
 from tests.passes.partition.instances import Layers, brute_force, encoder_decoder, experts, random_chains, random_problem

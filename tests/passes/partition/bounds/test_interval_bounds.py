@@ -20,9 +20,9 @@ from passes.partition.bounds.interval_bounds import IntervalBounds, applies
 from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, nets_of
 from passes.partition.heuristics.cut_plans import CutPlans
-from passes.partition.search.search import Budget
+from passes.partition.objective import Budget
 from passes.partition.search.throughput import Throughput, solve
-from passes.partition.training import OBJECTIVES, training_objective, units
+from passes.partition.training import OBJECTIVES, Training, units
 from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel
 from tests.passes.partition.training.test_training import brute_force as training_brute_force
 from tests.passes.partition.training.test_training import random_graph
@@ -132,7 +132,7 @@ def test_bound_holds_for_training(seed: int, objective: str) -> None:
     graph = random_graph(random.Random(seed))
     best = training_brute_force(graph)[objective]
     problem, _ = units(graph)
-    walked = training_objective(problem, objective)
+    walked = Training(problem, objective)
     tables = Tables(walked.problem, walked.price)
     if not applies(tables) or not 0 < best < math.inf:
         return

@@ -21,7 +21,7 @@ from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
 from passes.partition.bridge.explain import LEAST_SECONDS
 from passes.partition.bridge.partition_pass import SOLVERS
-from passes.partition.search.throughput import Progress
+from passes.partition.objective import Progress
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value
 
@@ -285,17 +285,17 @@ def test_empty_function_has_one_empty_stage() -> None:
 
 
 def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the search has none by then (here: whenever it is asked for less than a second), it is given longer."""
-    asked: list[float] = []
+    """Where the search has none by then (here: whenever it is asked for less than a second), it is given longer, for any."""
+    asked: list[tuple[float, bool]] = []
 
     def slow(problem: Problem, budget: Budget, progress: Progress) -> Solution:
-        asked.append(budget.seconds)
+        asked.append((budget.seconds, budget.first))
         found = solve(problem, budget, progress)
         return replace(found, status="unknown", stages=None) if budget.seconds < 1 else found
 
     monkeypatch.setitem(SOLVERS, ("throughput", "contiguous"), slow)
     module = run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.01)
-    assert (plan_of(module).value, asked) == (10.0, [0.01, LEAST_SECONDS])
+    assert (plan_of(module).value, asked) == (10.0, [(0.01, False), (LEAST_SECONDS, True)])
 
 
 @pytest.mark.parametrize("split", ["contiguous", "any"])

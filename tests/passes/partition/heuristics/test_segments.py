@@ -9,8 +9,10 @@ import pytest
 
 from passes.model.stages.problem import Kind, Problem, violations
 from passes.model.stages.reduce import quotient
-from passes.partition.heuristics.segments import MOST_NODES, entries, segmented, segments
-from passes.partition.search.throughput import Budget, Throughput, solve
+from passes.partition.bounds.policy import POLICY
+from passes.partition.heuristics.segments import entries, segmented, segments
+from passes.partition.objective import Budget
+from passes.partition.search.throughput import Throughput, solve
 
 NODES = 8_000
 SMALL = Budget(memory=1 << 20, seconds=10.0)
@@ -86,4 +88,4 @@ def test_what_is_paid_together_is_one() -> None:
 
 def test_fewer_nodes_are_searched_whole() -> None:
     assert solve(graph("chain", 60), SMALL).status == "optimal"
-    assert MOST_NODES < NODES
+    assert POLICY.huge < NODES

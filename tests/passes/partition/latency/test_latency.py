@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import tracemalloc
@@ -13,7 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.problem import Kind
+from passes.model.work import counts
 from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, TooManyKindsError, faults, schedule, solve_latency
+from passes.partition.latency import engine as latency_engine
 from passes.partition.latency import solver as latency_solver
 from passes.partition.latency.bounds import critical_path, kept
 from passes.partition.latency.engine import Engine
@@ -314,6 +317,41 @@ def test_the_time_limit_ends_the_search() -> None:
     found = solve_latency(grid(5, 6), LatencyBudget(seconds=0.0))
     assert found.status == "feasible"
     assert 0 < found.bound <= found.value
+
+
+def test_the_search_is_looked_at_within_an_ideal_and_goes_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are compared are work: between two looks about so many are extended or compared, however many steps begin
+    at one ideal; and looking changes nothing."""
+    small = reduced(replace(grid(4, 3), pieces=2, cpu=np.full(14, math.inf)))
+    found = []
+    for work in (10**9, 20):
+        monkeypatch.setattr(latency_engine, "WORK", work)
+        engine = Engine.open(small, most=10**5)
+        assert engine is not None
+        engine.bound(math.inf, lambda part: True)
+        before = counts()
+        looks = [0.0]
+
+        def keep_on(part: float, before: dict[str, float] = before, looks: list[float] = looks) -> bool:
+            looks.append(sum(counts()[kind] - before.get(kind, 0.0) for kind in ("step", "compared")))
+            return True
+
+        found.append(replace(engine.search(math.inf, 16, 10**5, keep_on), steps=0))
+        assert counts()["compared"] > before.get("compared", 0.0)
+    assert found[0] == found[1]
+    assert max(b - a for a, b in itertools.pairwise(looks)) < 2000 < looks[-1] / 20
+
+
+def test_a_search_for_any_plan_ends_with_its_first() -> None:
+    problem = replace(grid(3, 4), kinds=(Kind("a", ("a0", "a1", "a2"), 8),), pieces=2, cpu=np.full(14, math.inf))
+    worked = []
+    for budget in (replace(QUIET, first=True), QUIET):
+        before = counts()["step"]
+        found = solve_latency(problem, budget)
+        worked.append(counts()["step"] - before)
+        assert found.schedule is not None
+        assert faults(problem, found.schedule.pieces) == []
+    assert 10 * worked[0] < worked[1]
 
 
 def test_interrupted_search_keeps_the_plan() -> None:

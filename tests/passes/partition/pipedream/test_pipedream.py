@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals, lattice
+from passes.partition.objective import Budget
 from passes.partition.pipedream import SCHEDULES, Machines, Profile, kernels, plan_faults, solve_pipedream, stage_times
 from passes.partition.pipedream.problem import cut_bytes
-from passes.partition.pipedream.solver import _PipeDream
+from passes.partition.pipedream.solver import PipeDream
 from passes.partition.search.search import Search
-from passes.partition.search.throughput import Budget
 from tests.passes.claims import Claim
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "pipedream"
@@ -111,7 +111,6 @@ def random_machines(rng: random.Random) -> Machines:
         memory=rng.choice((None, 5, 9, 14, 22)),
         schedule=schedule,
         microbatches=rng.randint(1, 4) if schedule == "gpipe" or rng.random() < 0.5 else None,
-        state=rng.choice((0.0, 0.0, 1.0, 0.5)),
     )
 
 
@@ -142,7 +141,7 @@ def brute_force(profile: Profile, machines: Machines) -> float:
             "2bw": 2 * weights + q * stored,
             "flush": weights + q * stored,
             "gpipe": weights + (machines.microbatches or 0) * stored,
-        }[machines.schedule] + machines.state * weights
+        }[machines.schedule]
         if machines.memory is not None and held > machines.memory:
             return math.inf
         b = machines.bandwidth
@@ -236,7 +235,7 @@ def test_windows_lose_nothing(seed: int) -> None:
     """The programme over the ideals in the windows of a trial value equals the one over all, when that is within it."""
     rng = random.Random(seed)
     profile, machines = random_profile(rng), random_machines(rng)
-    objective = _PipeDream(profile, machines)
+    objective = PipeDream(profile, machines)
     tables = Tables(objective.problem, objective.price)
     everything = lattice(tables, BIG)
     assert everything is not None
@@ -321,7 +320,7 @@ def test_public_profiles_reach_the_published_values(name: str, count: int) -> No
 
 @with_profiles
 def test_inception_has_the_lattice_that_was_published() -> None:
-    objective = _PipeDream(read(FOLDER / "inception_v3.txt"), Machines(4, 10e9))
+    objective = PipeDream(read(FOLDER / "inception_v3.txt"), Machines(4, 10e9))
     assert count_ideals(Tables(objective.problem, objective.price), BIG, 10**6) == 221_564 + 1  # and the empty one
 
 
@@ -337,7 +336,7 @@ def test_a_lattice_too_large_still_gets_a_plan_and_a_bound() -> None:
 def test_the_search_says_what_it_does() -> None:
     said: list[str] = []
     profile = random_profile(random.Random(3), 8)
-    objective = _PipeDream(profile, Machines(3, 0.5))
+    objective = PipeDream(profile, Machines(3, 0.5))
     solution = Search(objective, Budget(), lambda label, fraction: said.append(label)).run()
     assert said[0] == "partition: linear"
     assert solution.reason

@@ -9,10 +9,11 @@ import pytest
 
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
-from passes.partition.pipedream import Machines, Profile, solve_pipedream, start_kernels
-from passes.partition.pipedream.solver import _PipeDream
+from passes.partition.objective import Budget
+from passes.partition.pipedream import Machines, Profile, kernels, solve_pipedream
+from passes.partition.pipedream.solver import PipeDream
 from passes.partition.pipedream.starts import start_bound
-from passes.partition.search.search import Budget, Search
+from passes.partition.search.search import Search
 from tests.passes.partition.pipedream.test_pipedream import FOLDER, downsets, read
 
 
@@ -32,9 +33,9 @@ def layered(rng: random.Random, nodes: int) -> Profile:
     )
 
 
-def straight(profile: Profile, machines: int) -> tuple[_PipeDream, Tables, Floats]:
+def straight(profile: Profile, machines: int) -> tuple[PipeDream, Tables, Floats]:
     """The objective, its tables, and the seconds to move each tensor."""
-    objective = _PipeDream(profile, Machines(machines, 4.0, straight=True))
+    objective = PipeDream(profile, Machines(machines, 4.0, straight=True))
     moved = objective.moved()
     assert moved is not None
     return objective, Tables(objective.problem, objective.price), moved
@@ -85,7 +86,7 @@ def test_the_walk_meets_every_thin_ideal_once(seed: int) -> None:
     high, most = 4.0 + rng.randrange(10), 2.0 + rng.randrange(8)
     bits, reached, cuts = np.zeros((512, 1), np.uint64), np.empty(512), np.empty(512)
     arrays = tables.succ_ptr, tables.succ, tables.pred_ptr, tables.pred, profile.seconds, cost
-    whole, visited, count = start_kernels.thin_ideals(*arrays, high, most, 10**6, bits, reached, cuts)
+    whole, visited, count = kernels.thin_ideals(*arrays, high, most, 10**6, bits, reached, cuts)
     near = [i for i in downsets(profile) if i and float(profile.seconds[list(i)].sum()) <= high]
     thin = [ideal for ideal in near if cut(profile, moved, ideal) <= most]
     assert whole
@@ -93,7 +94,7 @@ def test_the_walk_meets_every_thin_ideal_once(seed: int) -> None:
     assert sorted(int(row[0]) for row in bits[:count]) == sorted(sum(1 << v for v in ideal) for ideal in thin)
     stages = np.empty(count, np.int64)
     order = np.argsort(reached[:count], kind="stable")
-    start_kernels.fewest_stages(bits[order], reached[order], cuts[order], most, stages)
+    kernels.fewest_stages(bits[order], reached[order], cuts[order], most, stages)
     fewest = {frozenset[int](): 0}
     for ideal in sorted(thin, key=lambda ideal: (float(profile.seconds[list(ideal)].sum()), len(ideal))):
         steps = [
@@ -113,6 +114,6 @@ def test_the_walk_meets_every_thin_ideal_once(seed: int) -> None:
 def test_a_published_network_of_many_branches_in_a_straight_line() -> None:
     if not FOLDER.is_dir():
         pytest.skip("no ../shared/workloads beside the checkout")
-    objective = _PipeDream(read(FOLDER / "nasnetamobile.txt"), Machines(16, 10e9, straight=True))
+    objective = PipeDream(read(FOLDER / "nasnetamobile.txt"), Machines(16, 10e9, straight=True))
     solution = Search(objective, Budget(seconds=60.0), lambda label, fraction: None).run()
     assert solution.value <= solution.bound * 1.05

@@ -17,7 +17,8 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice, permuted
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, plan_costs, violations
 from passes.model.stages.reduce import _Reducer, quotient, reduce
-from passes.partition.search.throughput import Budget, solve
+from passes.partition.objective import Budget
+from passes.partition.search.throughput import solve
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import brute_force, ideals, random_chains, random_problem
 

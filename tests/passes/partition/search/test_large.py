@@ -14,7 +14,8 @@ from dnnc.verify_plan import Limits, verify_files
 from ir.diagnostics import DiagnosticSink
 from passes.model.stages.problem import Problem, violations
 from passes.model.work import within
-from passes.partition.search.throughput import Budget, Solution, solve
+from passes.partition.objective import Budget, Solution
+from passes.partition.search.throughput import solve
 from tests.passes.partition import lattices
 from tests.passes.partition.instances import encoder_decoder, experts
 from tests.passes.partition.lattices import Machines, write

@@ -22,11 +22,12 @@ from passes.model.stages.lattice.ideals import BIG, Tables, lattice, members, po
 from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Kind, Problem, plan_costs, stage_cost, violations
 from passes.model.stages.reduce import quotient
+from passes.partition.objective import Budget
 from passes.partition.pipedream import kernels as pipedream_kernels
 from passes.partition.search import search as search_module
-from passes.partition.search.search import Budget, Search
+from passes.partition.search.search import Search
 from passes.partition.search.throughput import Throughput, solve
-from passes.partition.training import TrainingGraph, solve_training, training_load, training_objective, units
+from passes.partition.training import Training, TrainingGraph, solve_training, training_load, units
 from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
 from tests.passes.partition.training.test_training import random_graph
 
@@ -78,7 +79,7 @@ def test_windows_with_transfers_hold_every_plan(seed: int, comm: str, memory: bo
 @given(st.integers(0, 2**32), st.sampled_from(["sum", "split"]))
 def test_windows_with_transfers_hold_every_training_plan(seed: int, objective: str) -> None:
     training, _ = units(random_graph(random.Random(seed), 5))
-    search = training_objective(training, objective)
+    search = Training(training, objective)
     plan = random_plan(search.problem, random.Random(seed))
     if violations(training, plan):
         return
@@ -293,7 +294,7 @@ def test_tensors_without_direction_follow_their_groups() -> None:
     """The quotient of a training problem by segments prices its plans as the problem itself does."""
     for seed in range(60):
         training, _ = units(random_graph(random.Random(seed), 6))
-        search = training_objective(training, "sum")
+        search = Training(training, "sum")
         n = training.size
         groups = tuple(tuple(range(a, min(a + 2, n))) for a in range(0, n, 2))
         coarse = quotient(search.problem, groups)

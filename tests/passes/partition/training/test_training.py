@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from passes.model.stages.lattice import kernels, walk_kernels
 from passes.model.stages.lattice.ideals import BIG, Tables, count_ideals
 from passes.model.stages.problem import Kind
-from passes.partition.search.throughput import Budget
+from passes.partition.objective import Budget
 from passes.partition.training import (
     OBJECTIVES,
     TrainingGraph,
@@ -25,7 +25,7 @@ from passes.partition.training import (
     training_value,
     units,
 )
-from passes.partition.training.solver import _Training
+from passes.partition.training.solver import Training
 from tests.passes.claims import Claim
 
 FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "device-placement" / "throughput"
@@ -287,5 +287,5 @@ def test_contiguous_optima_of_the_reference(name: str) -> None:
 @with_workloads
 def test_the_lattice_of_units_is_the_one_published() -> None:
     problem, _ = units(read(FOLDER / "op-bert_l-3_training.json"))
-    objective = _Training(problem, "sum")
+    objective = Training(problem, "sum")
     assert count_ideals(Tables(objective.problem, objective.price), BIG, 10**5) == 2774

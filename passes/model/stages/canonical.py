@@ -34,8 +34,14 @@ def canonical_order(
 
     ``columns``: what else tells nodes apart, a number of each; ``nets``: sets of nodes that belong together."""
     depth, height, before = _levels(problem)
-    view = _View(problem, nets)
-    colour = view.start([depth, height, *_digits(np.array(columns, np.float64).reshape(len(columns), problem.size))])
+    demanded = np.zeros(len(problem.consumers), np.int64)
+    demanded[list(problem.forced)] = 1
+    tensors = hashed(len(problem.consumers), [*_digits(problem.transfer), problem.tensor_bytes, demanded])
+    joined = (*problem.weight_readers, *nets)
+    held = hashed(len(joined), [np.concatenate([problem.weight_bytes, np.full(len(nets), -1)])])
+    view = Refinement(problem, tensors, joined, held)
+    own = _digits(np.array(columns, np.float64).reshape(len(columns), problem.size))
+    colour = hashed(problem.size, [depth, height, *own, *_digits(problem.seconds), problem.live])
     work = view.pins + problem.size + 1
     spent = 0
     while True:
@@ -79,23 +85,16 @@ def _levels(problem: Problem) -> tuple[Ints, Ints, list[set[int]]]:
     return np.array(depth, np.int64), np.array(height, np.int64), before
 
 
-class _View:
-    """Tensors as nets with a maker; weights and other nets without."""
+class Refinement:
+    """Nodes told apart by what joins them: the tensors of a problem, and ``nets``, sets of nodes that have no maker.
+    ``tensors[H]`` and ``held``, of each net, are the colours that these have of their own."""
 
-    def __init__(self, problem: Problem, nets: Sequence[Sequence[int]]) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, tensors: Colours, nets: Sequence[Sequence[int]], held: Colours) -> None:
+        self.problem, self.tensors, self.nets = problem, tensors, held
         _, self.reader, self.tensor = problem.reading
-        joined = (*problem.weight_readers, *nets)
-        pointers, self.holder = csr(joined)
-        self.net = np.repeat(np.arange(len(joined)), np.diff(pointers))
+        pointers, self.holder = csr(nets)
+        self.net = np.repeat(np.arange(len(nets)), np.diff(pointers))
         self.pins = len(self.reader) + len(problem.producer) + len(self.holder)
-        demanded = np.zeros(len(problem.consumers), np.int64)
-        demanded[list(problem.forced)] = 1
-        self.tensors = _hashed(len(problem.consumers), [*_digits(problem.transfer), problem.tensor_bytes, demanded])
-        self.nets = _hashed(len(joined), [np.concatenate([problem.weight_bytes, np.full(len(nets), -1)])])
-
-    def start(self, columns: Sequence[Ints]) -> Colours:
-        return _hashed(self.problem.size, [*columns, *_digits(self.problem.seconds), self.problem.live])
 
     def refined(self, colour: Colours) -> tuple[Colours, int]:
         """The colours that rounds of refinement end at, and how many rounds that took."""
@@ -133,7 +132,7 @@ def _digits(rows: Floats) -> list[Ints]:
     return [np.ascontiguousarray(row).astype(np.float32).view(np.int32).astype(np.int64) for row in rounded]
 
 
-def _hashed(count: int, columns: Sequence[Any]) -> Colours:
+def hashed(count: int, columns: Sequence[Any]) -> Colours:
     """A number of each row of columns of whole numbers."""
     found = np.zeros(count, np.uint64)
     for column in columns:
@@ -149,4 +148,4 @@ def _mixed(values: Colours) -> Colours:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-__all__ = ["canonical_order"]
+__all__ = ["Refinement", "canonical_order", "hashed"]

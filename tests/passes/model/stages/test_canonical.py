@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from passes.model.stages.canonical import canonical_order
 from passes.model.stages.lattice.ideals import permuted
 from passes.model.stages.problem import Problem
-from passes.partition.heuristics.canonical import canonical_order
 from tests.passes.partition.groups.test_groups import random_order
 from tests.passes.partition.instances import encoder_decoder, experts, random_problem
 
