@@ -26,7 +26,11 @@ import numpy as np
 
 from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.model.stages.problem import Problem, slots
-from passes.partition.heuristics.local_search import Sides, kind_of
+from passes.partition.heuristics.local_search import Sides, kind_of, sided_value
+
+
+VANISHES = 1e-3
+"""Part of what numbers are scaled by, below which the value of a plan is too small for the solver's tolerances."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,20 @@ def solve_milp(
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``gap``: relative, at which to stop.
     ``sides``: where the value is the largest forward load plus the largest backward load."""
-    return Model(problem, below, sides).solve(seconds, gap, watch)
+    while True:
+        result = Model(problem, below, sides).solve(seconds, gap, watch)
+        if result.stages is None:
+            return result
+        # Numbers are scaled by ``below``. Where a plan is worth far less, tolerances hide what it is made of.
+        value = sided_value(problem, result.stages, sides)
+        if not 0 < value < VANISHES * min(below, _sum(problem)):
+            return result
+        below = value
+
+
+def _sum(problem: Problem) -> float:
+    """More than any plan is worth."""
+    return float(np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).sum() + problem.transfer.sum())
 
 
 class Model:
@@ -60,8 +77,7 @@ class Model:
 
     def __init__(self, problem: Problem, below: float = math.inf, sides: Sides | None = None) -> None:
         self.problem, self.sides = problem, sides
-        finite = np.where(np.isfinite(problem.seconds), problem.seconds, 0.0)
-        reference = below if math.isfinite(below) else float(finite.sum() + problem.transfer.sum())
+        reference = below if math.isfinite(below) else _sum(problem)
         self.factor = SCALE / reference if reference > 0 else 1.0
         self.slots = self.places()
         self.rows = Rows()
