@@ -28,7 +28,6 @@ from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.model.stages.problem import Problem, slots
 from passes.partition.heuristics.local_search import Sides, kind_of, sided_value
 
-
 VANISHES = 1e-3
 """Part of what numbers are scaled by, below which the value of a plan is too small for the solver's tolerances."""
 
