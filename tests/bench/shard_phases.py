@@ -239,7 +239,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "reductions, rounds": (ONE_MESH, ((reduce, "ROUNDS", 1),)),
     "marginals": (ONE_MESH, ((search, "without_dearer", unfixed),)),
     "plans by name, mesh": (("compiled",), ((one_mesh, "improved", improved_not),)),
-    "fitting, by name": (("compiled",), ((fitting.Fitter, "by_name", lambda self: []),)),
+    "fitting, by name": (("compiled",), ((fitting, "plans_by_name", lambda *given, **options: iter(())),)),
     "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
     "fitting, leaning": (("compiled",), ((fitting.Fitter, "lower", only(False)),)),
     "stages by tables": (("compiled",), ((settled.Settler, "chained", none),)),

@@ -25,6 +25,7 @@ from passes.shard.elimination.folded import FoldedSearch, Step, renumbered
 from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.stretches import ENDS, MIDDLE, Stretch, outsides, sizes_of
 from passes.shard.problem.problem import Floats, Integers, ShardProblem
+from passes.shard.solver.descent import SLACK
 
 MOST_UNITS = 512
 """Units that the limit is divided into, at most."""
@@ -32,7 +33,6 @@ MOST_ENTRIES = 1 << 16
 """Entries of one table that are looked at; where more could be of a plan within the target, there are no fronts."""
 TRIED = 4
 """Numbers of units for which a plan is written down."""
-SLACK = 1e-9
 
 
 class TooManyError(Exception):
