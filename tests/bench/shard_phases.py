@@ -20,6 +20,7 @@ What it said (gaps with the phase and without it, instances in all; searches on 
     descent of stages    none of 10
     units that divide    vit training, in time
     reductions           t5 training 12.3 % 18.7 %; against: experts 64 training 0.3 8.6 % 8.3 %
+    reductions, unions   mixtral 0.5 1.2 % 1.7 %; against: t5 8x8 training 1.1 % 0.002 %, experts 64 training 0.14 % 0
     marginals            experts 64 training 0.08 % 0.30 %, vit training 0 1.1 %; against: llama-70b training
     rungs                without any, mixtral 0.5 3.0 % 272 %; with that of 2**16 alone 33 %, of 2**16 and 2**22 12 %
     stages searched      t5 0 15.6 %, t5 training 6.8 % 10.4 %
