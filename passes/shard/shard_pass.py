@@ -48,9 +48,10 @@ from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.mesh.speeds import Speeds
 from passes.shard.problem.build import Builder, ShardInput
+from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.bounding import Bounding
-from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
+from passes.shard.stages.stages import StageSearch, StagesPlan, stages_by_name
 from passes.shard.stages.submeshes import Submeshes, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"

@@ -32,7 +32,7 @@ from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
 from passes.model.spmd.mesh import Member, foremost_members
 from passes.model.spmd.notation import Along, lowest
-from passes.shard.problem.problem import Floats
+from passes.shard.problem.problem import TIGHT, Floats
 
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
@@ -43,8 +43,6 @@ POWERS = (1.0, 0.75, 0.5, 0.25)
 """Of the speeds: shares less unequal than these may divide what others do not."""
 LARGEST = 64
 """Of two speeds, beyond which shares would leave the slower device next to nothing."""
-TIGHT = 1e-9
-"""Relative: what a bound gives way for sums in another order."""
 
 
 @dataclass(slots=True)
