@@ -425,7 +425,7 @@ def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:
 
 def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[str, str]) -> dict[str, Any]:
     """What a stage on a mesh has besides."""
-    from passes.shard import is_kept
+    from passes.model.spmd.layouts import is_kept
 
     axes = [axis.name for axis in part.mesh.axes]
     training = plan.minimises.trains

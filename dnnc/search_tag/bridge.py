@@ -27,8 +27,8 @@ from ir.objectives import TRAINING
 from ir.shares import equal
 from ir.types import Replicate, Type
 from passes.model.graph import reads, topological
+from passes.model.spmd.layouts import can_be_split
 from passes.replay.meshes import ReplayPass
-from passes.shard.problem.build import possible
 
 Place = tuple[int, ...]
 """Numbers of device groups."""
@@ -90,7 +90,7 @@ def _stated(simulator: Simulator, strategy: Sequence[Action], order: Sequence[Pl
         if rule is not None and factor is not None and action.how is not How.DUPLICATE:
             own = [*(types.get(one) for one in op.operands), *(value.type for value in op.results)]
             split = next((one for one in rule.strategies(count) if one.name == factor.name), None)
-            if split is not None and possible([split], [equal(count)], own, True):
+            if split is not None and can_be_split([split], [equal(count)], own, True):
                 name, uneven = factor.name, uneven or bool(factor.size % count)
         whole += factor is not None and action.how is not How.DUPLICATE and name == WHOLE and count > 1
         held.update(((stage, read), None) for read in reads(op) if count > 1 and read in workload.module.resources)

@@ -20,20 +20,20 @@ from ir.module import Module
 from ir.topology import Topology
 from ir.types import Layout, Replicate, TensorType, Type
 from passes.framework.base import PassContext
+from passes.model.constants import constants_of
 from passes.model.folding import folding
 from passes.model.graph import listing, reads
 from passes.model.learning import InFlight, avoids_sums, recomputes
 from passes.model.network import network
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
-from passes.model.spmd.layouts import Placements
+from passes.model.spmd.layouts import Placements, can_be_split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.replay.stated import SHOWN, shortened
 from passes.shard.decide import choice_of, decisions_of, settled
-from passes.shard.problem.build import OVERLAPS, ShardInput, build, possible
-from passes.shard.problem.constants import constants_of
+from passes.shard.problem.build import OVERLAPS, ShardInput, build
 from passes.shard.problem.problem import Floats
 from passes.shard.shard_pass import single_value
 from passes.shard.solver.search import BOUNDING, NoPlanError, solve
@@ -203,7 +203,7 @@ class StageByStage:
         ]
         picked = [strategy for strategy in taken if strategy is not None]
         cuts = [axis.shares for axis in axes]
-        if len(picked) < len(taken) or not possible(picked, cuts, self.types_of(op), self.uneven):
+        if len(picked) < len(taken) or not can_be_split(picked, cuts, self.types_of(op), self.uneven):
             return None
         return choice_of(given, op, rule, names)
 
@@ -221,7 +221,9 @@ class StageByStage:
         if rule is None:
             return Diagnostic(f"{what} cannot be split", stage.where, hint=f"no layout rule is known for it: {WHOLE}")
         for name, axis in zip(names, axes, strict=True):
-            alone = [s.name for s in rule.strategies(axis.size) if possible([s], [axis.shares], self.types_of(op), self.uneven)]
+            alone = [
+                s.name for s in rule.strategies(axis.size) if can_be_split([s], [axis.shares], self.types_of(op), self.uneven)
+            ]
             if name not in alone:
                 where = f"along {axis.name}, an axis of {axis.size}"
                 return Diagnostic(f"{what} has no strategy '{name}' {where}", stage.where, hint=f"it has {', '.join(alone)}")

@@ -17,7 +17,6 @@ from passes.shard.decide import decisions_of, truthful
 from passes.shard.explain import Alternative, alternatives
 from passes.shard.mesh.named import STRATEGIES, UnfitError, improved, named_plan
 from passes.shard.problem.build import ShardInput, build
-from passes.shard.problem.outline import is_kept
 from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.shard_pass import ShardPass
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
@@ -39,7 +38,6 @@ __all__ = [
     "build",
     "decisions_of",
     "improved",
-    "is_kept",
     "named_plan",
     "solve",
     "truthful",

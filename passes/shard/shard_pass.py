@@ -38,6 +38,7 @@ from passes.model.op_time import op_seconds
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
+from passes.model.spmd.notation import EQUAL, Along, lowest, read_shares, shares_text
 from passes.model.spmd.plan.written import AGREE, written
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
@@ -45,11 +46,12 @@ from passes.model.work import now
 from passes.shard.mesh.candidates import Candidate, Candidates, candidates
 from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
-from passes.shard.mesh.speeds import EQUAL, Along, Speeds, lowest, read_shares, shares_text
+from passes.shard.mesh.speeds import Speeds
 from passes.shard.problem.build import Builder, ShardInput
+from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.bounding import Bounding
-from passes.shard.stages.stages import TIGHT, StageSearch, StagesPlan, stages_by_name
+from passes.shard.stages.stages import StageSearch, StagesPlan, stages_by_name
 from passes.shard.stages.submeshes import Submeshes, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.layout_rules import Factor, Strategy
 from ir.opdefs import RESHARD_STEPS, reshard_step
 from ir.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
 from ir.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
@@ -29,6 +30,8 @@ from passes.model.spmd.mesh import DeviceMesh
 Placements: TypeAlias = tuple[Placement, ...]
 Seconds: TypeAlias = NDArray[np.float64]
 Shape: TypeAlias = tuple[Dim, ...]
+SMALL = 64
+"""Elements up to which a constant stands on every device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,42 @@ def fullest(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
 def coherent(placements: Placements) -> bool:
     """Whether all terms are of one reduction."""
     return len({placement.reduction for placement in placements if isinstance(placement, Partial)}) <= 1
+
+
+def gradient_layout(placements: Placements) -> Placements:
+    """Where the maker of a value wants its gradient: a term's on every member, but a maximum's as terms of a sum
+    (``ir.layout_rules.backward_rule``)."""
+    return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in placements)
+
+
+def is_kept(type_: Type, *, training: bool) -> bool:
+    """Whether a resource of this type chooses where it is kept; others stand on every device."""
+    if not isinstance(type_, TensorType) or type_.elements is None:
+        return False
+    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
+
+
+def can_be_split(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
+    """Whether an op with operands and results of ``types`` can be split so, a strategy per axis of these shares, with no part
+    empty and all in proportion, unless ``uneven``."""
+    cuts: dict[str, list[Shares]] = {}
+    for strategy, shares in zip(strategies, axes, strict=True):
+        if strategy.factor:
+            cuts.setdefault(strategy.name, []).append(shares)
+    factors = {factor.name: factor for strategy in strategies if (factor := strategy.factor)}
+    if not all(none_empty(factors[name].size, along) for name, along in cuts.items()):
+        return False
+    odd = [factors[name] for name, along in cuts.items() if not proportional(factors[name].size, along)]
+    return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
+
+
+def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
+    """Whether the factor's units are single elements of all tensors that it lies along: only then are balanced parts of its
+    units also balanced parts of their dimensions, as layouts say, where parts are not equal."""
+    for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
+        if dim is not None and isinstance(type_, TensorType) and type_.shape is not None and type_.shape[dim] != factor.size:
+            return False
+    return True
 
 
 def _possible(type_: Type, mesh: DeviceMesh, uneven: bool) -> list[Placements]:
@@ -174,4 +213,16 @@ def _largest_piece(type_: Type, before: Placements, after: Placements, axis: int
     return max(mine * theirs for mine, theirs in pairs) / whole if whole else 0.0
 
 
-__all__ = ["Layouts", "Placements", "Seconds", "coherent", "fullest", "layouts_of", "part", "split"]
+__all__ = [
+    "Layouts",
+    "Placements",
+    "Seconds",
+    "can_be_split",
+    "coherent",
+    "fullest",
+    "gradient_layout",
+    "is_kept",
+    "layouts_of",
+    "part",
+    "split",
+]

@@ -1,13 +1,20 @@
-"""How placements, and how gradients are synchronised, are told as texts, in plans."""
+"""How placements, shares and how gradients are synchronised are told as texts, in plans and options."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 
-from ir.diagnostics import InvalidInput
+from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import SYNCS, Sync
+from ir.shares import Shares
 from ir.types import Partial, Placement, Replicate, Shard
+from ir.verifier.machines import MOST_SHARE
 
+Along = tuple[Shares, ...]
+"""Shares along each axis; empty where all are equal."""
+EQUAL = "equal"
 _SERVED = re.compile(r"ps(?:\((\d{1,9})\))?")
 _PLACEMENT = re.compile(r"S\((\d{1,4})\)|R|P\((sum|max)\)")
 
@@ -40,4 +47,33 @@ def sync_text(sync: Sync) -> str:
     return f"ps({sync.server})" if sync.method == "ps" and sync.server >= 0 else sync.method
 
 
-__all__ = ["read_placements", "read_sync", "sync_text"]
+def read_shares(text: str, sizes: Sequence[int] = ()) -> Along:
+    """``3,1`` or ``3,1x1,1``: the shares of each member along each axis, on a mesh of ``sizes`` where these are known.
+    Raises UsageError."""
+    axes = [part.split(",") for part in text.lower().split("x")]
+    if not all(_is_share(share) for axis in axes for share in axis):
+        hint = f"a number from 1 to {MOST_SHARE} for each member along an axis"
+        raise UsageError(f"shares is '{text}', expected '{EQUAL}' or shares such as 3,1 or 3,1x1,1", where="shard", hint=hint)
+    found = tuple(tuple(map(int, axis)) for axis in axes)
+    if sizes and tuple(map(len, found)) != tuple(sizes):
+        mine, given = ("x".join(map(str, of)) for of in (map(len, found), sizes))
+        raise UsageError(f"shares {text} are for a mesh of {mine}, and the mesh is {given}", where="shard")
+    return found
+
+
+def _is_share(text: str) -> bool:
+    return text.isdecimal() and text.isascii() and len(text) < 5 and 0 < int(text) <= MOST_SHARE
+
+
+def lowest(along: Along) -> Along:
+    """In lowest terms; empty where all are equal."""
+    found = tuple(tuple(share // common for share in axis) for axis in along for common in (math.gcd(*axis),))
+    return found if any(max(axis) > 1 for axis in found) else ()
+
+
+def shares_text(along: Along) -> str:
+    """``3:1``, of several axes ``3:1 x 1:1``."""
+    return " x ".join(":".join(map(str, axis)) for axis in along) or EQUAL
+
+
+__all__ = ["EQUAL", "Along", "lowest", "read_placements", "read_shares", "read_sync", "shares_text", "sync_text"]

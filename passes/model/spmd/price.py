@@ -22,7 +22,7 @@ from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.module import Func, Module
 from ir.opdefs import COLLECTIVES
 from ir.ops import Op
-from ir.types import Partial, Replicate, Shard, TensorType, Type
+from ir.types import Partial, Replicate, TensorType, Type
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
@@ -32,6 +32,7 @@ from passes.model.op_time import (
 )
 from passes.model.spmd.bill import Bill, Collective, Decisions
 from passes.model.spmd.factors import Multiplied, factored, factors
+from passes.model.spmd.layouts import gradient_layout, is_kept
 from passes.model.spmd.member_work import MemberWork, whole_along
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.reshard import Lies, Ways
@@ -127,7 +128,7 @@ class _Walk:
                 self.visit(op, rule, decisions.strategies[op.id])
         for value in func.results:
             if value.name in self.lies and value.name not in resources:
-                self.ask(value.name, decisions.outputs[value.name], self.dual(decisions.outputs[value.name]))
+                self.ask(value.name, decisions.outputs[value.name], gradient_layout(decisions.outputs[value.name]))
         for name, lies in decisions.leaving.items():
             self.ask(name, lies, None)
         self.exchange()
@@ -147,12 +148,12 @@ class _Walk:
             for target in self.asked.get(name, ()):
                 self.bring(name, lies, target, backward=False)
             for source in self.given.get(name, ()):
-                self.bring(name, source, self.dual(lies), backward=True)
+                self.bring(name, source, gradient_layout(lies), backward=True)
             for target in self.factors.get(name, ()):
                 if target not in self.asked.get(name, ()):
                     self.bring(name, lies, target, backward=True, factor="value")
             for target in self.factor_gradients.get(name, ()):
-                self.bring(name, self.dual(lies), target, backward=True, factor="gradient")
+                self.bring(name, gradient_layout(lies), target, backward=True, factor="gradient")
 
     def keep(self, name: str, decisions: Decisions) -> None:
         """A weight, where it is kept; a small constant is everywhere."""
@@ -160,7 +161,7 @@ class _Walk:
         if not isinstance(type_, TensorType) or type_.elements is None or type_.nbytes is None:
             return
         learns = name in self.state
-        if type_.elements <= (1 if self.training and type_.dtype.is_float else 64):
+        if not is_kept(type_, training=self.training):
             size = type_.nbytes + (type_.nbytes + self.state[name] if learns else 0)
             self.bill.constants += size * self.members.fullest(type_, (Replicate(),) * len(self.mesh.axes))
             return
@@ -243,7 +244,7 @@ class _Walk:
             wanted = whole_along(operands[other], axes)
             self.factors.setdefault(op.operands[other], {})[wanted] = None
             sizes.append((self.types[op.operands[other]], wanted))
-        wanted = whole_along(self.dual(results[0]), axes)
+        wanted = whole_along(gradient_layout(results[0]), axes)
         self.factor_gradients.setdefault(self.passed(result.name), {})[wanted] = None
         sizes.append((result.type, wanted))
         whole = (
@@ -308,11 +309,6 @@ class _Walk:
             self.asked.setdefault(name, {})[lies] = None
             if gradient is not None and name in self.trained:
                 self.given.setdefault(name, {})[gradient] = None
-
-    @staticmethod
-    def dual(lies: Lies) -> Lies:
-        """Where the gradient of a value is wanted: a term's on every member, but a maximum's as terms of a sum."""
-        return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in lies)
 
     # -- conversions ---------------------------------------------------------------------------------------------------
 

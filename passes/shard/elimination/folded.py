@@ -194,22 +194,22 @@ class FoldedSearch:
         """For each kind of nodes and each choice, what any plan costs at least in which one of them takes it."""
         solved = self.solved(price)
         model = solved.model
-        found = [np.full(len(kind.seconds), np.inf) for kind in self.problem.node_kinds]
+        least = [np.full(len(kind.seconds), np.inf) for kind in self.problem.node_kinds]
 
-        def told(nodes: Iterable[int], marginals: Marginals) -> None:
+        def lower(nodes: Iterable[int], marginals: Marginals) -> None:
             for node in nodes:
                 kind = self.problem.kinds[node]
-                np.minimum(found[kind], marginals.of[model.choice(node)], out=found[kind])
+                np.minimum(least[kind], marginals.of[model.choice(node)], out=least[kind])
 
         outer = Marginals(model.sizes)
         outer.through(solved.outer, (), np.zeros(()), [step.whole for step in solved.steps])
-        told(self.plain_nodes, outer)
+        lower(self.plain_nodes, outer)
         for step in solved.steps:
             around = outsides(step.stretch, outer.outside[id(step.whole)].reshape(step.stretch.table.shape))
             inner = Marginals(model.sizes)
             inner.through(step.inner, step.scope, around[1][1].reshape([model.sizes[v] for v in step.scope]))
-            told(self.problem.cells[step.run.chain][step.run.first], inner)
-        return found
+            lower(self.problem.cells[step.run.chain][step.run.first], inner)
+        return least
 
     def is_plain(self, owned: Owned) -> bool:
         """Whether a factor is part of no step: it touches no run, or leads from the last copy of one to the next cell."""

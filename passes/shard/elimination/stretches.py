@@ -41,15 +41,15 @@ class Stretch:
 def stretched(table: Floats, count: int) -> Stretch:
     """``count`` (at least 1) copies that each have ``table``."""
     sizes = sizes_of(table)
-    known = {1: Stretch(1, table)}
+    stretches = {1: Stretch(1, table)}
 
     def of(count: int) -> Stretch:
-        if count not in known:
+        if count not in stretches:
             one, two = of(count // 2), of(count - count // 2)
             factors = Factor((SHARED, BEFORE, MIDDLE), one.table), Factor((SHARED, MIDDLE, BEHIND), two.table)
             inner = eliminate(factors, sizes, ENDS)
-            known[count] = Stretch(count, join(inner.left, ENDS, sizes), Joined((one, two), factors, inner))
-        return known[count]
+            stretches[count] = Stretch(count, join(inner.left, ENDS, sizes), Joined((one, two), factors, inner))
+        return stretches[count]
 
     return of(count)
 
@@ -62,19 +62,19 @@ def sizes_of(table: Floats) -> Mapping[int, int]:
 
 def crossings(whole: Stretch, shared: int, before: int, behind: int) -> list[tuple[int, int]]:
     """What crosses before and behind each copy; equal stretches with equal ends are asked once."""
-    known: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    within: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
 
     def through(stretch: Stretch, before: int, behind: int) -> list[tuple[int, int]]:
         key = (stretch.count, before, behind)
-        if key not in known:
+        if key not in within:
             if stretch.parts is None:
-                known[key] = [(before, behind)]
+                within[key] = [(before, behind)]
             else:
                 values = {SHARED: shared, BEFORE: before, BEHIND: behind}
                 stretch.parts.inner.trace(values)
                 one, two = stretch.parts.halves
-                known[key] = through(one, before, values[MIDDLE]) + through(two, values[MIDDLE], behind)
-        return known[key]
+                within[key] = through(one, before, values[MIDDLE]) + through(two, values[MIDDLE], behind)
+        return within[key]
 
     return through(whole, before, behind)
 
@@ -82,11 +82,11 @@ def crossings(whole: Stretch, shared: int, before: int, behind: int) -> list[tup
 def outsides(whole: Stretch, outside: Floats) -> dict[int, tuple[Stretch, Floats]]:
     """From the outside of a stretch (``marginals``) that of all stretches that it is made of, by their number of copies, from
     the longest on: the least of all places where they stand in it."""
-    found: dict[int, tuple[Stretch, Floats]] = {}
+    outside_of: dict[int, tuple[Stretch, Floats]] = {}
     waiting = {whole.count: (whole, outside)}
     while waiting:
         count = max(waiting)
-        stretch, around = found[count] = waiting.pop(count)
+        stretch, around = outside_of[count] = waiting.pop(count)
         if stretch.parts is None:
             continue
         marginals = Marginals(sizes_of(stretch.table))
@@ -94,7 +94,7 @@ def outsides(whole: Stretch, outside: Floats) -> dict[int, tuple[Stretch, Floats
         for half, factor in zip(stretch.parts.halves, stretch.parts.factors, strict=True):
             rest = marginals.outside[id(factor)]
             waiting[half.count] = half, np.minimum(rest, waiting[half.count][1]) if half.count in waiting else rest
-    return found
+    return outside_of
 
 
 __all__ = [

@@ -22,7 +22,8 @@ from passes.model.learning import trained
 from passes.model.network import Network, Unreachable
 from passes.model.parts import whole_parts
 from passes.model.spmd.mesh import shapes_on
-from passes.shard.mesh.speeds import Along, Speeds
+from passes.model.spmd.notation import Along
+from passes.shard.mesh.speeds import Speeds
 
 MOST_PARTS = 14
 """Sets of devices that are searched beside all of them."""

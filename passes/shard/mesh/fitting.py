@@ -24,7 +24,7 @@ from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
 from passes.model.work import now
 from passes.shard.decide import decisions_of
-from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
+from passes.shard.mesh.named import plans_by_name
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Floats, ShardProblem
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
@@ -94,7 +94,8 @@ class Fitter:
             return plan
         ends = now() + seconds
         found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, ends)) is not None]
-        found += [other for other in self.by_name() if self.fits(other.choices)]
+        named = plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=max(0.1, ends - now()))
+        found += [other for other in named if self.fits(other.choices)]
         if not found:
             return None
         return min(found, key=lambda other: other.value).bounded(plan.bound, "workspace")
@@ -119,16 +120,6 @@ class Fitter:
             choices = other.choices
             plan = replace(other, value=self.given.problem.cost(choices), memory=self.given.problem.memory(choices))
         return None
-
-    def by_name(self) -> list[ShardPlan]:
-        found = []
-        for name in STRATEGIES:
-            try:
-                if name != "tied":
-                    found.append(named_plan(self.module, self.given, name, memory=self.limit, uneven=self.uneven))
-            except (UnfitError, NoPlanError):
-                continue
-        return found
 
     def leaning(self, alive: Collection[str]) -> ShardProblem:
         """The problem in which ``alive`` values are memory too: half by the layouts in which they are made, half by those in

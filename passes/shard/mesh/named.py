@@ -24,6 +24,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from ir.facets import WHOLE
@@ -84,6 +85,16 @@ def named_plan(
     return ShardPlan(choices, value, 0.0, needs, "feasible").bounded(bound, "strategy")
 
 
+def plans_by_name(
+    module: Module, given: ShardInput, *, memory: float | None, bound: float = 0.0, uneven: bool, seconds: float = 60.0
+) -> Iterator[ShardPlan]:
+    """Those that the model has and that hold their weights."""
+    by_hand = ByHand(module, given, uneven)
+    for name in STRATEGIES:
+        with suppress(UnfitError, NoPlanError):
+            yield named_plan(module, given, name, memory=memory, bound=bound, uneven=uneven, seconds=seconds, by_hand=by_hand)
+
+
 def improved(
     module: Module, given: ShardInput, plan: ShardPlan, *, memory: float | None, uneven: bool = False, seconds: float = 60.0
 ) -> ShardPlan:
@@ -91,17 +102,9 @@ def improved(
     write."""
     if plan.status == "optimal":
         return plan
-    by_hand = ByHand(module, given, uneven)
-    for name in STRATEGIES:
-        try:
-            other = named_plan(
-                module, given, name, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds, by_hand=by_hand
-            )
-        except (UnfitError, NoPlanError):
-            continue
-        if other.value < plan.value:
-            plan = replace(other, reason=plan.reason)
-    return plan
+    others = plans_by_name(module, given, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds)
+    best = min((plan, *others), key=lambda one: one.value)
+    return replace(best, reason=plan.reason)
 
 
 def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
@@ -409,4 +412,4 @@ class ByHand:
         raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
 
 
-__all__ = ["DATA", "STRATEGIES", "UnfitError", "improved", "named_plan", "restricted"]
+__all__ = ["DATA", "STRATEGIES", "UnfitError", "improved", "named_plan", "plans_by_name", "restricted"]

@@ -21,21 +21,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ir.diagnostics import UsageError
 from ir.facets import Cost, Time
 from ir.layout_rules import rules
 from ir.module import Module
 from ir.ops import Op
 from ir.shares import Shares, equal, nested_cut, none_empty, proportional
 from ir.topology import Device, DeviceType, Topology
+from ir.verifier.machines import MOST_SHARE
 from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
 from passes.model.spmd.mesh import Member, foremost_members
-from passes.shard.problem.problem import Floats
+from passes.model.spmd.notation import Along, lowest
+from passes.shard.problem.problem import TIGHT, Floats
 
-Along = tuple[Shares, ...]
-"""Shares along each axis; empty where all are equal."""
-EQUAL = "equal"
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""
 MOST_DEALT = 2
@@ -45,38 +43,6 @@ POWERS = (1.0, 0.75, 0.5, 0.25)
 """Of the speeds: shares less unequal than these may divide what others do not."""
 LARGEST = 64
 """Of two speeds, beyond which shares would leave the slower device next to nothing."""
-MOST = 1000
-TIGHT = 1e-9
-"""Relative: what a bound gives way for sums in another order."""
-
-
-def read_shares(text: str, sizes: Sequence[int] = ()) -> Along:
-    """``3,1`` or ``3,1x1,1``: the shares of each member along each axis, on a mesh of ``sizes`` where these are known.
-    Raises UsageError."""
-    axes = [part.split(",") for part in text.lower().split("x")]
-    if not all(_is_share(share) for axis in axes for share in axis):
-        hint = f"a number from 1 to {MOST} for each member along an axis"
-        raise UsageError(f"shares is '{text}', expected '{EQUAL}' or shares such as 3,1 or 3,1x1,1", where="shard", hint=hint)
-    found = tuple(tuple(map(int, axis)) for axis in axes)
-    if sizes and tuple(map(len, found)) != tuple(sizes):
-        mine, given = ("x".join(map(str, of)) for of in (map(len, found), sizes))
-        raise UsageError(f"shares {text} are for a mesh of {mine}, and the mesh is {given}", where="shard")
-    return found
-
-
-def _is_share(text: str) -> bool:
-    return text.isdecimal() and text.isascii() and len(text) < 5 and 0 < int(text) <= MOST
-
-
-def lowest(along: Along) -> Along:
-    """In lowest terms; empty where all are equal."""
-    found = tuple(tuple(share // common for share in axis) for axis in along for common in (math.gcd(*axis),))
-    return found if any(max(axis) > 1 for axis in found) else ()
-
-
-def shares_text(along: Along) -> str:
-    """``3:1``, of several axes ``3:1 x 1:1``."""
-    return " x ".join(":".join(map(str, axis)) for axis in along) or EQUAL
 
 
 @dataclass(slots=True)
@@ -218,7 +184,7 @@ class Speeds:
         """The samples of a batch (of a large one, equal parts of several samples): one each, then each to the device that takes
         least with one more, which makes the largest time least. All equal where there are fewer than devices."""
         seconds = self.seconds
-        count = next(n for n in range(min(self.samples, MOST), 0, -1) if self.samples % n == 0)
+        count = next(n for n in range(min(self.samples, MOST_SHARE), 0, -1) if self.samples % n == 0)
         if count < len(members) or not all(seconds[number] > 0 for number in members):
             return (1,) * len(members)
         counts = [1] * len(members)
@@ -288,4 +254,4 @@ def _together(seconds: Sequence[float]) -> float:
     return 1.0 / together if together else math.inf
 
 
-__all__ = ["EQUAL", "Along", "Cuts", "Speeds", "lowest", "read_shares", "shares_text"]
+__all__ = ["Cuts", "Speeds"]

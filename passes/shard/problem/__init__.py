@@ -2,5 +2,5 @@
 
 ``problem``: nodes with choices and values with conversions; ``graph``: who makes and reads which value. ``outline``: the nodes
 and values as far as no mesh is needed; ``build``: all of it, on one mesh; ``costs``: seconds and bytes of a choice. ``fused``:
-epilogues; ``cells``: the repeated parts, from ``folding``; ``constants``: ops of which every stage has its own copy.
+epilogues; ``cells``: the repeated parts, from ``folding``.
 """

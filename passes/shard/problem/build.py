@@ -25,15 +25,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ir.facets import SEPARATOR, WHOLE
-from ir.layout_rules import Factor, LayoutRule, Strategy, backward_rule
+from ir.layout_rules import LayoutRule, Strategy, backward_rule
 from ir.module import Func, Module, Splat
-from ir.shares import Shares, none_empty, proportional
-from ir.types import Partial, Replicate, Shard, TensorType, Type, type_bytes
+from ir.shares import proportional
+from ir.types import Partial, Replicate, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.learning import updated_bytes
 from passes.model.op_time import is_head
 from passes.model.spmd.bill import UNSUMMED
-from passes.model.spmd.layouts import Layouts, Placements, coherent, layouts_of
+from passes.model.spmd.layouts import Layouts, Placements, can_be_split, coherent, gradient_layout, layouts_of
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import did
 from passes.shard.problem.costs import MemberCosts
@@ -312,7 +312,7 @@ class _OnMesh:
         ]
         types, cuts = (*operands, *results), [axis.shares for axis in self.mesh.axes]
         for picked in itertools.product(*options):
-            if not possible([back.strategy for back in picked], cuts, types, self.uneven):
+            if not can_be_split([back.strategy for back in picked], cuts, types, self.uneven):
                 continue
             gradients: list[Placements | None] = []
             for i in range(len(operands)):
@@ -331,7 +331,7 @@ class _OnMesh:
             seconds = np.array([self.costs.update_seconds(type_, layouts.placements[i], moved) for i in kept])
             size = size * (self.microbatches == 1) + state
         return NodeKind(
-            tuple(_text(layouts.placements[i]) for i in kept),
+            tuple(", ".join(map(str, layouts.placements[i])) for i in kept),
             seconds,
             np.array([size * self.costs.fullest(type_, layouts.placements[i]) for i in kept]),
             makes=(np.array(kept, np.int64),),
@@ -342,7 +342,7 @@ class _OnMesh:
         draft = self.drafts[form.value]
         free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
         needs = np.array([draft.need(i, i) for i in free], np.int64)
-        labels = tuple(_text(draft.layouts.placements[i]) for i in free)
+        labels = tuple(", ".join(map(str, draft.layouts.placements[i])) for i in free)
         return NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,))
 
 
@@ -398,37 +398,4 @@ def _undominated(rows: Sequence[_Row], beside: float) -> list[_Row]:
     return [rows[number] for number in sorted(left)]
 
 
-def possible(strategies: Sequence[Strategy], axes: Sequence[Shares], types: Sequence[Type | None], uneven: bool) -> bool:
-    """Whether an op with operands and results of ``types`` can be split so, a strategy per axis of these shares, with no part
-    empty and all in proportion, unless ``uneven``."""
-    cuts: dict[str, list[Shares]] = {}
-    for strategy, shares in zip(strategies, axes, strict=True):
-        if strategy.factor:
-            cuts.setdefault(strategy.name, []).append(shares)
-    factors = {factor.name: factor for strategy in strategies if (factor := strategy.factor)}
-    if not all(none_empty(factors[name].size, along) for name, along in cuts.items()):
-        return False
-    odd = [factors[name] for name, along in cuts.items() if not proportional(factors[name].size, along)]
-    return not odd or (uneven and all(_by_elements(factor, types) for factor in odd))
-
-
-def _by_elements(factor: Factor, types: Sequence[Type | None]) -> bool:
-    """Whether the factor's units are single elements of all tensors that it lies along: only then are balanced parts of its
-    units also balanced parts of their dimensions, as layouts say, where parts are not equal."""
-    for type_, dim in zip(types, (*factor.operands, *factor.results), strict=True):
-        if dim is not None and isinstance(type_, TensorType) and type_.shape is not None and type_.shape[dim] != factor.size:
-            return False
-    return True
-
-
-def gradient_layout(placements: Placements) -> Placements:
-    """Where the maker of a value wants its gradient: a term's on every member, but a maximum's as terms of a sum
-    (``ir.layout_rules.backward_rule``)."""
-    return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in placements)
-
-
-def _text(placements: Placements) -> str:
-    return ", ".join(map(str, placements))
-
-
-__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build", "possible"]
+__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build"]

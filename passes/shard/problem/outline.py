@@ -14,16 +14,15 @@ from ir.layout_rules import LayoutRule, Surroundings
 from ir.module import Func, Module
 from ir.opdefs import module_opsets
 from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.types import Type
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, trained
+from passes.model.spmd.layouts import is_kept
 from passes.shard.problem.cells import cells_of
 from passes.shard.problem.fused import Chains, Epilogue
 from passes.shard.problem.graph import Graph, ValueNode
 
-SMALL = 64
-"""Elements up to which a constant stands on every device."""
 BESIDE, BEHIND = 1, 2
 """A gradient that is summed once a step: beside the last backward pass, or behind it."""
 
@@ -200,23 +199,14 @@ def read_ports(op: Op) -> tuple[str, ...]:
     return (*op.operands, *(name for name in reads(op) if name not in op.operands)) if op.regions else op.operands
 
 
-def is_kept(type_: Type, *, training: bool) -> bool:
-    """Whether a resource of this type chooses where it is kept; others stand on every device."""
-    if not isinstance(type_, TensorType) or type_.elements is None:
-        return False
-    return type_.elements > (1 if training and type_.dtype.is_float else SMALL)
-
-
 __all__ = [
     "BEHIND",
     "BESIDE",
-    "SMALL",
     "OpForm",
     "Outline",
     "OutputForm",
     "ValueForm",
     "WeightForm",
-    "is_kept",
     "outline_of",
     "read_ports",
 ]

@@ -15,10 +15,7 @@ import numpy as np
 
 from passes.model.work import did, now
 from passes.shard.problem.graph import Form, Place, distinct_rows
-from passes.shard.problem.problem import Floats, Integers, ShardProblem
-
-SLACK = 1e-9
-"""Relative: sums of the same numbers in another order."""
+from passes.shard.problem.problem import TIGHT, Floats, Integers, ShardProblem
 
 
 def descend(
@@ -97,7 +94,7 @@ class _Descent:
         costs = kind.seconds + sum(self.costs[side] for side in sides)
         best = int(np.where(kind.memory <= self.room + float(kind.memory[before]), costs, np.inf).argmin())
         fits = kind.memory[best] <= self.room + float(kind.memory[before])
-        return best if fits and costs[best] < costs[before] - SLACK * abs(costs[before]) else before
+        return best if fits and costs[best] < costs[before] - TIGHT * abs(costs[before]) else before
 
     def around(self, form: Form, row: Sequence[int]) -> list[int]:
         """The numbers of the costs by choice of each node that a value of a form joins; ``row``: what these choose."""
@@ -150,4 +147,4 @@ class _Descent:
         return self.asked[key]
 
 
-__all__ = ["SLACK", "descend"]
+__all__ = ["descend"]

@@ -24,7 +24,7 @@ from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scop
 from passes.shard.elimination.folded import FoldedSearch, Step, renumbered
 from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.stretches import ENDS, MIDDLE, Stretch, outsides, sizes_of
-from passes.shard.problem.problem import Floats, Integers, ShardProblem
+from passes.shard.problem.problem import TIGHT, Floats, Integers, ShardProblem
 
 MOST_UNITS = 512
 """Units that the limit is divided into, at most."""
@@ -32,7 +32,6 @@ MOST_ENTRIES = 1 << 16
 """Entries of one table that are looked at; where more could be of a plan within the target, there are no fronts."""
 TRIED = 4
 """Numbers of units for which a plan is written down."""
-SLACK = 1e-9
 
 
 class TooManyError(Exception):
@@ -188,7 +187,7 @@ def unit_of(problem: ShardProblem, room: float) -> float:
 
     def lost(unit: float) -> float:
         """Bytes, and a little of the unit: of those that lose the same the smaller."""
-        rest = [np.mod(one[one <= room] * (1 + SLACK), unit).sum() for one in added_]
+        rest = [np.mod(one[one <= room] * (1 + TIGHT), unit).sum() for one in added_]
         return float(often @ np.array(rest)) + unit * 1e-3
 
     return min(candidates, key=lost, default=room / MOST_UNITS)
@@ -204,18 +203,18 @@ class Fronts:
         least = float(sum(problem.node(node).memory.min() for node in range(problem.size)))
         room = max(memory - least, 0.0)
         unit = unit_of(problem, room)
-        most = int(room * (1 + SLACK) / unit) if unit else 0
+        most = int(room * (1 + TIGHT) / unit) if unit else 0
         self.solved = search.solved(price)
         if not search.whole:
             raise TooManyError
         model = self.solved.model
         beyond = [kind.memory - kind.memory.min() for kind in problem.node_kinds]
-        units = [np.floor(one * (1 + SLACK) / unit) if unit else 0.0 * one for one in beyond]
+        units = [np.floor(one * (1 + TIGHT) / unit) if unit else 0.0 * one for one in beyond]
         most_left = [float((one - unit * own)[own <= most].max()) for one, own in zip(beyond, units, strict=True)]
         rest = sum(most_left[kind] for kind in problem.kinds)
         paid: Floats = price * unit * np.arange(most + 1, dtype=np.float64)
         self.unpaid = price * np.minimum(memory - unit * np.arange(most + 1), least + rest)
-        target = (value + price * memory) * (1 + SLACK)
+        target = (value + price * memory) * (1 + TIGHT)
         outer = Marginals(model.sizes, keep=True)
         outer.through(self.solved.outer, (), np.zeros(()), [step.whole for step in self.solved.steps])
         units_of = {id(table): units[kind].astype(np.int64) for kind, table in model.unary.items()}
@@ -231,7 +230,7 @@ class Fronts:
     @property
     def bound(self) -> float:
         """Seconds that no plan up to the target is below; inf where there is none."""
-        return float(self.values.min()) * (1 - SLACK)
+        return float(self.values.min()) * (1 - TIGHT)
 
     def fitting(self) -> list[tuple[int, ...]]:
         """A few plans that fit, those first that promise most."""

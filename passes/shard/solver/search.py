@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from passes.model.work import now
 from passes.shard.elimination.elimination import BUDGET
 from passes.shard.elimination.folded import FoldedSearch, Found, least_memory
-from passes.shard.problem.problem import ShardProblem
-from passes.shard.solver.descent import SLACK, descend
+from passes.shard.problem.problem import TIGHT, ShardProblem
+from passes.shard.solver.descent import descend
 from passes.shard.solver.fronts import Fronts, TooManyError
 from passes.shard.solver.mixed import mixed
 from passes.shard.solver.reduce import Reduced, reduced, whole, without
@@ -69,7 +69,7 @@ class ShardPlan:
     def gap(self) -> float:
         return self.value / self.bound - 1 if self.bound > 0 else (0.0 if self.value <= 0 else math.inf)
 
-    def bounded(self, bound: float, reason: str, slack: float = SLACK) -> ShardPlan:
+    def bounded(self, bound: float, reason: str, slack: float = TIGHT) -> ShardPlan:
         """The plan with a bound; ``reason``: why it is not optimal where it is further above that than ``slack``, relative."""
         bound = min(bound, self.value)
         done = self.value <= bound * (1 + slack)
@@ -166,7 +166,7 @@ def without_dearer(
 ) -> Reduced:
     """Without choices that no plan of less than ``value`` takes, as a search at this price tells, and those never needed, if
     there is time."""
-    most = value * (1 + SLACK) + (price * memory if memory is not None else 0.0)
+    most = value * (1 + TIGHT) + (price * memory if memory is not None else 0.0)
     rest = left.then(without(left.problem, [least > most for least in search.least(price)]))
     return rest.then(reduced(rest.problem, until=ends))
 
@@ -228,13 +228,13 @@ def searched(
         except KeyboardInterrupt:
             interrupted = True
         best, value, bound, price = prices.best, prices.value, prices.bound, prices.binding
-    if not interrupted and value > bound * (1 + SLACK):
+    if not interrupted and value > bound * (1 + TIGHT):
         try:
             best, value = descend(problem, best, value, memory, ends)
         except KeyboardInterrupt:
             interrupted = True
     plan = ShardPlan(best, value, bound, problem.memory(best), "", interrupted=interrupted)
-    return plan.bounded(value if value <= bound * (1 + SLACK) else bound * (1 - POLICY.rounding), reason), price
+    return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason), price
 
 
 class _Prices:
@@ -246,7 +246,7 @@ class _Prices:
         self.problem, self.search, self.memory = problem, search, memory
         sparse = least_memory(problem).choices
         least = problem.memory(sparse)
-        if least > memory * (1 + SLACK):
+        if least > memory * (1 + TIGHT):
             raise NoPlanError(least)
         self.bound, self.binding = loose.total, 0.0
         self.best, self.value = sparse, problem.cost(sparse)
@@ -270,13 +270,13 @@ class _Prices:
             if needs <= memory and cost < self.value:
                 self.best, self.value = found.choices, cost
             line = high[0] + price * high[1]
-            if cost + price * needs >= line - SLACK * abs(line):
+            if cost + price * needs >= line - TIGHT * abs(line):
                 break
             if needs <= memory:
                 low, self.sparse = (cost, needs), found.choices
             else:
                 high, self.dense = (cost, needs), found.choices
-        if self.value > self.bound * (1 + SLACK):
+        if self.value > self.bound * (1 + TIGHT):
             between = mixed(problem, self.dense, self.sparse, memory)
             if between is not None and between[1] < self.value:
                 self.best, self.value = between

@@ -14,7 +14,6 @@ best link there is. Runs of one key are solved once. Every bound gives way a lit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -37,8 +36,8 @@ from passes.shard.mesh.named import named_plan, restricted
 from passes.shard.mesh.speeds import Cuts
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.problem.fused import chains_of
-from passes.shard.problem.problem import Floats
-from passes.shard.solver.search import NoPlanError, solve
+from passes.shard.problem.problem import TIGHT, Floats
+from passes.shard.solver.search import NoPlanError, Progress, solve
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.chains import Chain, Parts, parts_of
 from passes.shard.stages.crossings import Link, Links, stages_needed, volumes_of
@@ -46,9 +45,6 @@ from passes.shard.stages.pipeline import Sequenced, StageRun, Table, alike
 from passes.shard.stages.submeshes import Block, Submeshes
 from passes.shard.stages.units import units_of
 
-Progress = Callable[[str, float | None], None]
-TIGHT = 1e-9
-"""Relative: what a bound gives way for sums in another order, and values that count as equal."""
 LONGEST = 10.0
 """Seconds of one search."""
 WIDER = 4.0

@@ -26,7 +26,7 @@ from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.decide import decisions_of, truthful_plan
-from passes.shard.problem.problem import Floats
+from passes.shard.problem.problem import TIGHT, Floats
 from passes.shard.solver.descent import descend
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
 from passes.shard.stages.borders import Border, Cutter, StageInput
@@ -42,8 +42,6 @@ SHARE = 0.2
 """Of the time that is left: what searches of the stages of one plan take."""
 NEAR = 1e-3
 """Relative gap at which the tables of units will do for the plan of a stage."""
-TIGHT = 1e-9
-"""Relative: sums of the same numbers in another order."""
 
 
 @dataclass(frozen=True, slots=True)

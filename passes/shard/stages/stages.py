@@ -35,15 +35,13 @@ from passes.model.spmd.plan.written import written
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.mesh.named import UnfitError
-from passes.shard.problem.problem import Floats
+from passes.shard.problem.problem import TIGHT, Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.stages.bounding import Bounding, Form
 from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.stages.settled import Settled, Settler
 from passes.shard.stages.submeshes import Block, Submeshes, of_shape
 
-TIGHT = 1e-9
-"""Relative: values that count as equal."""
 NEAR = 1e-2
 """Relative gap at which plans of one size of block are not looked for."""
 FAR = 5e-2

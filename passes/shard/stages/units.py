@@ -5,7 +5,7 @@ the first on is a downset. A *cut* lies where few values cross: in a valley of t
 order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are the deepest
 within some ops around them, as few as needed. A *run* is a stretch of units, what a stage holds.
 
-Constant ops (``constants``) are in no unit: a run holds what it needs of them.
+Constant ops (``passes.model.constants``) are in no unit: a run holds what it needs of them.
 
 Two runs with one *key* have equal ops in equal order, wired alike among themselves, and alike in which values enter, are shared
 and leave: so they are the same problem, wherever they lie. Keys say nothing of names and positions.
@@ -19,10 +19,10 @@ from itertools import pairwise
 
 from ir.module import Func
 from ir.types import type_bytes
+from passes.model.constants import constants_of
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.shard.problem.build import ShardInput
-from passes.shard.problem.constants import constants_of
 
 MOST_CUTS = 256
 
@@ -56,7 +56,7 @@ def units_of(func: Func, folding: Folding | None, given: ShardInput, most: int =
     cuts = _cuts(func, order, most)
     bounds = [0, *cuts, len(order)]
     ops = tuple(tuple(sorted(order[a:b])) for a, b in pairwise(bounds) if a < b)
-    return Units(ops, _keys(given, ops, constants), constants)
+    return Units(ops, _Keys(given, ops, constants).keys, constants)
 
 
 def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
@@ -103,78 +103,75 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
     return found
 
 
-def _keys(given: ShardInput, units: Sequence[Sequence[int]], constants: Constants) -> tuple[tuple[int, ...], ...]:
-    problem = given.problem
-    ops = len(given.func.ops)
-    unit_of = {op: unit for unit, members in enumerate(units) for op in members}
-    local = {op: i for members in units for i, op in enumerate(members)}
-    read: list[list[tuple[int, int]]] = [[] for _ in range(problem.size)]
-    leaves = [0] * len(problem.values)
-    within: list[int | None] = []
-    for number, value in enumerate(problem.values):
-        readers = [unit_of[node] for node, _ in value.readers if node in unit_of]
-        leaves[number] = max(readers, default=-1)
-        maker = value.maker[0]
-        homes = {*readers, *((unit_of.get(maker, -1),) if maker < ops else ())}
-        within.append(homes.pop() if len(homes) == 1 else None)
-        for node, port in value.readers:
-            read[node].append((port, number))
-    interned: dict[object, int] = {}
+class _Keys:
+    """Numbers of runs of units: two runs that have one number are the same problem."""
 
-    def intern(form: object) -> int:
-        return interned.setdefault(form, len(interned))
+    def __init__(self, given: ShardInput, units: Sequence[Sequence[int]], constants: Constants) -> None:
+        self.problem, self.ops, self.constants = given.problem, len(given.func.ops), constants
+        self.unit_of = {op: unit for unit, members in enumerate(units) for op in members}
+        self.place = {op: i for members in units for i, op in enumerate(members)}
+        self.read: list[list[tuple[int, int]]] = [[] for _ in range(self.problem.size)]
+        self.made: list[list[int]] = [[] for _ in units]
+        self.last: list[int] = []  # the last unit that reads a value
+        self.within: list[int | None] = []  # the unit that alone has to do with a value
+        for number, value in enumerate(self.problem.values):
+            maker, readers = value.maker[0], [self.unit_of[node] for node, _ in value.readers if node in self.unit_of]
+            self.last.append(max(readers, default=-1))
+            homes = {*readers, *((self.unit_of.get(maker, -1),) if maker < self.ops else ())}
+            self.within.append(homes.pop() if len(homes) == 1 else None)
+            for node, port in value.readers:
+                self.read[node].append((port, number))
+            if maker in self.unit_of:
+                self.made[self.unit_of[maker]].append(number)
+        self.numbers: dict[object, int] = {}
+        self.outside: list[list[int]] = []  # values that a unit reads and others have to do with
+        self.content = [self.number(self.content_of(unit, members)) for unit, members in enumerate(units)]
+        self.keys = tuple(self.runs_from(first) for first in range(len(units)))
 
-    made: list[list[int]] = [[] for _ in units]
-    for number, value in enumerate(problem.values):
-        if value.maker[0] in unit_of:
-            made[unit_of[value.maker[0]]].append(number)
-    outside: list[list[int]] = []
-    content: list[int] = []
-    for unit, members in enumerate(units):
+    def number(self, description: object) -> int:
+        """Equal descriptions have one number."""
+        return self.numbers.setdefault(description, len(self.numbers))
+
+    def content_of(self, unit: int, members: Sequence[int]) -> object:
+        """A unit by itself: its ops, how they read each other, and what they hand out as results of the function."""
         slots: dict[int, int] = {}
         rows = []
         for op in members:
-            row: list[object] = [problem.kinds[op]]
-            for port, number in sorted(read[op]):
-                maker, result = problem.values[number].maker
-                if within[number] == unit and maker < ops:
-                    row.append((port, local[maker], result))
-                elif within[number] == unit:
-                    row.append((port, "w", problem.kinds[maker], slots.setdefault(number, len(slots))))
-                else:
-                    kind = problem.values[number].kind
-                    held: object = problem.kinds[maker] if maker >= ops else -1
-                    if maker in constants.ops:
-                        held = (constants.form(maker), result)
-                    row.append((port, "e", kind, held, slots.setdefault(number, len(slots))))
+            row: list[object] = [self.problem.kinds[op]]
+            for port, number in sorted(self.read[op]):
+                value, alone = self.problem.values[number], self.within[number] == unit
+                maker, result = value.maker
+                if alone and maker < self.ops:
+                    row.append((port, self.place[maker], result))
+                    continue
+                held: object = self.problem.kinds[maker] if maker >= self.ops else -1
+                if maker in self.constants.ops:
+                    held = (self.constants.form(maker), result)
+                row.append((port, -1 if alone else value.kind, held, slots.setdefault(number, len(slots))))
             rows.append(tuple(row))
-        given_out = tuple(
-            (local[maker], result)
-            for number in made[unit]
-            for maker, result in (problem.values[number].maker,)
-            if any(node >= ops for node, _ in problem.values[number].readers)
-        )
-        outside.append([number for number in slots if within[number] != unit])
-        content.append(intern((tuple(rows), given_out)))
-    keys = []
-    for first in range(len(units)):
-        row_keys, chain = [], -1
-        seen: dict[int, int] = {}
-        alive: list[int] = []
-        for unit in range(first, len(units)):
-            slots_told: list[object] = []
-            for number in outside[unit]:
-                maker, result = problem.values[number].maker
-                if unit_of.get(maker, -1) >= first:
-                    slots_told.append((unit - unit_of[maker], local[maker], result))
-                else:
-                    slots_told.append(seen.setdefault(number, len(seen)))
-            chain = intern((chain, content[unit], tuple(slots_told)))
-            alive = [number for number in (*alive, *made[unit]) if leaves[number] > unit]
-            out = tuple((unit - unit_of[m], local[m], r) for number in alive for m, r in (problem.values[number].maker,))
-            row_keys.append(intern((chain, out)))
-        keys.append(tuple(row_keys))
-    return tuple(keys)
+        values = [self.problem.values[number] for number in self.made[unit]]
+        results = [value.maker for value in values if any(node >= self.ops for node, _ in value.readers)]
+        self.outside.append([number for number in slots if self.within[number] != unit])
+        return tuple(rows), tuple((self.place[maker], result) for maker, result in results)
+
+    def source(self, number: int, unit: int) -> tuple[int, int, int]:
+        """Who makes a value, as a unit sees it: how many units before, which op, which result."""
+        maker, result = self.problem.values[number].maker
+        return unit - self.unit_of[maker], self.place[maker], result
+
+    def runs_from(self, first: int) -> tuple[int, ...]:
+        """Of the runs that begin with a unit, by their last one: its content, where that gets what it reads, those before it
+        likewise, and what leaves."""
+        keys, before, entering, alive = [], -1, dict[int, int](), list[int]()
+        for unit in range(first, len(self.content)):
+            sources: list[object] = []
+            for number in self.outside[unit]:
+                inside = self.unit_of.get(self.problem.values[number].maker[0], -1) >= first
+                sources.append(self.source(number, unit) if inside else entering.setdefault(number, len(entering)))
+            before = self.number((before, self.content[unit], tuple(sources)))
+            alive = [number for number in (*alive, *self.made[unit]) if self.last[number] > unit]
+            keys.append(self.number((before, tuple(self.source(number, unit) for number in alive))))
+        return tuple(keys)
 
 
 class Constants:

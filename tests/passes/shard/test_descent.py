@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.shard import build
-from passes.shard.solver.descent import SLACK, descend
+from passes.shard.problem.problem import TIGHT
+from passes.shard.solver.descent import descend
 from tests.passes.model.spmd.graphs import chained_module, random_module
 from tests.passes.shard.test_fused import mesh
 
@@ -35,4 +36,4 @@ def test_no_single_change_is_better(seed: int, chained: bool, training: bool, sh
         for choice in range(len(problem.node(node).seconds)):
             other = (*choices[:node], choice, *choices[node + 1 :])
             if limit is None or problem.memory(other) <= limit:
-                assert problem.cost(other) >= value * (1 - SLACK)
+                assert problem.cost(other) >= value * (1 - TIGHT)

@@ -22,9 +22,10 @@ from passes.cost import CostPass
 from passes.lower import LowerPass
 from passes.model.network import network
 from passes.model.spmd.mesh import mesh_of
+from passes.model.spmd.notation import read_shares, shares_text
 from passes.model.spmd.price import price
 from passes.shard import ShardPass, build, decisions_of
-from passes.shard.mesh.speeds import Speeds, read_shares, shares_text
+from passes.shard.mesh.speeds import Speeds
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import through

@@ -2,7 +2,7 @@
 
 An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number, is not
 random, and no result of it is one of the function or is captured by the body of another op. Nor is what ends a chain of
-epilogues (``fused``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and
+epilogues (``op_time``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and
 what an op costs must not hang on where others are. A constant op belongs to no unit: a run holds those it reads.
 Written down, all stages but the first have copies of it (``passes.model.spmd.plan.copies``).
 """
