@@ -214,8 +214,6 @@ def compile_model(
     else:
         pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
     module, pipeline = KindSearch(context, manager or {}, passed, options.time_limit).run(pipelines, module)
-    if context.statistics.get("kinds", {}).get("cut"):
-        warn_of_cut(sink, options.time_limit)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
@@ -223,6 +221,8 @@ def compile_model(
         raise UsageError(
             f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
         )
+    if context.statistics.get("kinds", {}).get("cut") and plan.status != "optimal":
+        warn_of_cut(sink, options.time_limit)
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"

@@ -180,7 +180,7 @@ def check_time_limit(seconds: float | None) -> None:
 
 
 def warn_of_cut(sink: DiagnosticSink, seconds: float | None) -> None:
-    """Says that a time limit ended a search before its counted work did."""
+    """Says that a time limit ended a search before its counted work did, and before its plan was proven to be optimal."""
     message = "the search was cut: this is the best plan until then, and its bound holds"
     sink.warn(message, where=f"--time-limit {seconds:g}", hint="give more time for a plan that is the same on any machine")
 

@@ -194,7 +194,7 @@ def solve_file(
             solved = (
                 method(module, options, progress) if options.method == EXACT else baseline(module, objective, options, progress)
             )
-        if limit.cut:
+        if limit.cut and solved.status != "optimal":
             warn_of_cut(sink, asked)
     except Infeasible as error:
         status = "infeasible" if error.proven else "unknown"

@@ -104,7 +104,8 @@ class WhatIf:
 
 @dataclass(slots=True)
 class _Search:
-    """Plans one model on many topologies. ``plans``: rows that have one; whether a time limit ``cut`` any of the searches."""
+    """Plans one model on many topologies. ``plans``: rows that have one; whether a time limit ``cut`` any of the searches
+    before its plan was proven to be optimal."""
 
     options: CompileOptions
     module: Module
@@ -170,9 +171,9 @@ class _Search:
         module, _ = KindSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
             self.pipelines(topology), module
         )
-        self.cut |= bool(context.statistics.get("kinds", {}).get("cut"))
         plan = module.first(Plan)
         assert plan is not None
+        self.cut |= plan.status != "optimal" and bool(context.statistics.get("kinds", {}).get("cut"))
         if any(counted.get("interrupted") for counted in context.statistics.values()):
             raise KeyboardInterrupt  # a table of half the searches would compare what cannot be compared
         return plan
