@@ -332,3 +332,9 @@ def test_imports_stay_light(module: str) -> None:
     code = f"import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert not done.stdout.split(), f"import {module} loads {done.stdout.strip()}"
+
+
+def test_reports_do_not_load_the_search_for_layouts() -> None:
+    code = "import sys, dnnc.report; print('passes.shard' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "False"

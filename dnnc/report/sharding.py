@@ -1,7 +1,8 @@
 """A sharded plan for a person: its stages with their meshes, what each layer exchanges, one block op by op, other plans.
 
-``passes.shard.explain`` tells these as data; here they become tables, and JSON with exact numbers. Layouts are written as in
-the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whole, ``P(sum)`` a term of a sum.
+``passes.model.spmd.plan.layers`` and ``passes.shard.explain`` tell these as data; here they become tables, and JSON with exact
+numbers. Layouts are written as in the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whole,
+``P(sum)`` a term of a sum.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from passes.model.stages.load import stage_seconds
 if TYPE_CHECKING:
     from passes.model.spmd.plan.layers import Layer, OpRow
     from passes.model.spmd.price import Collective
-from passes.shard import Alternative
+    from passes.shard import Alternative
 
 
 def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:

@@ -77,18 +77,17 @@ class ShardPass(Pass):
     """Split ops and values over a mesh of devices, at least modelled time.
 
     ``mesh``: sizes of its axes (``8``, ``2x4``); empty: the best of one or two axes. ``training``: count the backward pass and
-    the synchronisation of gradients. ``uneven``: shards
-    may differ in length where a dimension is not cut in whole. ``shares``: of the members along each axis in what is cut
-    (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices' speeds. ``memory``: bytes per device at most,
-    for weights, activations and buffers; 0: those of the topology; -1: no limit. ``strategy``: a plan by its name (``data``,
-    ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found; in stages ops are split as in that plan of the whole
-    function, and cut where the slowest stage is quickest, on meshes of one shape. ``gap``: relative, between value and bound,
-    at which a search ends (that for a training step in stages after a while at a larger one, unless less than the default is
-    asked for); 0: only an optimal plan or the time limit ends it. ``stages``: how many stages, each on a mesh of
-    shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best. ``microbatches``: runs of the
-    function that make a training step, whose gradients are added up and synchronised once; 0: 1 where ``stages`` is 1, else 8.
-    ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``), by which memory counts.
-    ``whole``: plans in stages may be one stage on all devices."""
+    the synchronisation of gradients. ``uneven``: shards may differ in length where a dimension is not cut in whole. ``shares``:
+    of the members along each axis in what is cut (``3,1``, ``3,1x1,1``; ``equal``); empty: the best of a few, by the devices'
+    speeds. ``memory``: bytes per device at most, for weights, activations and buffers; 0: those of the topology; -1: no limit.
+    ``strategy``: a plan by its name (``data``, ``megatron``, ``expert``, ``tied``, ``replicate``), not the one found; in stages
+    ops are split as in that plan of the whole function, and cut where the slowest stage is quickest, on meshes of one shape.
+    ``gap``: relative, between value and bound, at which a search ends (that for a training step in stages after a while at a
+    larger one, unless less than the default is asked for); 0: only an optimal plan or the time limit ends it. ``stages``: how
+    many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best.
+    ``microbatches``: runs of the function that make a training step, whose gradients are added up and synchronised once; 0: 1
+    where ``stages`` is 1, else 8. ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``),
+    by which memory counts. ``whole``: plans in stages may be one stage on all devices."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""

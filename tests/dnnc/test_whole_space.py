@@ -16,7 +16,7 @@ import pytest
 from ir.diagnostics import Infeasible
 from ir.module import Plan
 from tests.dnnc.whole_space import Case
-from tests.passes.claims import Claim
+from tests.passes.claims import SOLVED, Claim
 
 FORCED: tuple[dict[str, Any], ...] = (
     {"mesh": "none"},
@@ -58,10 +58,10 @@ def claimed(seed: int, folder: Path, forced: int, placed: int, meshed: int) -> d
     for options, answer in told:
         best = min((plan.value for plan in plans if case.claims(plan, **options)), default=math.inf)
         if isinstance(answer, Plan):
-            claim = Claim(min(best, answer.value), answer.status, answer.value, answer.bound)
+            claim = Claim(min(best, answer.value), answer.status, answer.value, answer.bound, near=SOLVED)
         else:
             bound = math.inf if answer.proven else answer.bound
-            claim = Claim(best, "infeasible" if answer.proven else "unknown", math.inf, bound)
+            claim = Claim(best, "infeasible" if answer.proven else "unknown", math.inf, bound, near=SOLVED)
         claims[f"case {seed}, {options}"] = claim
     return claims
 

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-NEAR = 1e-7
-"""Relative: sums of seconds in another order, and the tolerance of integer programmes."""
+NEAR = 1e-9
+"""Relative: sums of seconds in another order."""
+SOLVED = 1e-7
+"""Relative: the tolerance of integer programmes."""
 NOTHING = 1e-12
-"""Seconds that count as none."""
+"""Seconds that count as none, where the optimum is none."""
 KINDS = ("bound", "optimal", "infeasible", "plan")
 """Of wrong claims: a bound above the optimum; an optimum that is none; that no plan fits where one does, or a plan where none
 does; a plan that breaks a constraint or takes other seconds than it says."""
@@ -18,13 +20,14 @@ does; a plan that breaks a constraint or takes other seconds than it says."""
 @dataclass(frozen=True, slots=True)
 class Claim:
     """``optimum``: by brute force, inf where no plan fits; ``value`` is inf without a plan; ``faults``: of the plan, as its
-    evaluation from the definition finds them."""
+    evaluation from the definition finds them. ``near``: relative, what counts as equal."""
 
     optimum: float
     status: str
     value: float
     bound: float
     faults: Sequence[str] = ()
+    near: float = NEAR
 
     @property
     def proven(self) -> bool:
@@ -33,8 +36,8 @@ class Claim:
     @property
     def wrong(self) -> tuple[str, ...]:
         """The kinds of what is wrong."""
-        most, fits = self.optimum * (1 + NEAR) + NOTHING, self.optimum < math.inf
-        better = self.value < self.optimum * (1 - NEAR) - NOTHING
+        most, fits = self.optimum * (1 + self.near) or NOTHING, self.optimum < math.inf
+        better = self.value < self.optimum * (1 - self.near)
         found = {
             "bound": self.bound > most,
             "optimal": self.status == "optimal" and self.value > most,

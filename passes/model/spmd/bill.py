@@ -84,7 +84,7 @@ class Bill:
     """Whether values may lie in unequal parts on their way from one layout to another."""
 
     def wanted(self, op: Op, whole: Lies) -> tuple[Lies, ...]:
-        """The layout in which an op reads each operand: ``whole`` what has none, and all where it has regions."""
+        """The layout in which an op reads each operand: absent operands, and all of an op with regions, as ``whole``."""
         rows = iter(() if op.regions else self.reads[op.id])
         return tuple([next(rows, ("", whole))[1] if name else whole for name in op.operands])
 

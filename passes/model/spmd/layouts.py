@@ -105,8 +105,8 @@ def coherent(placements: Placements) -> bool:
 
 
 def gradient_layout(placements: Placements) -> Placements:
-    """Where the maker of a value wants its gradient: a term's on every member, but a maximum's as terms of a sum
-    (``ir.layout_rules.backward_rule``)."""
+    """Where the maker of a value wants its gradient: of ``S(d)`` as ``S(d)``, of ``R`` and ``P(sum)`` as ``R``, of ``P(max)``
+    as ``P(sum)`` (``ir.layout_rules.backward_rule``)."""
     return tuple(p if isinstance(p, Shard) else Partial("sum") if p == Partial("max") else Replicate() for p in placements)
 
 
@@ -217,12 +217,14 @@ __all__ = [
     "Layouts",
     "Placements",
     "Seconds",
+    "Shape",
     "can_be_split",
     "coherent",
     "fullest",
     "gradient_layout",
     "is_kept",
     "layouts_of",
+    "local_shape",
     "part",
     "split",
 ]

@@ -41,7 +41,7 @@ class MemberWork:
         """Of an op, and of them its gradients', on the members that take longest. Counted once for ops that are alike."""
         cuts = tuple((units, tuple(axes)) for units, axes in divided)
         read = tuple((op.operands.index(name), name[:1], self.types.get(name)) for name in op.operands)
-        made = tuple(value.type for value in op.results)
+        made = tuple((bool(value.name), value.type) for value in op.results)
         alike = op.name, op.attributes, op.facets, read, made, tuple(operands), tuple(results), cuts, joined
         if alike not in self.known:
             self.known[alike] = self.counted(op, operands, results, divided, joined)

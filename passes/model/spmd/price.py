@@ -26,10 +26,7 @@ from ir.types import Partial, Replicate, TensorType, Type
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
-from passes.model.op_time import (
-    is_head,
-    may_fuse,
-)
+from passes.model.op_time import is_head, may_fuse
 from passes.model.spmd.bill import Bill, Collective, Decisions
 from passes.model.spmd.factors import Multiplied, factored, factors
 from passes.model.spmd.layouts import gradient_layout, is_kept

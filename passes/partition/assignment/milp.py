@@ -19,17 +19,18 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.model.stages.problem import Problem, slots
+from passes.model.work import now
 from passes.partition.heuristics.local_search import Sides, kind_of, sided_value
 
 VANISHES = 1e-3
-"""Part of what numbers are scaled by, below which the value of a plan is too small for the solver's tolerances."""
+"""Where the value of a plan is less than this part of what numbers are scaled by, they are scaled by that value instead."""
 
 
 @dataclass(frozen=True)
@@ -55,19 +56,24 @@ def solve_milp(
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``gap``: relative, at which to stop.
     ``sides``: where the value is the largest forward load plus the largest backward load."""
-    while True:
-        result = Model(problem, below, sides).solve(seconds, gap, watch)
-        if result.stages is None:
-            return result
-        # Numbers are scaled by ``below``. Where a plan is worth far less, tolerances hide what it is made of.
-        value = sided_value(problem, result.stages, sides)
-        if not 0 < value < VANISHES * min(below, _sum(problem)):
-            return result
-        below = value
+    ends, found = now() + seconds, Model(problem, below, sides).solve(seconds, gap, watch)
+    while math.isinf(below) and found.stages is not None and found.status != "unknown":
+        # Numbers are scaled by their sum. Where a plan is worth far less, tolerances hide what it is made of.
+        value = sided_value(problem, found.stages, sides)
+        if not 0 < value < VANISHES * _sum(problem):
+            break
+        nearer = Model(problem, value, sides).solve(max(0.0, ends - now()), gap, watch)
+        if nearer.stages is None:
+            return replace(found, status="feasible", bound=0.0, nodes=found.nodes + nearer.nodes, fault=nearer.fault)
+        better = sided_value(problem, nearer.stages, sides) < VANISHES * value
+        found = replace(nearer, nodes=found.nodes + nearer.nodes)
+        if not better:
+            break
+    return found
 
 
 def _sum(problem: Problem) -> float:
-    """More than any plan is worth."""
+    """An upper bound of the value of any plan."""
     return float(np.where(np.isfinite(problem.seconds), problem.seconds, 0.0).sum() + problem.transfer.sum())
 
 

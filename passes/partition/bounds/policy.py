@@ -1,5 +1,5 @@
 """The numbers that steer the shared search and what it asks (``bounds``, ``heuristics``), in one record: none decides whether a
-bound holds, only what is tried. It stands in the lowest of these rooms.
+bound holds, only what is tried. It lies in ``bounds``, which both import.
 
 They were set by ``tests.bench.solve`` (seconds to a proof), ``tests.bench.lattices`` (gaps of large lattices in 60 s) and
 ``tests.bench.ablation`` (which phase improves which instance).

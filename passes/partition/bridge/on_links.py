@@ -95,7 +95,7 @@ def best_on_links(
         assert found.stages is not None
         shared = [problem.kinds[kind].replicas for kind, _ in found.stages]
         named = found.devices if isinstance(found, PlacedSolution) else ()
-        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared)
+        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared, started + seconds)
 
     kept, least = solution, value(solution)
     for found in candidates:
@@ -150,7 +150,7 @@ def _in_groups(
     )
 
 
-def worth_its_boundaries(asked: Asked, solution: AnySolution) -> Solution:
+def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> Solution:
     """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
     receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
     device, does not see."""
@@ -163,7 +163,7 @@ def worth_its_boundaries(asked: Asked, solution: AnySolution) -> Solution:
     for found in (solution, plain):
         here, names = asked.parts(found), named(problem, found)
         on = [names[owner] for owner, _ in here]
-        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on))
+        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on, ends=ends))
     if values[0] < values[1] or math.isinf(values[1]):
         return solution
     return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
@@ -177,9 +177,10 @@ def link_value(
     members: Sequence[Sequence[int]],
     devices: Sequence[Sequence[str]] = (),
     replicas: Sequence[int] = (),
+    ends: float = math.inf,
 ) -> float:
     """The value of a plan as ``place`` has it, inf where it does not fit: stages on ``devices``, or where ``place`` puts them,
-    each on as many as ``replicas`` says (one)."""
+    each on as many as ``replicas`` says (one). ``ends``: of ``now``, after which no better places are looked for."""
     module = with_stages(module, members)
     if devices:
         types = {device.name: device.type for device in topology.devices}
@@ -194,7 +195,7 @@ def link_value(
         problem = placement_problem(module, plan, topology, net, members, memory)
     except Infeasible:
         return math.inf
-    ends = now() + GROUP_SECONDS
+    ends = min(ends, now() + GROUP_SECONDS)
 
     def keep_on() -> bool:
         did("placement", problem.size)

@@ -215,7 +215,7 @@ class PartitionPass(Pass):
         if isinstance(solution, AnySolution) and steps is None:
             from passes.partition.bridge.on_links import worth_its_boundaries
 
-            solution = worth_its_boundaries(asked, solution)
+            solution = worth_its_boundaries(asked, solution, ends)
         searched = time.perf_counter()
         solution = self._on_machines(asked, solution, ends - now())
         parts = asked.parts(solution)

@@ -196,19 +196,19 @@ class FoldedSearch:
         model = solved.model
         least = [np.full(len(kind.seconds), np.inf) for kind in self.problem.node_kinds]
 
-        def lower(nodes: Iterable[int], marginals: Marginals) -> None:
+        def noted(nodes: Iterable[int], marginals: Marginals) -> None:
             for node in nodes:
                 kind = self.problem.kinds[node]
                 np.minimum(least[kind], marginals.of[model.choice(node)], out=least[kind])
 
         outer = Marginals(model.sizes)
         outer.through(solved.outer, (), np.zeros(()), [step.whole for step in solved.steps])
-        lower(self.plain_nodes, outer)
+        noted(self.plain_nodes, outer)
         for step in solved.steps:
             around = outsides(step.stretch, outer.outside[id(step.whole)].reshape(step.stretch.table.shape))
             inner = Marginals(model.sizes)
             inner.through(step.inner, step.scope, around[1][1].reshape([model.sizes[v] for v in step.scope]))
-            lower(self.problem.cells[step.run.chain][step.run.first], inner)
+            noted(self.problem.cells[step.run.chain][step.run.first], inner)
         return least
 
     def is_plain(self, owned: Owned) -> bool:

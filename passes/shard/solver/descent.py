@@ -24,10 +24,14 @@ def descend(
     """A plan that no single change that fits makes cheaper, if there is time, and its seconds; ``choices``, which cost
     ``value``, where it is no better. ``memory``: bytes at most; ``ends``: of ``now``."""
     descent = _Descent(problem, choices, math.inf if memory is None else memory)
-    while now() < ends and descent.round(ends):
-        pass
-    total = problem.cost(descent.choices)
-    return (tuple(descent.choices.tolist()), total) if total < value else (tuple(choices), value)
+    best, going = (tuple(choices), value), True
+    while going and now() < ends:
+        going = descent.round(ends)
+        total = problem.cost(descent.choices)
+        if total >= best[1]:  # a node that reads what it makes itself may seem to gain from both ends of a value
+            break
+        best = tuple(descent.choices.tolist()), total
+    return best
 
 
 class _Descent:

@@ -324,7 +324,7 @@ class StageSearch:
 
     def valued(self, made: Settled, best: Settled | None) -> tuple[Settled, tuple[float, ...]]:
         """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
-        simulated: the stage whose sums take longest has spent what the step takes longer than filling and draining say."""
+        simulated: the stage whose sums take longest is charged what that takes longer than filling, running and draining."""
         value = self.worth(made.seconds)
         made, spent = replace(made, value=value), list(made.seconds)
         if not self.flushes or len(spent) == 1 or value >= min(best.value if best is not None else math.inf, self.incumbent):
@@ -335,7 +335,8 @@ class StageSearch:
         assert found is not None
         if found.value > value * (1 + TIGHT):
             longest = max(range(len(spent)), key=lambda number: found.stages[number].sync)
-            spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
+            if found.stages[longest].sync > 0:
+                spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
         return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
 
     def refined(

@@ -11,7 +11,7 @@ from passes.shard import Graph, NodeKind, NoPlanError, ShardProblem, ValueKind, 
 from passes.shard.elimination import charges
 from passes.shard.elimination.folded import FoldedSearch
 from passes.shard.solver.tied import solve_tied
-from tests.passes.claims import Claim
+from tests.passes.claims import SOLVED, Claim
 from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
 
@@ -32,7 +32,7 @@ def claimed(problem: ShardProblem, memory: float | None = None) -> Claim:
     faults = [f"it needs {held} bytes"] if memory is not None and (held := problem.memory(plan.choices)) > memory else []
     if plan.value != problem.cost(plan.choices):
         faults.append(f"its choices do not take {plan.value}")
-    return Claim(best, plan.status, plan.value, plan.bound, faults)
+    return Claim(best, plan.status, plan.value, plan.bound, faults, near=SOLVED)
 
 
 def claimed_with_memory(seed: int) -> list[Claim]:

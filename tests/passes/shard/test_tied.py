@@ -22,6 +22,6 @@ def test_seconds_and_bytes_are_those_of_all_copies(seed: int) -> None:
         assert small.memory(choices) == problem.memory(every)
         best = min(best, small.cost(choices))
     assert solve_tied(problem).value <= best
-    limit = solve_tied(problem).memory - 1
-    if limit >= sum(float(kind.memory.min()) for kind in map(problem.node, range(problem.size))):
-        assert solve_tied(problem, memory=limit).memory <= limit
+    least = sum(float(kind.memory.min()) for kind in map(problem.node, range(problem.size)))
+    limit = (least + solve_tied(problem).memory) / 2
+    assert least <= solve_tied(problem, memory=limit).memory <= limit

@@ -319,4 +319,4 @@ def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float
     }
 
 
-__all__ = ["AGREE", "Staged", "written"]
+__all__ = ["AGREE", "written"]

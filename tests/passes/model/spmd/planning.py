@@ -26,8 +26,9 @@ from passes.framework.base import Pass
 from passes.lower import LowerPass
 from passes.model.network import network
 from passes.model.spmd.mesh import mesh_of
-from passes.model.spmd.plan.written import Staged, written
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import price
+from passes.model.spmd.staged import Staged
 from passes.shard import ShardPass, build, decisions_of, truthful
 from tests.passes.model.spmd.interpreter import run_lowered
 from tests.passes.running import run

@@ -19,7 +19,7 @@ from ir.module import Mesh, Module, Stage
 from ir.types import type_bytes
 from passes.cost import CostPass
 from passes.model.spmd import count
-from passes.model.spmd.plan.written import Staged
+from passes.model.spmd.staged import Staged
 from tests.passes.model.spmd.graphs import chained_module, random_module
 from tests.passes.model.spmd.members import local_programs
 from tests.passes.model.spmd.planning import check_runs, lowered, random_plan, through

@@ -23,8 +23,9 @@ from passes.cost import CostPass
 from passes.model.network import network
 from passes.model.spmd import count
 from passes.model.spmd.mesh import DeviceMesh, Member, mesh_of, mesh_over
-from passes.model.spmd.plan.written import Staged, written
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import Decisions, price
+from passes.model.spmd.staged import Staged
 from passes.shard import build
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import check_runs, lowered, random_plan, through, topology

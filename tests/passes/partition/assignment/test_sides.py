@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from passes.partition.assignment.training import solve_any_training
 from passes.partition.objective import Budget
 from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training, training_value
-from tests.passes.claims import Claim
+from tests.passes.claims import SOLVED, Claim
 from tests.passes.partition.training.test_training import random_graph, sides
 
 PATIENT = Budget(seconds=600.0)
@@ -49,7 +49,7 @@ def claimed(graph: TrainingGraph, objective: str) -> Claim:
             faults.append(f"its stages take {loads}, not {solution.loads}")
         if training_value(objective, solution.loads) != pytest.approx(solution.value, rel=1e-9):
             faults.append(f"its stages do not take {solution.value}")
-    return Claim(brute_force(graph, objective), solution.status, solution.value, solution.bound, faults)
+    return Claim(brute_force(graph, objective), solution.status, solution.value, solution.bound, faults, near=SOLVED)
 
 
 @settings(max_examples=25)

@@ -19,7 +19,7 @@ from passes.partition.assignment.reduce import reduce_any
 from passes.partition.assignment.solver import solve_any
 from passes.partition.objective import Budget
 from passes.partition.search.throughput import solve
-from tests.passes.claims import Claim
+from tests.passes.claims import SOLVED, Claim
 from tests.passes.partition.any_brute import brute_force_any, dear_transfers
 from tests.passes.partition.instances import random_chains, random_problem
 
@@ -51,7 +51,7 @@ def claimed(problem: Problem, budget: Budget = PATIENT) -> Claim:
         faults += violations(problem, solution.stages, ordered=False)
         if max((cost.load for cost in plan_costs(problem, solution.stages)), default=0.0) != solution.value:
             faults.append(f"its stages do not take {solution.value}")
-    return Claim(brute_force_any(problem), solution.status, solution.value, solution.bound, faults)
+    return Claim(brute_force_any(problem), solution.status, solution.value, solution.bound, faults, near=SOLVED)
 
 
 @settings(max_examples=20)

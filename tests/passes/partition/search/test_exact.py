@@ -28,7 +28,9 @@ def claimed(problem: Problem, budget: Budget | None = None) -> Claim:
     solution, faults = solve(problem, budget), list[str]()
     if solution.stages is not None:
         faults += violations(problem, solution.stages)
-        if max((cost.load for cost in plan_costs(problem, solution.stages)), default=0.0) != pytest.approx(solution.value):
+        if max((cost.load for cost in plan_costs(problem, solution.stages)), default=0.0) != pytest.approx(
+            solution.value, rel=1e-9
+        ):
             faults.append(f"its stages do not take {solution.value}")
     return Claim(brute_force(problem), solution.status, solution.value, solution.bound, faults)
 
