@@ -110,7 +110,6 @@ class StageSearch:
         start, self.seconds = now(), seconds
         self.began, ends, bounding = start, start + seconds, self.bounding
         sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
-        best: Settled | None = None
         interrupted = False
         try:
             if self.incumbent < math.inf:
@@ -120,9 +119,11 @@ class StageSearch:
                     return None
             # So that there is a plan whatever happens; what fits at all fits on many devices together.
             for size in (sizes[0], *reversed(sizes[1:])):
-                best = best or self.plain(stages, start + FIRST * seconds, best, size)
+                if self.at_hand is None:
+                    self.plain(stages, start + FIRST * seconds, size)
             for turn, (bounds, plans) in enumerate(SHARES):
-                if turn and best is not None and self.flushes and not self.near(best, FAR, math.inf):
+                best = self.at_hand
+                if turn and best is not None and self.flushes and not self.near(FAR, math.inf):
                     break
                 if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
                     continue
@@ -130,26 +131,27 @@ class StageSearch:
                     break
                 until = start + plans * seconds
                 if not turn:
-                    best = self.settled(stages, (now() + until) / 2, best, tries=1)
+                    self.settled(stages, (now() + until) / 2, tries=1)
                     for number, size in enumerate(sizes):
-                        if best is not None and not self.near(best, max(NEAR, self.gap), until):
-                            left = (until - now()) / (len(sizes) - number)
-                            best = self.plain(stages, now() + left, best, size)
+                        if self.at_hand is not None and not self.near(max(NEAR, self.gap), until):
+                            self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
                     sizes.sort(key=lambda size: self.reached.get(size, math.inf))
                 # Plans of blocks of the two sizes that did best, plans of all kinds, then those of blocks of one size, which
                 # the search above may have passed by.
                 for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
                     enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
-                    if best is None or not self.near(best, enough, until):
+                    if self.at_hand is None or not self.near(enough, until):
                         forms = [block.form for block in self.meshes.blocks if block.behind - block.first in some]
-                        best = self.settled(stages, until, best, frozenset(forms))
-                if best is None or self.near(best, self.gap, ends):
+                        self.settled(stages, until, frozenset(forms))
+                if self.at_hand is None or self.near(self.gap, ends):
                     break
         except KeyboardInterrupt:
             interrupted = True
-            best = self.at_hand or self.settled(stages, 0.0, best)
-            if best is None and self.incumbent < math.inf:
+            if self.at_hand is None:
+                self.settled(stages, 0.0)
+            if self.at_hand is None and self.incumbent < math.inf:
                 raise
+        best = self.at_hand
         if best is None or best.value >= self.incumbent:
             if best is not None:  # some bounds are of better plans alone
                 self.bound = min(self.bound, best.value)
@@ -181,8 +183,12 @@ class StageSearch:
     @property
     def refuted(self) -> bool:
         """Whether no plan is better than the incumbent, or that at hand, by more than the gap."""
-        value = self.at_hand.value if self.at_hand is not None else math.inf
-        return self.bound * (1 + self.sufficient(self.gap)) >= min(value, self.incumbent) < math.inf
+        return self.bound * (1 + self.sufficient(self.gap)) >= self.value < math.inf
+
+    @property
+    def value(self) -> float:
+        """Of the incumbent or the plan at hand, the better one; inf where there is neither."""
+        return min(self.at_hand.value, self.incumbent) if self.at_hand is not None else self.incumbent
 
     def sufficient(self, gap: float) -> float:
         """The gap, or what is enough now."""
@@ -191,10 +197,9 @@ class StageSearch:
         passed = (now() - self.began) / self.seconds
         return max([gap, *(enough for since, enough in SUFFICES if passed > since)])
 
-    def near(self, best: Settled, gap: float, ends: float) -> bool:
+    def near(self, gap: float, ends: float) -> bool:
         """Whether nothing better is looked for."""
-        value = min(best.value, self.incumbent)
-        return value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
+        return self.value <= self.bound * (1 + self.sufficient(gap)) or now() > ends
 
     def bounded(self, stages: int, until: float, exact: bool) -> bool:
         """Betters the bound until all that decides is as it is; False where nothing fits."""
@@ -235,26 +240,18 @@ class StageSearch:
         """The value of a plan, given what its stages spend."""
         return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
 
-    def plain(self, stages: int, ends: float, best: Settled | None, size: int) -> Settled | None:
-        """A plan on blocks of so many devices, as meshes of as few axes as there are, or ``best``."""
+    def plain(self, stages: int, ends: float, size: int) -> None:
+        """Looks for a plan on blocks of so many devices, as meshes of as few axes as there are."""
         blocks = [block for block in self.meshes.blocks if block.behind - block.first == size]
         axes = min(len(block.mesh.axes) for block in blocks)
         forms = frozenset(block.form for block in blocks if len(block.mesh.axes) == axes)
         self.tried = math.inf
-        best = self.settled(stages, ends, best, forms, tries=1)
+        self.settled(stages, ends, forms, tries=1)
         self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
-        return best
 
-    def settled(
-        self,
-        stages: int,
-        ends: float,
-        best: Settled | None,
-        forms: frozenset[int] | None = None,
-        tries: int = MOST_TRIES,
-    ) -> Settled | None:
-        """The best of some plans as they really cost, and of ``best``; ``forms``: of the meshes of their blocks, None for any.
-        The first one that is found of all is built whatever time is left, others on forms for which there is time."""
+    def settled(self, stages: int, ends: float, forms: frozenset[int] | None = None, tries: int = MOST_TRIES) -> None:
+        """Settles plans, and keeps the best at hand; ``forms``: of the meshes of their blocks, None for any. The first one that
+        is found of all is built whatever time is left, others on forms for which there is time."""
         bounding, count = self.bounding, self.bounding.units.count
         built = False  # whether plans are on forms only whose problems are built
         seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
@@ -283,11 +280,10 @@ class StageSearch:
         gaps = self.flushes > 0
         number = 0
         while number < tries and len(full) < (MOST_LARGE if now() < ends else tries):
-            if best is not None and self.near(best, self.gap, ends):
+            if self.at_hand is not None and self.near(self.gap, ends):
                 break
             gaps = gaps or number == MOST_TRIES // 2
-            most = min(best.value, self.incumbent) if best is not None else self.incumbent
-            most *= 1 - (LITTLE if self.flushes else 0.0)
+            most = self.value * (1 - (LITTLE if self.flushes else 0.0))
             found = self.refined(table, stages, ends, gaps, most, forms)
             if not found.runs or found.value >= most:
                 if gaps:
@@ -295,18 +291,18 @@ class StageSearch:
                 gaps, number = True, number + 1
                 continue
             limit = slowest(table, found.runs) * (1 + TIGHT)
-            if best is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
+            if self.at_hand is not None and any(bounding.forms[run.block.form].cutter is None for run in found.runs):
                 built = True  # there was no time for these
                 continue
             self.progress("stages", number / MOST_TRIES)
-            made = self.settler.settle(found.runs, max(ends, now() + SOME) if best is None else ends)
+            made = self.settler.settle(found.runs, max(ends, now() + SOME) if self.at_hand is None else ends)
             learnt = False
             if isinstance(made, int):
                 full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
                 raised.clear()
                 continue
             number += 1
-            made, spent = self.valued(made, best)
+            made, spent = self.valued(made)
             self.tried = min(self.tried, made.value)
             for run, sides, cost in zip(found.runs, alike(found.runs), spent, strict=True):
                 known = seen.setdefault((run.block, *sides), {})
@@ -314,20 +310,19 @@ class StageSearch:
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
             often = often if bounding.volumes.again else self.often(made)
-            if best is None or made.value < best.value:
-                best = self.at_hand = made
+            if self.at_hand is None or made.value < self.at_hand.value:
+                self.at_hand = made
             if not learnt:
                 if gaps:
                     break
                 gaps = True
-        return best
 
-    def valued(self, made: Settled, best: Settled | None) -> tuple[Settled, tuple[float, ...]]:
+    def valued(self, made: Settled) -> tuple[Settled, tuple[float, ...]]:
         """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
         simulated: the stage whose sums take longest is charged what that takes longer than filling, running and draining."""
         value = self.worth(made.seconds)
         made, spent = replace(made, value=value), list(made.seconds)
-        if not self.flushes or len(spent) == 1 or value >= min(best.value if best is not None else math.inf, self.incumbent):
+        if not self.flushes or len(spent) == 1 or value >= self.value:
             return made, made.seconds
         staged = tuple(map(self.settler.decided, made.drafts))
         plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "feasible", 0.0, (), microbatches=self.flushes)

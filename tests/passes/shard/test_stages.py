@@ -566,7 +566,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
     made = search.settler.settle((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
     assert isinstance(made, Settled)
-    settled, spent = search.valued(made, None)
+    settled, spent = search.valued(made)
     told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "feasible", 0.0, (), microbatches=8)
     plan = written(module, settled.staged, told).first(Plan)
     assert plan is not None
