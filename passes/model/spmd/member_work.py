@@ -50,7 +50,7 @@ class MemberWork:
     def counted(
         self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
     ) -> tuple[float, float]:
-        """As ``seconds``."""
+        """``seconds`` of an op that is like none before."""
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0

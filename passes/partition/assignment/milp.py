@@ -56,19 +56,18 @@ def solve_milp(
 ) -> MilpResult:
     """The best plan at or below ``below``, which must be finite when a plan is known. ``gap``: relative, at which to stop.
     ``sides``: where the value is the largest forward load plus the largest backward load."""
-    ends, found = now() + seconds, Model(problem, below, sides).solve(seconds, gap, watch)
-    while math.isinf(below) and found.stages is not None and found.status != "unknown":
-        # Numbers are scaled by their sum. Where a plan is worth far less, tolerances hide what it is made of.
+    ends, scale = now() + seconds, _sum(problem)
+    found = Model(problem, below, sides).solve(seconds, gap, watch)
+    while math.isinf(below) and found.stages is not None:
+        # Numbers are scaled by ``scale``. Where a plan is worth far less, tolerances hide what it is made of.
         value = sided_value(problem, found.stages, sides)
-        if not 0 < value < VANISHES * _sum(problem):
+        if not 0 < value < VANISHES * scale:
             break
         nearer = Model(problem, value, sides).solve(max(0.0, ends - now()), gap, watch)
+        nodes = found.nodes + nearer.nodes
         if nearer.stages is None:
-            return replace(found, status="feasible", bound=0.0, nodes=found.nodes + nearer.nodes, fault=nearer.fault)
-        better = sided_value(problem, nearer.stages, sides) < VANISHES * value
-        found = replace(nearer, nodes=found.nodes + nearer.nodes)
-        if not better:
-            break
+            return replace(found, status="feasible", bound=0.0, nodes=nodes, fault=nearer.fault)
+        found, scale = replace(nearer, nodes=nodes), value
     return found
 
 
