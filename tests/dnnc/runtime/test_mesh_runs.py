@@ -6,7 +6,6 @@ import os
 import signal
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,10 +116,8 @@ def test_a_killed_member_is_named(tmp_path: Path) -> None:
     with Pipeline(build) as pipeline:
         victim = pipeline.processes[2]
         threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
-        begin = time.monotonic()
         with pytest.raises(RuntimeFailure) as caught:
             pipeline.run(inputs(1000))
-        assert time.monotonic() - begin < 20
     found = caught.value.diagnostics[0]
     assert found.where == "stage 0 member 2 on cpu2"
     assert "was killed by SIGKILL while" in found.message

@@ -6,7 +6,6 @@ import os
 import signal
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -215,10 +214,8 @@ def test_a_stage_that_is_killed_while_it_waits(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_hangs(tmp_path: Path) -> None:
-    start = time.monotonic()
     with pytest.raises(RuntimeFailure, match=r"stage 1 on cpu1: error: still running microbatch 0 after 0.5 s"):
         run_build(slow_build(tmp_path), {"x": floats(4)}, RunOptions(timeout=0.5))
-    assert time.monotonic() - start < 10
 
 
 def test_a_stage_that_is_stopped_from_outside(tmp_path: Path) -> None:
