@@ -244,11 +244,6 @@ def with_facet(facets: Facets, facet: Facet) -> Facets:
     return tuple(sorted([*kept, facet], key=lambda f: f.keyword))
 
 
-def without_facet(facets: Facets, keyword: str) -> Facets:
-    """``facets`` without the one of this keyword."""
-    return tuple(f for f in facets if f.keyword != keyword)
-
-
 def number_text(value: float) -> str:
     """The shortest text that reads back as exactly this number; ``inf`` and ``nan`` spelled so."""
     return str(int(value)) if isinstance(value, int) else repr(float(value))

@@ -17,7 +17,7 @@ Invariants that ``stage_faults`` checks:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -311,14 +311,6 @@ def _overlap(left: Box, right: Box) -> bool:
     return all(max(a, b) < min(a + n, b + m) for (a, n), (b, m) in zip(left, right, strict=True))
 
 
-def parts_by_value(parts: Iterable[Part]) -> dict[str, list[Part]]:
-    """Parts by the member's name of what they are, in order."""
-    found: dict[str, list[Part]] = {}
-    for part in parts:
-        found.setdefault(part.value, []).append(part)
-    return found
-
-
 __all__ = [
     "Box",
     "Known",
@@ -330,6 +322,5 @@ __all__ = [
     "in_numbers",
     "is_whole",
     "matches",
-    "parts_by_value",
     "stage_faults",
 ]
