@@ -15,6 +15,7 @@ from dnnc.zoo import catalogue
 from ir import Func, Inline, Mesh, Module, Op, Program, Resource, TensorType, Value
 from ir.boxes import box, members_along, placements_of, shape_of
 from ir.grads import ACCUMULATE, ASSIGN
+from ir.module import Stage
 from ir.opdefs import COLLECTIVES
 from tests.passes.differentiate.oracle import Tensors, differentiated, values_of
 
@@ -172,15 +173,7 @@ def test_members_update_their_parts_as_the_unsplit_step_does(name: str, mesh: st
     whole = differentiated(base, "differentiate{learning-rate=1.0}")
     step = f"differentiate{{learning-rate=1.0,recompute={recompute}}}"
     split = differentiated(base, f"shard{{mesh={mesh},training=true}},{step},lower,localize")
-    values = values_of(split, classes=2) | values_of(whole, classes=2)
-    members = Members(split, values)
-    assert any(members.meets(op) for program in members.programs for op in program.ops)
-    members.run()
-    wanted = updated(whole, values)
-    for member in range(len(members.programs)):
-        assert members.assigned[member].keys() == wanted.keys()
-        for weight, (where, found) in members.assigned[member].items():
-            assert torch.allclose(found, wanted[weight][where], rtol=1e-6, atol=1e-7), (member, weight)
+    members_update_as_unsplit(split, whole)
 
 
 def updated(whole: Module, values: Tensors) -> Tensors:
@@ -190,3 +183,38 @@ def updated(whole: Module, values: Tensors) -> Tensors:
     same = [replace(op, name="onnx.Identity", attributes=()) if op.name == ACCUMULATE else op for op in func.ops if op.results]
     results = tuple(Value(new, whole.resources[name].type) for name, new in updates.items())
     return dict(zip(updates, run_function(replace(func, ops=tuple(same), results=results), whole, values), strict=True))
+
+
+def test_sums_over_hosts_are_made_inside_each_first() -> None:
+    """On a mesh of hosts by devices of a host with a slow link between hosts, each device sums a half of what its host has
+    summed: the gradients cross the link once."""
+    machine = MACHINE.replace("    host h\n", "    host h\n    host g\n    switch s\n    switch r\n")
+    machine = machine.replace("device c {type = core, host = h}", "device c {type = core, host = g}")
+    machine = machine.replace("device d {type = core, host = h}", "device d {type = core, host = g}")
+    machine = machine.replace(
+        "    link bus {ends = [a, b, c, d], bandwidth = 1000000000.0, latency = 0.0}\n",
+        "    link left {ends = [a, b, s], bandwidth = 1000000000.0, latency = 0.0001}\n"
+        "    link right {ends = [c, d, r], bandwidth = 1000000000.0, latency = 0.0001}\n"
+        "    link between {ends = [s, r], bandwidth = 1000000.0, latency = 0.0}\n",
+    )
+    spec, loss = MODELS["mlp"]
+    module = catalogue.build(f"{spec},dtype=f64").extend(list(ir.parse_module(machine).symbols))
+    base = differentiated(module, f'training{{loss="{loss}",optimizer=sgd}},canonicalize,cost')
+    split = differentiated(base, "shard{mesh=2x2,training=true,strategy=data},differentiate{learning-rate=1.0},lower")
+    (stage,) = split.of_type(Stage)
+    between = [op for op in stage.ops if op.name == "comm.all_reduce" and op.get("axis") == "x"]
+    halves = {op.operands[0].split(".grad")[0] for op in between if "S(0)" in str(op.results[0].type)}
+    assert {"%fc1.weight", "%fc2.weight"} <= halves
+    members_update_as_unsplit(differentiated(split, "localize"), differentiated(base, "differentiate{learning-rate=1.0}"))
+
+
+def members_update_as_unsplit(split: Module, whole: Module) -> None:
+    values = values_of(split, classes=2) | values_of(whole, classes=2)
+    members = Members(split, values)
+    assert any(members.meets(op) for program in members.programs for op in program.ops)
+    members.run()
+    wanted = updated(whole, values)
+    for member in range(len(members.programs)):
+        assert members.assigned[member].keys() == wanted.keys()
+        for weight, (where, found) in members.assigned[member].items():
+            assert torch.allclose(found, wanted[weight][where], rtol=1e-6, atol=1e-7), (member, weight)
