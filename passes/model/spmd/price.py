@@ -150,7 +150,8 @@ class _Walk:
                 if target not in self.asked.get(name, ()):
                     self.bring(name, lies, target, backward=True, factor="value")
             for target in self.factor_gradients.get(name, ()):
-                self.bring(name, gradient_layout(lies), target, backward=True, factor="gradient")
+                if [*self.given.get(name, ())] != [target]:  # where all readers give it so, it is there
+                    self.bring(name, gradient_layout(lies), target, backward=True, factor="gradient")
 
     def keep(self, name: str, decisions: Decisions) -> None:
         """A weight, where it is kept; a small constant is everywhere."""

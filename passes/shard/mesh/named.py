@@ -11,7 +11,8 @@
 - ``tied``: the search, all copies of a layer choosing alike.
 
 Nothing is known by name or scope. A split is *carried*: a value that lies split along a dimension is read by an op with a
-parallel factor along it, whose results lie split in turn. ``data`` carries the batch from the arguments as far as it goes.
+parallel factor along it, whose results lie split in turn. ``data`` carries the batch from the arguments as far as it goes;
+what is made of weights alone and read in parts of the batch (a class token for each sample) is made in these parts.
 ``megatron`` carries the columns of each product with a weight: if they arrive only at products that sum over them, or at
 results of the function, the product is split by column, the others by row; if not (a norm wants whole rows) it stays whole.
 
@@ -240,7 +241,7 @@ class ByHand:
         return taken
 
     def by_batch(self, axes: Sequence[int]) -> Split:
-        """The batch, carried from the arguments."""
+        """The batch, carried from the arguments, and parts of it that are made of weights alone."""
         batch, split = self.batch(), Split()
         for arg in self.func.args:
             if isinstance(arg.type, TensorType) and arg.type.shape and arg.type.shape[0] == batch:
@@ -249,6 +250,7 @@ class ByHand:
             factor = self.carrier(number, split, self.size_of(axes))
             if factor is not None:
                 self.take(split, number, factor)
+        self.pull(split, self.size_of(axes))
         return split
 
     def by_pairs(self, count: int) -> Split:

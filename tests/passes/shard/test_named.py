@@ -135,6 +135,12 @@ def test_data_splits_samples_and_keeps_weights_whole() -> None:
     assert plan.value < whole.value / 4
 
 
+def test_data_makes_parts_of_the_batch_of_weights_alone() -> None:
+    """ViT's class token is spread over a member's own samples, not over all of them, of which it would take its part."""
+    given, plan = named("zoo:vit-base,layers=1,batch=8", "data", 8)
+    assert decisions_of(given, plan.choices).strategies["%class_token.spread"] == ("d0",)
+
+
 @pytest.mark.parametrize("routing", ["dense", "capacity"])
 def test_search_is_never_above_expert_parallel(routing: str) -> None:
     """Experts lie apart, the rest is split by samples, what goes to experts and back is exchanged."""
