@@ -3,11 +3,12 @@
 A device type has the seconds that all ops of the model take on it by the roofline, in training with their gradients, their
 overheads aside, which no sharding divides. The speed along an axis is that of all devices at one place of it, together. Shares
 are those speeds in small whole numbers, at several scales; on a mesh of one axis also the samples of a batch, dealt out so that
-the device that takes longest for its own takes least. Of these the few best go to the search, in training those first that
-divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its rule that the sum of the
-shares divides) takes as long as the member that takes longest for its share; any other as long as it takes whole on the slowest
-device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no plan is below is ``least``:
-each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut there (``Cuts``).
+the device that takes longest for its own takes least, or as evenly as they go. Of these the few best go to the search, in
+training those first that divide the samples, by an estimate: an op of which some dimension is cut in whole (a factor of its
+rule that the sum of the shares divides) takes as long as the member that takes longest for its share; any other as long as it
+takes whole on the slowest device. The estimate only chooses what is searched; what a plan costs is ``build``'s to say. What no
+plan is below is ``least``: each op divided among all devices as their speeds are, or on a mesh as one of its factors may be cut
+there (``Cuts``).
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ class Speeds:
             return ((), dealt) if dealt else ((),)
         options = [list(self.along(sizes, axis, members)) for axis in range(len(sizes))]
         if len(sizes) == 1:
-            options[0].append(self.dealt(members))
+            options[0] += [self.dealt(members), self.dealt(members[:1] * len(members))]  # by speed, and evenly
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)

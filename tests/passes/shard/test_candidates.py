@@ -83,6 +83,14 @@ def test_samples_are_dealt_best(rates: list[float], batch: int) -> None:
     assert longest(dealt) == pytest.approx(min(map(longest, compositions(batch, len(rates)))))
 
 
+def test_samples_are_dealt_evenly_too() -> None:
+    """Where the slow devices have as many samples either way, the quick ones need no more than they."""
+    topology = hosts((2e9, 4), (3e9, 1))
+    speeds = Speeds(step(9), topology, training=True)
+    assert speeds.dealt(speeds.members(topology.devices)) == (2, 2, 1, 1, 3)
+    assert ((2, 2, 2, 2, 1),) in speeds.candidates((5,))
+
+
 def test_whole_parts() -> None:
     """Hosts that differ in names alone count by how many there are; a host of its own is there or not."""
     topology = hosts((1e9, 2), (2e9, 1), (1e9, 2))
