@@ -46,7 +46,7 @@ from passes.model.work import now
 from passes.shard.mesh.candidates import Candidate, Candidates, candidates
 from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
-from passes.shard.mesh.speeds import Speeds
+from passes.shard.mesh.speeds import Speeds, dealt_evenly
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
@@ -198,18 +198,23 @@ class ShardPass(Pass):
         even = not self.training or samples_of(module.entry) % members == 0
         if self.shares or (alike and even and (here or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
+        samples = samples_of(module.entry)
+        evenly = [dealt_evenly(samples, shape) for shape in sizes if self.training and self.strategy == DATA]
+        by_name = [over(shape, shares) for shape, shares in zip(sizes, evenly, strict=False) if shares]
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
-            return Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
-        return candidates(
-            module,
-            topology,
-            net,
-            training=self.training,
-            microbatches=self.flushed,
-            uneven=self.uneven,
-            every=bool(self.strategy),
-        )
+            found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
+        else:
+            found = candidates(
+                module,
+                topology,
+                net,
+                training=self.training,
+                microbatches=self.flushed,
+                uneven=self.uneven,
+                every=bool(self.strategy),
+            )
+        return replace(found, searched=(*by_name, *found.searched))
 
     def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The function in stages."""

@@ -5,7 +5,7 @@ TAG drew them (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX
 2.81 or 5 GB/s between hosts. Of each model and topology, in samples a second:
 
 - found: the plan of ``dnnc compile --objective training`` without further options, its gap, and processor seconds;
-- data parallel on all devices in equal parts, with sums of gradients beside the backward pass (``all``) and behind it
+- data parallel on all devices, samples dealt evenly, with sums of gradients beside the backward pass (``all``) and behind it
   (``plain``);
 - the same on the best set of whole hosts (``subset``); on one device, the best (``one``).
 
@@ -77,7 +77,7 @@ def compiled(model: str, topology: str, folder: Path, **options: object) -> tupl
 
 
 def data_parallel(model: str, topology: Topology, part: tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds of a step on these devices in equal parts, with sums beside the backward pass and behind it; infinite where
+    """Seconds of a step on these devices, samples dealt evenly, with sums beside the backward pass and behind it; infinite where
     nothing fits."""
     file = folder / "part.toml"
     file.write_text(topology_to_toml(restricted(topology, part)), encoding="utf-8")
@@ -85,7 +85,7 @@ def data_parallel(model: str, topology: Topology, part: tuple[str, ...], folder:
         if len(part) == 1:
             plan, _ = compiled(model, str(file), folder, mesh="none")
         else:
-            plan, _ = compiled(model, str(file), folder, mesh=str(len(part)), strategy="data", shares="equal", uneven=True)
+            plan, _ = compiled(model, str(file), folder, mesh=str(len(part)), strategy="data")
     except (Infeasible, InvalidInput):
         return math.inf, math.inf
     return plan.value, plan.value + math.fsum(stage.hidden for stage in plan.stages)

@@ -1,7 +1,7 @@
 """Strategies by name: plans that people write by hand, as choices of a ``ShardInput``, priced and lowered like searched ones.
 
 - ``replicate``: every device does everything;
-- ``data``: the batch is split, weights are whole;
+- ``data``: the batch is split, weights are whole; in training, samples that devices do not divide are dealt evenly;
 - ``megatron`` (Shoeybi et al. 2019): a product whose split columns stay split up to other products is split by column, those
   by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. Of
   several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis. In

@@ -20,16 +20,18 @@ from ir.module import Module
 from ir.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.folding import folding
-from passes.model.learning import avoids_sums
+from passes.model.learning import avoids_sums, samples_of
 from passes.model.network import network
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import Footprint
 from passes.model.spmd.mesh import DeviceMesh, mesh_of
+from passes.model.spmd.notation import Along
 from passes.model.work import now
 from passes.shard.decide import truthful_plan
 from passes.shard.mesh.candidates import Candidate, Candidates
 from passes.shard.mesh.fitting import Fitter
 from passes.shard.mesh.named import DATA, UnfitError, improved, named_plan
+from passes.shard.mesh.speeds import dealt_evenly
 from passes.shard.problem.build import OVERLAPS, Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
 
@@ -181,6 +183,10 @@ class MeshSearch:
         in_order = sorted(every, key=lambda overlap: overlap != self.tightest)
         return [UNSUMMED, *in_order] if self.unsummed else [*in_order]
 
+    def evenly(self, sizes: tuple[int, ...]) -> Along:
+        """The shares of data parallelism."""
+        return dealt_evenly(samples_of(self.module.entry), sizes) if self.asked.training else ()
+
     def solve(self, found: _Problems) -> None:
         """Builds and solves the problems of a mesh, until one says that no plan there is worth finding."""
         asked, overlaps = self.asked, self.overlaps(found.mesh)
@@ -215,7 +221,7 @@ class MeshSearch:
         better = partial(improved, self.module, memory=limit, uneven=asked.uneven, seconds=seconds)
         if asked.strategy:
             self.bounded(candidate, least)
-            if asked.strategy == DATA and candidate.shares and not asked.shares:
+            if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):
                 raise UnfitError("it has equal shares unless others are given")
             plans = [named(given=given) for given in found.inputs]
         else:

@@ -162,11 +162,12 @@ class Speeds:
         if not self.work:
             return ((),)
         if len(set(members)) == 1:
-            dealt = lowest((self.dealt(members),)) if self.training and len(sizes) == 1 else ()
-            return ((), dealt) if dealt else ((),)
+            evenly = dealt_evenly(self.samples, sizes) if self.training else ()
+            return ((), evenly) if evenly else ((),)
         options = [list(self.along(sizes, axis, members)) for axis in range(len(sizes))]
         if len(sizes) == 1:
-            options[0] += [self.dealt(members), self.dealt(members[:1] * len(members))]  # by speed, and evenly
+            by_speed = dealt(self.samples, [self.seconds[number] for number in members])
+            options[0] += [by_speed, dealt(self.samples, [1.0] * len(members))]
         equally = self.estimate(tuple(map(equal, sizes)), members, uneven)
         found = dict.fromkeys(lowest(along) for along in itertools.product(*map(dict.fromkeys, options)))
         found.pop((), None)
@@ -180,22 +181,6 @@ class Speeds:
         """Whether the samples of a batch can be cut along all axes."""
         whole = math.prod(map(sum, along))
         return self.samples % whole == 0 or (uneven and self.samples >= whole)
-
-    def dealt(self, members: Sequence[int]) -> Shares:
-        """The samples of a batch (of a large one, equal parts of several samples): one each, then each to the device that takes
-        least with one more, which makes the largest time least. All equal where there are fewer than devices."""
-        seconds = self.seconds
-        count = next(n for n in range(min(self.samples, MOST_SHARE), 0, -1) if self.samples % n == 0)
-        if count < len(members) or not all(seconds[number] > 0 for number in members):
-            return (1,) * len(members)
-        counts = [1] * len(members)
-        queue = [(2 * seconds[number], place) for place, number in enumerate(members)]
-        heapq.heapify(queue)
-        for _ in range(count - len(members)):
-            _, place = queue[0]
-            counts[place] += 1
-            heapq.heapreplace(queue, ((counts[place] + 1) * seconds[members[place]], place))
-        return tuple(counts)
 
     def along(self, sizes: Sequence[int], axis: int, members: Sequence[int]) -> Iterator[Shares]:
         """Shares along one axis, in proportion to the speed of all members at each place, at several scales."""
@@ -230,6 +215,28 @@ class Speeds:
         return found
 
 
+def dealt(samples: int, seconds: Sequence[float]) -> Shares:
+    """The samples of a batch (of a large one, equal parts of several samples), over devices that take so many ``seconds`` for
+    one: one each, then each to the device that takes least with one more, which makes the largest time least. All equal where
+    there are fewer than devices."""
+    count = next(n for n in range(min(samples, MOST_SHARE), 0, -1) if samples % n == 0)
+    if count < len(seconds) or not all(one > 0 for one in seconds):
+        return equal(len(seconds))
+    counts = [1] * len(seconds)
+    queue = [(2 * one, place) for place, one in enumerate(seconds)]
+    heapq.heapify(queue)
+    for _ in range(count - len(seconds)):
+        _, place = queue[0]
+        counts[place] += 1
+        heapq.heapreplace(queue, ((counts[place] + 1) * seconds[place], place))
+    return tuple(counts)
+
+
+def dealt_evenly(samples: int, sizes: Sequence[int]) -> Along:
+    """The same over equal devices in a mesh of one axis; no shares where the batch is cut equally, and on several axes."""
+    return lowest((dealt(samples, [1.0] * sizes[0]),)) if len(sizes) == 1 else ()
+
+
 def _less(one: dict[str, float], other: dict[str, float]) -> bool:
     """Whether one way to cut leaves no type more than another does, and one less."""
     return one != other and all(part <= other[type_] for type_, part in one.items())
@@ -255,4 +262,4 @@ def _together(seconds: Sequence[float]) -> float:
     return 1.0 / together if together else math.inf
 
 
-__all__ = ["Cuts", "Speeds"]
+__all__ = ["Cuts", "Speeds", "dealt", "dealt_evenly"]

@@ -26,7 +26,7 @@ from passes.model.parts import whole_parts
 from passes.model.spmd.mesh import Member, mesh_of
 from passes.shard import ShardPass, build
 from passes.shard.mesh.candidates import candidates
-from passes.shard.mesh.speeds import Cuts, Speeds
+from passes.shard.mesh.speeds import Cuts, Speeds, dealt
 from passes.shard.stages.submeshes import submeshes
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.planning import through
@@ -78,16 +78,16 @@ def test_samples_are_dealt_best(rates: list[float], batch: int) -> None:
     def longest(counts: Sequence[int]) -> float:
         return max(count * speeds.seconds[number] for count, number in zip(counts, members, strict=True))
 
-    dealt = speeds.dealt(members)
-    assert sum(dealt) == batch
-    assert longest(dealt) == pytest.approx(min(map(longest, compositions(batch, len(rates)))))
+    found = dealt(batch, [speeds.seconds[number] for number in members])
+    assert sum(found) == batch
+    assert longest(found) == pytest.approx(min(map(longest, compositions(batch, len(rates)))))
 
 
 def test_samples_are_dealt_evenly_too() -> None:
     """Where the slow devices have as many samples either way, the quick ones need no more than they."""
     topology = hosts((2e9, 4), (3e9, 1))
     speeds = Speeds(step(9), topology, training=True)
-    assert speeds.dealt(speeds.members(topology.devices)) == (2, 2, 1, 1, 3)
+    assert ((2, 2, 1, 1, 3),) in speeds.candidates((5,))
     assert ((2, 2, 2, 2, 1),) in speeds.candidates((5,))
 
 
@@ -298,3 +298,16 @@ def test_samples_that_equal_devices_cannot_share_equally_are_dealt() -> None:
     assert plan is not None
     assert equal is not None
     assert plan.value < equal.value
+
+
+@pytest.mark.parametrize("shape", ["", "5"])
+def test_data_parallelism_deals_samples_evenly(shape: str) -> None:
+    """Nine samples on five devices, whatever their speeds; all that the search finds is at least as quick."""
+    module = step(9, 256).extend([hosts((2e9, 4), (3e9, 1), between=1e10)])
+    result = through(module, ShardPass(mesh=shape, training=True, strategy="data"))
+    (mesh,) = result.of_type(Mesh)
+    assert mesh.shares == ((2, 2, 2, 2, 1),)
+    named, free = result.first(Plan), through(module, ShardPass(mesh=shape, training=True)).first(Plan)
+    assert named is not None
+    assert free is not None
+    assert named.bound <= free.value <= named.value
