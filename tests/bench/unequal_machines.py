@@ -77,8 +77,8 @@ def compiled(model: str, topology: str, folder: Path, **options: object) -> tupl
 
 
 def data_parallel(model: str, topology: Topology, part: tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds of a step on these devices, samples dealt evenly, with sums beside the backward pass and behind it; infinite where
-    nothing fits."""
+    """Seconds of a step on these devices, samples dealt evenly, with sums beside the backward pass and behind it; infinite
+    where nothing fits."""
     file = folder / "part.toml"
     file.write_text(topology_to_toml(restricted(topology, part)), encoding="utf-8")
     try:
