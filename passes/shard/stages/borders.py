@@ -65,8 +65,7 @@ class Cutter:
                 ports[reader].append((port, number))
         self.read = [list(dict.fromkeys(number for _, number in sorted(row))) for row in ports]
         self.number = {name: number for number, name in enumerate(self.names)}
-        self.types = {value.name: value for op in func.ops for value in op.results}
-        self.arguments = {value.name for value in func.args}
+        self.types = {value.name: value.type for op in func.ops for value in op.results}
 
     def crossing(self, ops: Sequence[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Values that enter a stage, in the order in which it reads them, and that leave it, in that in which it makes them."""
@@ -181,7 +180,7 @@ class Cutter:
         made = {value.name for op in own for value in op.results}
         used = {name for op in own for name in reads(op)}
         args = [value for value in func.args if value.name in used]
-        args += [Value(name, self.types[name].type) for name in entering]
+        args += [Value(name, self.types[name]) for name in entering]
         results = tuple(value for value in func.results if value.name in made)
         return replace(func, args=tuple(args), results=results, ops=tuple(own))
 

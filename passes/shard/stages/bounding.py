@@ -399,7 +399,7 @@ class Bounding:
 
     def over_best(self, cutter: Cutter, name: str) -> Floats:
         """Seconds that a member spends at least to send or receive a value, by layout."""
-        best, type_ = self.links.best, cutter.types[name].type
+        best, type_ = self.links.best, cutter.types[name]
         given = cutter.given
         size = type_bytes(type_) or 0
         parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])

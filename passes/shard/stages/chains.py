@@ -83,7 +83,7 @@ def parts_of(cutter: Cutter, units: Units) -> Parts:
                 crossing[unit].append(number)
 
     def weight(number: int) -> float:
-        return (type_bytes(cutter.types[cutter.names[number]].type) or 0) / values.get(number, 1)
+        return (type_bytes(cutter.types[cutter.names[number]]) or 0) / values.get(number, 1)
 
     links = tuple(max(row, key=lambda number: (weight(number), -number), default=-1) for row in crossing)
     close = []
@@ -216,7 +216,7 @@ class Chain:
     def beyond(self, cut: int, link: Link) -> Floats:
         """Seconds by layout that a member spends on the link before unit ``cut``, less those for an even part of it."""
         name, mesh = self.name(cut), self.cutter.given.mesh
-        type_, times = self.cutter.types[name].type, 2 if name in self.cutter.given.trained else 1
+        type_, times = self.cutter.types[name], 2 if name in self.cutter.given.trained else 1
         if type_ not in self.uneven:
             parts = np.array([split(type_, lies, mesh) for lies in self.layouts(cut).placements])
             self.uneven[type_] = np.maximum(parts - 1 / math.prod(mesh.sizes), 0.0) * (type_bytes(type_) or 0)

@@ -248,7 +248,7 @@ class Settler:
         return total
 
     def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
-        type_ = cutter.types[name].type
+        type_ = cutter.types[name]
         if isinstance(type_, TensorType) and maker.sizes:
             type_ = replace(type_, layout=Layout("@mesh", placements))
         return message_bytes(type_, maker, reader)

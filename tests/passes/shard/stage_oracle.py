@@ -105,7 +105,7 @@ class Oracle:
             for name, choice in zip(leaving, made, strict=True):
                 placements = cutter.given.layouts[name].placements[choice]
                 told[name] = number, placements
-                type_ = cutter.types[name].type
+                type_ = cutter.types[name]
                 assert isinstance(type_, TensorType)
                 if parties[number].sizes:
                     type_ = replace(type_, layout=Layout("@mesh", placements))
