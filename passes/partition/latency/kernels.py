@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, inlined
 
 NEVER = np.inf
 
@@ -122,24 +122,26 @@ def within(row: Any, inner: Any, outer: Any) -> bool:
     return not found
 
 
-@compiled
-def begun(graph: Any, lattice: Any, j: int, i: int) -> bool:
-    """Whether a colour of i - j also has nodes in j: a larger i does not mend that."""
-    nothing, inner, outer = lattice.bits[0], lattice.bits[j], lattice.bits[i]
-    for c in range(len(graph.colours)):
-        if meets(graph.colours[c], inner, outer) and meets(graph.colours[c], nothing, inner):
-            return True
-    return False
+@inlined
+def begun(colours: Any, bits: Any, j: int, i: int) -> bool:
+    """Whether a colour of i - j also has nodes in j: it is torn, and so it is by every larger i."""
+    found = False
+    for c in range(len(colours)):
+        if meets(colours[c], bits[j], bits[i]) and meets(colours[c], bits[0], bits[j]):
+            found = True
+            break
+    return found
 
 
-@compiled
-def torn(graph: Any, lattice: Any, j: int, i: int) -> bool:
+@inlined
+def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
     """Whether a colour of i - j also has nodes elsewhere."""
-    for c in range(len(graph.colours)):
-        colour = graph.colours[c]
-        if meets(colour, lattice.bits[j], lattice.bits[i]) and not within(colour, lattice.bits[j], lattice.bits[i]):
-            return True
-    return False
+    found = False
+    for c in range(len(colours)):
+        if meets(colours[c], bits[j], bits[i]) and not within(colours[c], bits[j], bits[i]):
+            found = True
+            break
+    return found
 
 
 @compiled
@@ -165,7 +167,7 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
                     and lattice.seconds[i, t] - lattice.seconds[j, t] <= most
                 ):
                     possible = True
-            if possible and not (graph.one_piece and begun(graph, lattice, j, i)):
+            if possible and not (graph.one_piece and begun(graph.colours, lattice.bits, j, i)):
                 queue[count] = i
                 count += 1
         head += 1
@@ -174,7 +176,7 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
         at = queue[head]
     kept = 0
     for q in range(count):
-        if not (graph.one_piece and torn(graph, lattice, j, queue[q])):
+        if not (graph.one_piece and torn(graph.colours, lattice.bits, j, queue[q])):
             queue[kept] = queue[q]
             kept += 1
     return kept
