@@ -82,23 +82,10 @@ class FoldedSearch:
     # -- one run -------------------------------------------------------------------------------------------------------
 
     def fits(self, model: Model, run: Run) -> bool:
-        """Whether the tables of one copy, and of two that are joined, are small enough, and copies separable."""
+        """Whether the tables of one copy, and of two that are joined, are small enough."""
         shared, before, _ = self.borders(model, run, self.copy_factors(model, run))
         common, state = (math.prod(model.sizes[v] for v in border) for border in (shared, before))
-        return common * state**2 <= COPY_ENTRIES and common * state**3 <= BUDGET and self.separable(model, run)
-
-    def separable(self, model: Model, run: Run) -> bool:
-        """Whether every factor of a copy ties it to one neighbour, or to the maker of a value that all copies read."""
-        places = self.structure.places
-        nodes = frozenset(self.problem.cells[run.chain][run.first])
-        for number in self.structure.touching.get((run.chain, run.first), ()):
-            maker = self.problem.values[number].maker[0]
-            for owned in model.value_factors(number, nodes):
-                copies = {places[n][1] for n in owned.nodes if n in places and places[n][0] == run.chain}
-                strangers = {n for n in owned.nodes if n not in places or places[n][0] != run.chain}
-                if len(copies) > 2 or strangers - {maker} or (strangers and len(copies) > 1):
-                    return False
-        return True
+        return common * state**2 <= COPY_ENTRIES and common * state**3 <= BUDGET
 
     def copy_factors(self, model: Model, run: Run) -> list[Owned]:
         """Factors of the first copy of a run, those to the copy before included, those to the next not."""
