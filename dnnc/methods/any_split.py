@@ -17,7 +17,6 @@ from ir.module import Module
 
 if TYPE_CHECKING:
     from passes.partition import Budget
-    from passes.partition.assignment.training import AnyTrainingSolution
     from passes.partition.objective import AnySolution
 
 ANY_SECONDS = 120.0
@@ -86,7 +85,7 @@ def _budget(options: SolveOptions) -> Budget:
     return Budget(seconds=ANY_SECONDS if options.time_limit is None else options.time_limit)
 
 
-def _boundaries(solution: AnySolution | AnyTrainingSolution, edges: Iterable[tuple[int, int]]) -> Boundaries:
+def _boundaries(solution: AnySolution, edges: Iterable[tuple[int, int]]) -> Boundaries:
     """``edges``: maker and reader; a maker has one output."""
     edges = list(edges)
     assert solution.stages is not None, "asked of plans"

@@ -1,13 +1,16 @@
 """Partition: a model into stages, one per device, with a proof of how good the split is.
 
-The problem, its reductions, its simple bounds and the programme over its lattice are ``passes.model.stages``. The rooms here,
-from the top down:
+An *ideal* is a set of nodes that has all nodes before each of its own; the stages of a contiguous plan are the differences of
+consecutive ideals of a chain, and all ideals of a graph are its *lattice*. The problem, its exact reductions, its simple bounds
+and the dynamic programme over a family of ideals are ``passes.model.stages``. ``objective`` says what an objective brings to
+the search and what a solution is. The rooms here, from the top down:
 
 - ``bridge``: the pass; from IR to a problem, from a solution to a plan.
 - ``baselines``: what others would do, judged as the exact search is.
-- ``assignment``: splits that need not be contiguous; ``groups``: links of two speeds; ``latency``: one sample alone;
-  ``training`` and ``pipedream``: objectives of their own on the shared search.
-- ``search``: the search over ideals that objectives share (``objective`` says what each brings), throughput the first of them.
+- ``assignment``: throughput and training by splits that need not be contiguous; ``groups``: throughput over links of two
+  speeds; ``latency``: one sample alone. These have searches of their own.
+- ``training`` and ``pipedream``: objectives of the shared search.
+- ``search``: the search over ideals that objectives share, and throughput, the first of them.
 - ``heuristics``: plans without a proof; ``bounds``: proofs where the lattice is too large to walk.
 """
 

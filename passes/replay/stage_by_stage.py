@@ -242,12 +242,12 @@ class StageByStage:
         cutter, everywhere = self.form(stage.mesh).cutter, (Replicate(),) * len(stage.mesh.axes)
         entering, leaving = cutter.crossing(stage.ops)
         arrives = {name: self.lies[name] if self.alike(self.home[name], number) else everywhere for name in entering}
-        numbers = {name: cutter.whole.layouts[name].number(lies) for name, lies in arrives.items()}
+        numbers = {name: cutter.given.layouts[name].number(lies) for name, lies in arrives.items()}
         readers = {name: self.readers(cutter, name, number) for name in leaving}
         whole = frozenset(name for name in leaving if not all(self.alike(number, reader) for reader in readers[name]))
         foreign = {name: layout for name, layout in numbers.items() if not self.alike(self.home[name], number)}
-        self.borders.append(Border(given=foreign, whole=whole))
-        given = cutter.cut(stage.ops, Border(given=numbers, whole=whole)).given
+        self.borders.append(Border(arriving=foreign, whole=whole))
+        given = cutter.cut(stage.ops, Border(arriving=numbers, whole=whole)).given
         choices = settled(given, ops, self.held(stage, given, problems))
         for node, op in enumerate(stage.ops):
             for result, value in enumerate(func.ops[op].results):
@@ -284,7 +284,7 @@ class StageByStage:
 
     def readers(self, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value of stage ``number``."""
-        nodes = cutter.whole.problem.values[cutter.number[name]].readers
+        nodes = cutter.given.problem.values[cutter.number[name]].readers
         return sorted({home for node, _ in nodes for home in self.homes.get(node, ())} - {number})
 
     def held(self, stage: Stated, given: ShardInput, problems: list[Diagnostic]) -> dict[int, int]:
@@ -361,9 +361,9 @@ class StageByStage:
         """Seconds that ``payer``, one of the two, spends on a value that crosses, by its layout on the mesh of ``payer``."""
         one, two = self.stated[maker].party, self.stated[reader].party
         cost = self.crossing.at_maker if payer == maker else self.crossing.at_reader
-        returns = name in cutter.whole.trained
+        returns = name in cutter.given.trained
         rows = []
-        for placements in cutter.whole.layouts[name].placements:
+        for placements in cutter.given.layouts[name].placements:
             type_ = self.types[name]
             if isinstance(type_, TensorType) and one.sizes and one.matches(two):
                 type_ = replace(type_, layout=Layout("@mesh", placements))

@@ -234,7 +234,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
         f"rungs {', '.join(map(str, powers))}": (ONE_MESH, ((search, "POLICY", rungs(*powers)),))
         for powers in ((), (16,), (16, 22), (16, 20, 22))
     },
-    "units that divide": (ONE_MESH, ((fronts, "unit_of", lambda problem, room: room / fronts.MOST_UNITS),)),
+    "units that divide": (ONE_MESH, ((fronts, "unit_of", lambda problem, extra, room: room / fronts.MOST_UNITS),)),
     "reductions": (ONE_MESH, ((search, "reduced", kept),)),
     "reductions, unions": (ONE_MESH, ((reduce, "MOST_UNIONS", 0),)),
     "reductions, rounds": (ONE_MESH, ((reduce, "ROUNDS", 1),)),

@@ -1,37 +1,29 @@
 """Training without contiguity: any assignment of colours to devices, by the search of ``solver``.
 
 Nodes of one colour, forward and backward, share a device; nothing else is asked of the split, so a backward node without a
-forward mate goes where it likes and cycles between colours may be cut. *sum* adds both sides of a load up: the problem is
-that of throughput. *split* counts them apart (``Sides``). A contiguous plan is a start of either.
+forward mate may be on any device and cycles between colours may be cut. *sum* adds up both sides of a load: the problem is
+that of throughput. *split* counts them apart (``Sides``). Both start from a contiguous plan.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import groups_of, members_of
 from passes.model.work import now
-from passes.partition.assignment.solver import solve_any
+from passes.partition.assignment.solver import POLICY, solve_any
 from passes.partition.heuristics.local_search import Sides
-from passes.partition.objective import Budget, Progress
+from passes.partition.objective import AnySolution, Budget, Progress
 from passes.partition.training import OBJECTIVES, TrainingGraph, TrainingSolution, solve_training, training_load
-from passes.partition.training.problem import colour_units, joined
-
-_SHARE = 0.1
-"""Part of the time that the contiguous search may take."""
+from passes.partition.training.problem import colour_units, joins_of
 
 
 @dataclass(frozen=True)
-class AnyTrainingSolution(TrainingSolution):
-    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
-
-    contiguous: Stages | None = None
-    contiguous_value: float = math.inf
+class AnyTrainingSolution(TrainingSolution, AnySolution):
+    """Of training, and with the contiguous plan that the search began with."""
 
 
 def solve_any_training(
@@ -46,37 +38,37 @@ def solve_any_training(
         raise ValueError(f"objective is {objective!r}, expected one of {', '.join(OBJECTIVES)}")
     budget = budget or Budget()
     started = now()
-    training, members = colour_units(graph)
-    starts: list[Stages] = []
-    contiguous = solve_training(graph, objective, replace(budget, seconds=max(0.05, _SHARE * budget.seconds)), progress)
-    if contiguous.stages is not None:
-        starts.append(groups_of(contiguous.stages, members))
+    units, members = colour_units(graph)
+    seconds = max(0.05, POLICY.contiguous_share * budget.seconds)
+    contiguous = solve_training(graph, objective, replace(budget, seconds=seconds), progress)
+    starts = [groups_of(contiguous.stages, members)] if contiguous.stages is not None else []
     left = 0.0 if contiguous.interrupted else budget.seconds - (now() - started)
-    sides = Sides(joined(training).seconds, joined(training).side) if objective == "split" else None
-    found = solve_any(problem_of_units(training), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
+    sides = Sides(joins_of(units).seconds, joins_of(units).side) if objective == "split" else None
+    found = solve_any(problem_of_units(units), replace(budget, seconds=max(0.0, left)), progress, starts=starts, sides=sides)
     return AnyTrainingSolution(
-        found.status,
-        found.stages and members_of(found.stages, members),
-        found.value,
-        found.bound,
-        found.reason,
-        found.statistics,
-        found.interrupted or contiguous.interrupted,
-        tuple(training_load(training, kind, nodes) for kind, nodes in found.stages or ()),
-        graph.kinds,
-        contiguous.stages,
-        contiguous.value,
+        status=found.status,
+        stages=found.stages and members_of(found.stages, members),
+        value=found.value,
+        bound=found.bound,
+        reason=found.reason,
+        statistics=found.statistics,
+        interrupted=found.interrupted or contiguous.interrupted,
+        contiguous=contiguous.stages,
+        contiguous_value=contiguous.value,
+        loads=tuple(training_load(units, kind, nodes) for kind, nodes in found.stages or ()),
+        kinds=graph.kinds,
     )
 
 
 def problem_of_units(units: Problem) -> Problem:
-    """Both sides added up. Directions play no part in the loads: the first pin of a tensor stands for its maker."""
-    pins = joined(units).pins
+    """The problem of throughput whose seconds are those of both sides, for splits without an order: of the units that make or
+    read a tensor the first is written down as its maker, which changes no load."""
+    pins = joins_of(units).pins
     return replace(
         units,
         producer=np.array([nodes[0] for nodes in pins], np.int64),
         consumers=tuple(nodes[1:] for nodes in pins),
-        transfer=joined(units).transfer,
+        transfer=joins_of(units).transfer,
         tensor_bytes=np.zeros(len(pins), np.int64),
         tensor_names=tuple(units.names[nodes[0]] for nodes in pins),
         joins=None,

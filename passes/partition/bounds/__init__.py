@@ -1,6 +1,7 @@
 """Lower bounds for lattices too large to walk.
 
-``minimum_cuts`` are the networks that others ask, and bound stages by single nodes; ``interval_bounds`` (over ``intervals`` of
-the lattice) and ``subproblems`` (parts, and the relaxations of ``contraction`` with ``symmetry`` counted once) are bounds too.
-``policy`` holds what steers these and the search.
+``minimum_cuts``: the least transfers of a stage of which some nodes are known, and a bound from the stage of each node.
+``interval_bounds``: paths through ``intervals`` of the lattice. ``subproblems``: parts of the graph, and relaxations by
+``contraction``, in which branches that are alike count once (``symmetry``). ``policy``: the numbers that steer these and the
+search.
 """

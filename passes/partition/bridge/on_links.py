@@ -33,7 +33,7 @@ from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.work import did, now
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.plan import Asked, named, with_stages
+from passes.partition.bridge.plan import Asked, own_devices, with_stages
 from passes.partition.groups.solver import Hierarchy, best_along, best_packed, solve_groups
 from passes.partition.objective import TIGHT, AnySolution, PlacedSolution, Solution
 
@@ -161,7 +161,7 @@ def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> So
     plain = replace(solution, stages=solution.contiguous)
     values = []
     for found in (solution, plain):
-        here, names = asked.parts(found), named(problem, found)
+        here, names = asked.parts(found), own_devices(problem, found)
         on = [names[owner] for owner, _ in here]
         values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on, ends=ends))
     if values[0] < values[1] or math.isinf(values[1]):

@@ -49,10 +49,10 @@ from passes.partition.bridge.plan import (
     Asked,
     Parts,
     boundaries_text,
-    contracted,
-    gave_up,
-    in_order,
+    contracted_groups,
+    contracted_inexactly,
     plan_stages,
+    uncut,
     with_stages,
 )
 from passes.partition.bridge.requests import read_cuts, read_pins
@@ -276,7 +276,7 @@ class PartitionPass(Pass):
             return at_least_a_plan(lambda given: search(problem, given, context.progress), limits)
 
         solution = solve_within(asked.problem, budget)
-        if asked.steps is None and gave_up(asked.module.entry):
+        if asked.steps is None and contracted_inexactly(asked.module.entry):
             groups, whole = self._whole(asked.fine, asked.module, context)
             if asked.problem.size < whole.size and solution.stages is None:  # what is asked for here may need groups apart
                 asked = replace(asked, groups=groups, problem=whole)
@@ -306,7 +306,7 @@ class PartitionPass(Pass):
             from passes.partition.bridge.on_links import best_on_links
 
             def members(stages: Stages) -> list[tuple[int, ...]]:
-                return asked.members(in_order(stages))
+                return asked.members(uncut(stages))
 
             solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds)
         if asked.steps is not None:
@@ -401,8 +401,9 @@ class PartitionPass(Pass):
         # What contract joins is for throughput and contiguous splits; others have reductions of their own.
         if self.stages or not self._pipeline:
             return self._over(fine, ordered(fine, classes), steps)
-        joined = contracted(module.entry, self.comm)
-        otherwise = memory_can_bind(fine) and not gave_up(module.entry)  # joined with another count of workspaces
+        joined = contracted_groups(module.entry, self.comm)
+        # Groups that are exact by one count of workspaces need not be by another.
+        otherwise = memory_can_bind(fine) and not contracted_inexactly(module.entry)
         if steps is not None or joined is None or otherwise:
             return self._whole(fine, module, context, steps)
         forced = [{int(fine.producer[h]), *fine.consumers[h]} for h in fine.forced]

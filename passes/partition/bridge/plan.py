@@ -1,4 +1,4 @@
-"""What a search is asked, and its solution as stages of a plan: which ops each has, on which devices, and what it costs."""
+"""What a search is asked, and how its solution becomes the stages of a plan: ops, devices and costs of each."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
-"""Stages in pipeline order: position in the solution's, nodes."""
+"""Stages of a plan in pipeline order: the position of the solution's stage that it is part of, and its nodes."""
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """What a search is asked: ``fine`` has a node per op, ``problem`` one per group of them. Their workspaces are the least
-    that an op may need in any stage, those of ``safe``, a node per op as well, the most: what fits it fits, and what does not
-    fit ``fine`` fits nowhere. ``pins``: device by position of the op; ``steps``: of training, None of a stream or a sample;
-    ``apart``: a device may run several stages."""
+    """What a search is asked. ``problem`` has a node per group of ops, ``fine`` and ``safe`` one per op. ``fine`` counts the
+    least workspace that an op needs in any stage: what does not fit by that fits nowhere; ``safe`` the most: what fits by that
+    fits. ``pins``: device by position of the op; ``steps``: of training, None for a stream or a sample; ``apart``: a stage of
+    the solution may be cut into several of the plan, all on its device."""
 
     module: Module
     topology: Topology
@@ -42,11 +42,11 @@ class Asked:
     apart: bool
 
     def parts(self, solution: Solution) -> Parts:
-        """The stages of the plan: (position in the solution's, nodes) each, in pipeline order."""
+        """The stages of the plan."""
         stages = solution.stages or ()
         if isinstance(solution, PieceSolution):
             return solution.parts
-        return pieces(self.problem, [nodes for _, nodes in stages]) if self.apart else in_order(stages)
+        return pieces(self.problem, [nodes for _, nodes in stages]) if self.apart else uncut(stages)
 
     def members(self, parts: Parts) -> list[tuple[int, ...]]:
         """Positions of each stage's ops, ascending."""
@@ -62,14 +62,14 @@ def plan_stages(
     *,
     name_all: bool,
 ) -> tuple[PlanStage, ...]:
-    """The stages of a plan, ``members`` the ops of each. A stage names its devices where several share one, where the solution
-    does, where its device is ``pinned``, and where it shall (``name_all``)."""
+    """The stages of a plan, ``members`` the ops of each. A stage names its devices where the solution does, where stages share
+    a device, where its device is ``pinned``, and with ``name_all``."""
     assert solution.stages is not None
     pool_of = pools(problem.kinds)
-    # What a device does for a sample of its own: the kind without replicas says that.
+    # Costs are what a device does for a sample that it runs itself: those of the kind without replicas.
     costs = plan_costs(problem, [(pool_of[solution.stages[owner][0]], nodes) for owner, nodes in parts])
     shared = name_all or len(parts) > len(solution.stages)
-    devices = named(problem, solution) if shared else [()] * len(parts)
+    devices = own_devices(problem, solution) if shared else [()] * len(parts)
     if isinstance(solution, PlacedSolution):
         devices = list(solution.devices)
     stages = []
@@ -80,13 +80,13 @@ def plan_stages(
     return tuple(stages) or (PlanStage(index=0, device_type=problem.kinds[0].type),)
 
 
-def in_order(stages: Stages) -> Parts:
-    """Each stage as it stands in the solution."""
+def uncut(stages: Stages) -> Parts:
+    """Each stage of a solution as a stage of the plan."""
     return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
 
 
 def boundaries_text(problem: Problem, parts: Parts) -> str:
-    """What a plan costs to run: tensors that a device receives for each sample, once for each stage that reads them."""
+    """How many tensors devices receive for a sample, each once per stage that reads it, and over how many pairs."""
     home = {v: (owner, index) for index, (owner, nodes) in enumerate(parts) for v in nodes}
     crossing = {
         (h, home[v])
@@ -98,8 +98,8 @@ def boundaries_text(problem: Problem, parts: Parts) -> str:
     return f"transfers per sample: {len(crossing)}, pairs of devices: {len(pairs)}"
 
 
-def named(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
-    """A device for each set of nodes, the first free ones of its kind: stages that share one must name it."""
+def own_devices(problem: Problem, solution: Solution) -> list[tuple[str, ...]]:
+    """A device for each stage of the solution, the first of its kind that is free."""
     free = [list(kind.devices) for kind in problem.kinds]
     return [(free[kind].pop(0),) for kind, _ in solution.stages or ()]
 
@@ -112,7 +112,7 @@ def with_stages(module: Module, members: Sequence[Sequence[int]]) -> Module:
     return module.replace(func, replace(func, ops=ops))
 
 
-def contracted(func: Func, comm: str) -> Groups | None:
+def contracted_groups(func: Func, comm: str) -> Groups | None:
     """The groups of ``contract``, positions of the ops of each; None where it did not run, or for another ``comm``."""
     groups: dict[int, list[int]] = {}
     for i, op in enumerate(func.ops):
@@ -120,15 +120,15 @@ def contracted(func: Func, comm: str) -> Groups | None:
         if label is None:
             return None
         groups.setdefault(label.group, []).append(i)
-    return tuple(map(tuple, groups.values())) if groups and _told(func, "comm") == comm else None
+    return tuple(map(tuple, groups.values())) if groups and _contract_attribute(func, "comm") == comm else None
 
 
-def gave_up(func: Func) -> bool:
+def contracted_inexactly(func: Func) -> bool:
     """Whether the groups of ``contract`` may keep together what every best plan parts."""
-    return _told(func, "guarantee") not in (None, "exact")
+    return _contract_attribute(func, "guarantee") not in (None, "exact")
 
 
-def _told(func: Func, name: str) -> object:
+def _contract_attribute(func: Func, name: str) -> object:
     return next((value.value for key, value in func.attributes if key == f"contract.{name}"), None)
 
 
@@ -148,4 +148,14 @@ def _plan_stage(index: int, cost: StageCost, kind: Kind, devices: tuple[str, ...
     )
 
 
-__all__ = ["Asked", "Parts", "boundaries_text", "contracted", "gave_up", "in_order", "named", "plan_stages", "with_stages"]
+__all__ = [
+    "Asked",
+    "Parts",
+    "boundaries_text",
+    "contracted_groups",
+    "contracted_inexactly",
+    "own_devices",
+    "plan_stages",
+    "uncut",
+    "with_stages",
+]

@@ -1,1 +1,1 @@
-"""Links of two speeds: stages on devices in groups, over all ideals or along one order (``solver``; ``kernels``: its loops)."""
+"""Throughput over links of two speeds: devices in groups, over all ideals or along one order (``solver``, its ``kernels``)."""

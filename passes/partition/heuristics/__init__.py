@@ -1,1 +1,3 @@
-"""Plans without a proof: from minimum cuts, along coarse orders, by annealing; and the order that all of them begin with."""
+"""Plans without a proof: from minimum cuts (``cut_plans``), along orders of segments (``segments``), by annealing of any
+assignment (``local_search``, its loop: ``anneal_kernels``).
+"""

@@ -1,9 +1,9 @@
 """Latency of one sample: accelerators run contiguous pieces, one after another, CPUs run single nodes.
 
-``problem`` states the model and evaluates a plan from the definition; ``reduce`` makes problems smaller without losing an
-optimum, and relaxes them; ``engine`` searches one family of ideals with the loops of ``ideal_kernels``, ``kernels`` and
-``label_kernels``; ``bounds`` holds what needs no lattice; ``solver`` puts them together; ``build`` comes from a throughput
-problem.
+``problem`` states the model and evaluates a plan from the definition; ``liveness`` says how much of a piece is alive at once.
+``reduce`` makes problems smaller without losing an optimum, and relaxes them. ``engine`` searches one family of ideals with the
+loops of ``ideal_kernels`` (the ideals), ``kernels`` (bounds) and ``label_kernels`` (plans). ``bounds`` holds what needs no
+lattice, ``solver`` puts all of it together. ``build`` makes the problem from one of throughput.
 """
 
 from passes.partition.latency.build import BuiltLatency, latency_problem

@@ -1,10 +1,10 @@
-"""Lower bounds on latency that need no lattice, and what to leave out so that a lattice is small enough to walk.
+"""A lower bound on latency that needs no lattice, and which groups to leave out where a lattice is too large to walk.
 
 *Critical path.* On any path from a source to a sink every node is run, one after another, each no faster than on the device
 that is fastest for it; transfers can only add. (A piece that runs several of them takes at least their sum.)
 
-*Leaving nodes out* relaxes the problem (``reduce``), so what is kept should be what decides: nodes in the order of the longest
-path through them. The first kept are a critical path, whose lattice is a chain.
+*Leaving groups out* relaxes the problem (``reduce``). The bound is highest when those that decide the latency are left, so they
+are kept in the order of the longest path through them: the first are a critical path, whose lattice is a chain.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ def longest_to(seconds: Floats, makers: Sequence[Iterable[int]]) -> Floats:
 
 
 def critical_path(problem: LatencyProblem) -> float:
-    """No plan ends before this."""
+    """Seconds before which no plan ends, less a rounding."""
     return float(longest_to(fastest(problem), problem.makers).max(initial=0.0)) * (1 - 1e-12 * max(problem.nodes, 1))
 
 
-def through(reduced: Reduced) -> Floats:
-    """The longest path through each group, transfers of what it makes counted once."""
+def longest_through(reduced: Reduced) -> Floats:
+    """Seconds of the longest path through each group: a ranking, no bound, since each tensor that a group makes counts too."""
     own = np.where(np.isfinite(least := fastest(reduced)), least, 0.0)
     for h, u in enumerate(reduced.producer):
         own[u] += reduced.transfer[:, h].min(initial=np.inf) if len(reduced.kinds) else 0.0
     last = len(own) - 1
-    after = [[last - w for w in sorted(found)] for found in reversed(reduced.following)]
+    after = [[last - w for w in sorted(readers)] for readers in reversed(reduced.following)]
     tail = longest_to(own[::-1], after)[::-1]
     result: Floats = longest_to(own, reduced.makers) + tail - own
     return result
 
 
-def kept(reduced: Reduced, count: int) -> Reduced:
+def relaxed(reduced: Reduced, count: int) -> Reduced:
     """The relaxation that keeps the ``count`` groups with the longest paths through them."""
     n = len(reduced.groups)
-    rank = through(reduced)
+    rank = longest_through(reduced)
     chosen = set(sorted(range(n), key=lambda g: (-rank[g], g))[:count])
-    # What a group left out stands before, seen from those kept: order through it is kept.
+    # Groups that are kept and come after each, directly or through groups that are left out.
     onward: list[set[int]] = [set() for _ in range(n)]
     for v in reversed(range(n)):
         for w in reduced.following[v]:
@@ -64,4 +64,4 @@ def kept(reduced: Reduced, count: int) -> Reduced:
     return grouped(reduced.problem, [reduced.groups[g] for g in sorted(chosen)], [free.node for free in reduced.free], after)
 
 
-__all__ = ["critical_path", "fastest", "kept", "longest_to", "through"]
+__all__ = ["critical_path", "fastest", "longest_through", "longest_to", "relaxed"]

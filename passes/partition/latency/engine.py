@@ -1,8 +1,8 @@
 """One family of ideals of a reduced problem, searched: the arrays for the kernels, the bound, and the best plans.
 
 With every ideal in the family the least tail of the empty ideal is a lower bound, and a search that gives nothing up finds the
-least latency of the reduced problem, up to what ``kernels.price`` leaves out (a lower bound too). With a part of the ideals
-both hold for plans along that part only.
+least latency of the reduced problem, up to what ``kernels.seconds_of`` leaves out (a lower bound too). With a part of the
+ideals both hold for plans along that part only.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def graph_of(reduced: Reduced) -> kernels.Graph:
         evict=np.argsort(rate, axis=1, kind="stable").astype(np.int64),
         # The longest path to each group, each on its fastest device, less a rounding.
         early=longest_to(np.where(np.isfinite(own := fastest(reduced)), own, 0.0), reduced.makers) * (1 - 1e-12),
-        several=sum(_attended(f) for f in free),
-        whole=reduced.pieces == 1,
+        attended=sum(_attended(f) for f in free),
+        one_piece=reduced.pieces == 1,
         programs=reduced.problem.programs is not None,
         received=reduced.received,
         **_programs(reduced),

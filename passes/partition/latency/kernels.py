@@ -16,21 +16,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, inlined
 
 NEVER = np.inf
 
 
 class Graph(NamedTuple):
-    """Nodes [n], tensors [H], kinds [T], colours [C], free sources [F]; bit sets are rows of 64-bit words.
+    """A ``reduce.Reduced`` as arrays: nodes (its groups) [n], tensors [H], kinds of accelerators [T], colours [C], free sources
+    [F] (``reduce.Free``). A set of nodes is a row of bits in 64-bit words; ``x_ptr[v]`` is where the row of v begins in ``x``.
 
-    ``follow``: readers of any tensor of a node; ``made``: tensors of each node, ``made_ptr``; ``makers``: nodes whose tensors a
-    node reads, ``maker_ptr``; ``several``: the free sources before it may cost something even when memory does not
-    overflow; ``evict[T, F]``: all of them, cheapest per byte first; ``early``: no plan has a node ready before; ``whole``: a
-    colour is within one piece. Where ``programs`` says that bytes of a piece are no sum: ``received`` and ``weights`` (readers;
-    ``weight_bytes``) as in ``problem.Programs``, and of its ``Liveness`` the ``ops`` (the node of each, -1 for none),
-    ``inner``, values made and read by ``op_made_ptr``, ``op_read_ptr``, ``value_bytes``, ``argument``; ``left`` is room for a
-    number per value, all 0."""
+    ``before``: nodes that come before each; ``follow``: those that read a tensor of it; ``made``: its tensors; ``makers``: the
+    nodes whose tensors it reads; ``seconds[T, n]``, 0 where ``lacking[T, n]``: the kind cannot run it; ``early``: no plan has
+    it ready before; ``limit[T]``: bytes; ``one_piece``: accelerators run one piece each, so a colour is within one piece.
+
+    ``free_groups``: the nodes that read a free source; ``free_inside[T, F]``: the kind can hold it; ``evict[T, F]``: all of
+    them, the cheapest transfer per byte first. The first ``attended`` may cost something even if all fit in memory.
+
+    Where ``programs``, bytes of a piece are no sum over nodes: ``received``, ``weights`` (the readers of each) and
+    ``weight_bytes`` are as in ``problem.Programs``; of its ``Liveness`` are ``ops`` (the node of each, -1 for none), ``inner``,
+    the values ``op_made`` and ``op_read``, ``value_bytes`` and ``argument``; ``left`` is for ``workspace``, all 0."""
 
     before: Any
     follow: Any
@@ -52,8 +56,8 @@ class Graph(NamedTuple):
     free_inside: Any
     evict: Any
     early: Any
-    several: int
-    whole: bool
+    attended: int
+    one_piece: bool
     programs: bool
     received: Any
     weights: Any
@@ -118,10 +122,32 @@ def within(row: Any, inner: Any, outer: Any) -> bool:
     return not found
 
 
+@inlined
+def begun(colours: Any, bits: Any, j: int, i: int) -> bool:
+    """Whether a colour of i - j also has nodes in j: it is torn, and so it is by every larger i."""
+    found = False
+    for c in range(len(colours)):
+        if meets(colours[c], bits[j], bits[i]) and meets(colours[c], bits[0], bits[j]):
+            found = True
+            break
+    return found
+
+
+@inlined
+def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
+    """Whether a colour of i - j also has nodes elsewhere."""
+    found = False
+    for c in range(len(colours)):
+        if meets(colours[c], bits[j], bits[i]) and not within(colours[c], bits[j], bits[i]):
+            found = True
+            break
+    return found
+
+
 @compiled
 def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: Any) -> int:
-    """Fills ``queue`` with the ideals i > j whose difference some kind can run in its memory in at most ``most`` seconds;
-    ``stamp`` tells ideals seen for this j. Returns their number."""
+    """Fills ``queue`` with the ideals i > j whose difference tears no colour apart and some kind can run in its memory in at
+    most ``most`` seconds; ``stamp`` tells ideals seen for this j. Returns their number."""
     kinds = len(graph.limit)
     count = 0
     head = -1
@@ -141,14 +167,7 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
                     and lattice.seconds[i, t] - lattice.seconds[j, t] <= most
                 ):
                     possible = True
-            if possible and graph.whole:
-                for c2 in range(len(graph.colours)):
-                    if meets(graph.colours[c2], lattice.bits[j], lattice.bits[i]) and meets(
-                        graph.colours[c2], lattice.bits[0], lattice.bits[j]
-                    ):
-                        possible = False
-                        break
-            if possible:
+            if possible and not (graph.one_piece and begun(graph.colours, lattice.bits, j, i)):
                 queue[count] = i
                 count += 1
         head += 1
@@ -157,26 +176,18 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
         at = queue[head]
     kept = 0
     for q in range(count):
-        i = queue[q]
-        whole = True
-        if graph.whole:
-            for c2 in range(len(graph.colours)):
-                if meets(graph.colours[c2], lattice.bits[j], lattice.bits[i]) and not within(
-                    graph.colours[c2], lattice.bits[j], lattice.bits[i]
-                ):
-                    whole = False
-                    break
-        if whole:
-            queue[kept] = i
+        if not (graph.one_piece and torn(graph.colours, lattice.bits, j, queue[q])):
+            queue[kept] = queue[q]
             kept += 1
     return kept
 
 
 @compiled
 def workspace(graph: Any, inner: Any, outer: Any) -> Any:
-    """Most bytes alive at once while the ops of outer - inner run."""
+    """Most bytes alive at once while the ops of outer - inner run. ``left[value]``: the number of its readers in the piece that
+    are still to come; of a value that is alive and counted, -1 less that number."""
     left, most, alive = graph.left, 0, 0
-    for turn in range(2):  # first counts the readers that are still to come, then runs
+    for turn in range(2):  # the first counts readers, the second runs the ops
         for o in range(len(graph.ops)):
             v = graph.ops[o]
             if v < 0 or not ((outer[v >> 6] & ~inner[v >> 6]) >> np.uint64(v & 63)) & np.uint64(1):
@@ -187,7 +198,7 @@ def workspace(graph: Any, inner: Any, outer: Any) -> Any:
                 continue
             for y in range(graph.op_made_ptr[o], graph.op_made_ptr[o + 1]):
                 alive += graph.value_bytes[graph.op_made[y]]
-                left[graph.op_made[y]] = -1 - left[graph.op_made[y]]  # below 0: it is made here
+                left[graph.op_made[y]] = -1 - left[graph.op_made[y]]
             for y in range(graph.op_read_ptr[o], graph.op_read_ptr[o + 1]):
                 value = graph.op_read[y]
                 if graph.argument[value] and left[value] > 0:
@@ -231,7 +242,7 @@ def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
 
 
 @compiled
-def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
+def seconds_of(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
     """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself; infinite where it cannot. Where its free
     sources do not fit, the cheapest per byte are left out, the last in part: a lower bound."""
     if lattice.lacking[i, t] != lattice.lacking[j, t] or bytes_of(graph, lattice, j, i) > limit:
@@ -250,7 +261,7 @@ def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
         for y in range(graph.made_ptr[u], graph.made_ptr[u + 1]):
             if leaves(graph.readers[graph.made[y]], outer):
                 cost += graph.transfer[t, graph.made[y]]
-    for f in range(graph.several):
+    for f in range(graph.attended):
         if within(graph.free_groups[f], inner, outer):
             if not graph.free_inside[t, f]:
                 cost += graph.free_transfer[t, f]
@@ -276,7 +287,7 @@ def price(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
 
 @compiled
 def place(lattice: Any, i: int, u: int) -> Any:
-    """Where node u stands in the frontier of ideal i, from 1; 0 when it is not there."""
+    """The position of node u in the frontier of ideal i, from 1; 0 when it is not there."""
     for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
         if lattice.front[x] == u:
             return x - lattice.front_ptr[i] + 1
@@ -295,16 +306,16 @@ def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
 
 
 @compiled
-def waited_for(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
-    """Sets ``read[x]`` for each node of the frontier of ideal j: whether the step i - j reads it."""
+def mark_read(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
+    """Sets ``read[x]``, of each node of the frontier of ideal j, to whether the step i - j reads it."""
     first = lattice.front_ptr[j]
     for x in range(lattice.front_ptr[j + 1] - first):
         read[x] = meets(graph.follow[lattice.front[first + x]], lattice.bits[j], lattice.bits[i])
 
 
 @compiled
-def latest(tail: Any, onward: int, fresh: int, new: Any) -> Any:
-    """The longest of the tails, from ``onward`` on, of the first ``fresh`` places that are ``new``."""
+def longest_tail(tail: Any, onward: int, fresh: int, new: Any) -> Any:
+    """The longest tail among the positions ``new[:fresh]`` of the frontier whose tails begin at ``onward``."""
     longest = 0.0
     for x in range(fresh):
         longest = max(longest, tail[onward + new[x]])
@@ -356,28 +367,28 @@ def tails(
                 if not (lattice.bits[j, u >> 6] >> np.uint64(u & 63)) & np.uint64(1):
                     new[fresh] = x - lattice.front_ptr[i] + 1
                     fresh += 1
-            known = False
+            marked = False
             begins = 0.0
-            # With all pieces left tails are least. If even so, and without transfers, it ends too late, it always does.
-            soonest = latest(tail, start[i] + (states - 1) * wide, fresh, new)
+            # Tails are least with all pieces left. A step that even then, and without transfers, ends too late always does.
+            soonest = longest_tail(tail, start[i] + (states - 1) * wide, fresh, new)
             for t in range(1 if v >= 0 else kinds):
                 computed = graph.cpu[v] if v >= 0 else lattice.seconds[i, t] - lattice.seconds[j, t]
                 if computed + soonest > most:
                     continue
-                cost = computed if v >= 0 else price(graph, lattice, j, i, t, graph.limit[t])
+                cost = computed if v >= 0 else seconds_of(graph, lattice, j, i, t, graph.limit[t])
                 done += 0 if v >= 0 else len(graph.ops) // 32  # a model's bytes: a look at each op
                 if cost > most:
                     continue
-                if not known:
-                    known = True
-                    waited_for(graph, lattice, j, i, read)
+                if not marked:
+                    marked = True
+                    mark_read(graph, lattice, j, i, read)
                     for x in range(front):
                         u = lattice.front[lattice.front_ptr[j] + x]
                         stays[x] = place(lattice, i, u)
                         if read[x]:
                             begins = max(begins, graph.early[u])
                 used = 0 if v >= 0 else stride[t]
-                if begins + cost + latest(tail, start[i] + (states - 1 - used) * wide, fresh, new) > most:
+                if begins + cost + longest_tail(tail, start[i] + (states - 1 - used) * wide, fresh, new) > most:
                     continue
                 for k in range(states):
                     if v < 0 and digits(k, t, stride) == 0:
@@ -385,7 +396,7 @@ def tails(
                     onward = start[i] + (k - used) * wide
                     if tail[onward] == NEVER:
                         continue
-                    through = cost + latest(tail, onward, fresh, new)
+                    through = cost + longest_tail(tail, onward, fresh, new)
                     if through > most:
                         continue
                     tail[base + k * step] = min(tail[base + k * step], max(tail[onward], through))
@@ -405,13 +416,13 @@ __all__ = [
     "bytes_of",
     "digits",
     "leaves",
+    "mark_read",
     "meets",
     "place",
-    "price",
+    "seconds_of",
     "step_of",
     "supersets",
     "tails",
-    "waited_for",
     "within",
     "workspace",
 ]

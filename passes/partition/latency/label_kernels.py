@@ -22,12 +22,12 @@ from passes.partition.latency.kernels import (
     bytes_of,
     digits,
     leaves,
+    mark_read,
     meets,
     place,
-    price,
+    seconds_of,
     step_of,
     supersets,
-    waited_for,
 )
 
 OPEN, CPU = -1, -2
@@ -312,13 +312,13 @@ def search(
         known = False
         wide = lattice.front_ptr[i + 1] - lattice.front_ptr[i] + 1
         for t in range(1 if v >= 0 else kinds):
-            cost = graph.cpu[v] if v >= 0 else price(graph, lattice, j, i, t, graph.limit[t])
+            cost = graph.cpu[v] if v >= 0 else seconds_of(graph, lattice, j, i, t, graph.limit[t])
             done += 0 if v >= 0 else len(graph.ops) // 32  # a model's bytes: a look at each op
             if cost >= most:
                 continue
             if not known:
                 known = True
-                waited_for(graph, lattice, j, i, read)
+                mark_read(graph, lattice, j, i, read)
                 for y in range(1, wide):
                     source[y] = place(lattice, j, lattice.front[lattice.front_ptr[i] + y - 1])
             size: Any = np.int64(0) if v >= 0 else bytes_of(graph, lattice, j, i)

@@ -4,7 +4,7 @@
 2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
    ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
 3. Else plans along ever wider bands of ideals around an order, and lower bounds from problems with nodes left out
-   (``bounds.kept``), as many kept as the lattice allows.
+   (``bounds.relaxed``), as many kept as the lattice allows.
 4. A gap that is left because bounds take a part of a free source (``reduce``) is closed without free sources, every node a
    group of its own, where that lattice is small enough.
 
@@ -22,7 +22,7 @@ from functools import cache
 import numpy as np
 
 from passes.model.stages.problem import Kind
-from passes.partition.latency.bounds import critical_path, fastest, kept
+from passes.partition.latency.bounds import critical_path, fastest, relaxed
 from passes.partition.latency.engine import Engine, Pass
 from passes.partition.latency.problem import LatencyProblem, Piece, Schedule, schedule
 from passes.partition.latency.reduce import Reduced, apart, reduced, restricted
@@ -237,7 +237,7 @@ class _Search(Anytime):
         engine = None
         while low <= high:
             middle = (low + high) // 2
-            opened = self._open(kept(small, middle), most, None)
+            opened = self._open(relaxed(small, middle), most, None)
             if opened is None:
                 high = middle - 1
             else:

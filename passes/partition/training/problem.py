@@ -162,15 +162,15 @@ def _over_units(
     return problem, members
 
 
-def joined(problem: Problem) -> Joins:
-    """What the units of a problem pay for."""
+def joins_of(problem: Problem) -> Joins:
+    """The tensors that units pay for, and the two sides of their seconds, of a problem that has units."""
     assert problem.joins is not None, "a problem of units"
     return problem.joins
 
 
 def one_sided(problem: Problem) -> Problem:
     """The problem with forward and backward as one side."""
-    joins = joined(problem)
+    joins = joins_of(problem)
     seconds = joins.seconds.sum(axis=0, keepdims=True)
     return replace(problem, joins=replace(joins, seconds=seconds, side=np.zeros_like(joins.side)))
 
@@ -195,7 +195,7 @@ def replicate_training(problem: Problem, replication: Replication) -> Problem:
     """The problem whose stages may have replicas; ``replication.weights`` are those of its units."""
     most = replication.most if replication.microbatches is None else min(replication.most, replication.microbatches)
     kinds, origin = replicated_kinds(problem.kinds, most)
-    share, rows, joins = np.array([kind.replicas for kind in kinds], np.float64), list(origin), joined(problem)
+    share, rows, joins = np.array([kind.replicas for kind in kinds], np.float64), list(origin), joins_of(problem)
     seconds = joins.seconds[:, rows] / share[None, :, None]
     for k, kind in enumerate(kinds):
         seconds[1, k] += replication.sync(origin[k], kind.replicas) * replication.weights
@@ -211,7 +211,7 @@ def replicate_training(problem: Problem, replication: Replication) -> Problem:
 
 def training_load(problem: Problem, kind: int, nodes: Iterable[int]) -> TrainingLoad:
     """The stage of ``nodes`` (units) on a device of ``kind``, from the definition."""
-    inside, joins = sorted(set(nodes)), joined(problem)
+    inside, joins = sorted(set(nodes)), joins_of(problem)
     member = set(inside)
     transfers: tuple[list[float], list[float]] = ([], [])
     for h, pins in enumerate(joins.pins):
@@ -239,7 +239,7 @@ __all__ = [
     "TrainingGraph",
     "TrainingLoad",
     "colour_units",
-    "joined",
+    "joins_of",
     "one_sided",
     "replicate_training",
     "training_load",

@@ -1,11 +1,12 @@
-"""Training solved: units, then the shared search with a programme that knows both sides of a load.
+"""Training solved: the shared search over units, with a dynamic programme that knows both sides of a load.
 
-*sum* is one programme over the family. *split*, the least max FW + max BW, is no programme with one number per state: which
-plan is best up to an ideal depends on what follows. Instead the front of pairs (max FW, max BW) is walked from its far end.
-With no cap on FW but the best value, find the least max BW, b; then, among plans with max BW at most b, the least max FW, f.
-Every plan not yet ruled out has max FW below f (else it is no better on either side) and, to be better than the best value v
-so far, max FW below v - b, since its max BW is at least b. That is the next cap. The walk ends when no plan is under the cap:
-each step of it is exact, so the best pair seen is the optimum of the family.
+A load has a forward side (FW) and a backward side (BW). *sum*, the least max (FW + BW), is one programme over a family of
+ideals. *split*, the least max FW + max BW, cannot be found with one number per ideal: which plan is best up to an ideal depends
+on what follows. Instead the front of pairs (max FW, max BW) is walked from its end of largest FW. With no cap on FW but the
+best value, find the least max BW, b; then, among plans with max BW at most b, the least max FW, f. Every plan not yet ruled out
+has max FW below f (else it is no better on either side) and, to be better than the best value v so far, max FW below v - b,
+since its max BW is at least b. The lower of the two is the next cap. The walk ends when no plan is under the cap: each step of
+it is exact, so the best pair seen is the optimum of the family.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from passes.partition.training.problem import (
     Replication,
     TrainingGraph,
     TrainingLoad,
-    joined,
+    joins_of,
     one_sided,
     replicate_training,
     training_load,
@@ -39,7 +40,7 @@ from passes.partition.training.problem import (
 
 @dataclass(frozen=True)
 class TrainingSolution(Solution):
-    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: the units of each stage evaluated; ``kinds``: of
+    """``stages`` holds the graph's own nodes, forward and backward; ``loads``: of each stage, over units; ``kinds``: of
     devices, what a stage names by position."""
 
     loads: tuple[TrainingLoad, ...] = ()
@@ -74,21 +75,21 @@ class Training(SearchObjective):
 
     def __init__(self, units: Problem, objective: str) -> None:
         self.units, self.objective = units, objective
-        self.whole = self.problem = one_sided(units) if objective == "sum" else units
+        self.summed = self.problem = one_sided(units) if objective == "sum" else units
         self.price = prices(units)
 
     def bound(self) -> tuple[float, str]:
         """Of both sides together; for ``split`` also the sum of what holds for either side alone."""
         best, reason = lower_bound(self.problem, self.price)
         if self.objective == "split":
-            parts = [replace(self.units, seconds=np.ascontiguousarray(seconds)) for seconds in joined(self.units).seconds]
+            parts = [replace(self.units, seconds=np.ascontiguousarray(seconds)) for seconds in joins_of(self.units).seconds]
             apart = sum(lower_bound(part, prices(part))[0] for part in parts)
             if apart > best:
                 return apart, "forward and backward each at their own bound of load balance or largest node"
         return best, reason
 
     def value(self, stages: Stages) -> float:
-        loads = plan_loads(self.whole, stages)
+        loads = plan_loads(self.summed, stages)
         if loads is None:
             return math.inf
         for kind, nodes in stages:
@@ -111,15 +112,15 @@ class Training(SearchObjective):
         return self._walk_front(tables, family, trial, keep_on, floor)
 
     def _walk_front(self, tables: Tables, family: Family, trial: float, keep_on: KeepOn, floor: float) -> Found:
-        """See the module. A plan of value at most ``trial`` has both its sides within it; at ``floor`` the walk may end."""
+        """The best plan for *split* of value at most ``trial``; the walk ends at a plan of value at most ``floor``."""
         allowed, most = possible(tables, family, trial), trial * (1 + tables.slack)
         value, best, cap, backward = trial, None, math.inf, 0.0
         tested = priced = 0
 
-        def least(shares: tuple[float, float], caps: tuple[float, float]) -> Found:
-            """The plan whose largest share of a load, forward and backward, is least and at most ``value``, within the caps."""
+        def least(weights: tuple[float, float], caps: tuple[float, float]) -> Found:
+            """The plan whose largest weighted load is least and at most ``value``. ``weights``, ``caps``: of FW and of BW."""
             nonlocal tested, priced
-            before, sides = tested, (*shares, *caps, most)
+            before, sides = tested, (*weights, *caps, most)
             found = solve_family(
                 tables, family, value, lambda more, part: keep_on(before + more, part), sides=sides, allowed=allowed
             )
@@ -127,15 +128,16 @@ class Training(SearchObjective):
             return found
 
         while True:
-            last = least((0.0, 1.0), (min(cap, value), math.inf))
-            if last.complete and last.stages is not None:
-                backward = last.value
-                last = least((1.0, 0.0), (math.inf, backward))
-            if last.stages is not None and last.value + backward <= value:
-                value, best = last.value + backward, last.stages
-            cap = min(last.value, value - backward) * (1 - SLACK)
-            if last.stages is None or cap <= 0 or (best is not None and value <= floor):
-                return Found(best, value if best is not None else math.inf, tested, priced, last.complete)
+            found = least((0.0, 1.0), (min(cap, value), math.inf))
+            if found.stages is not None:
+                backward = found.value
+                found = least((1.0, 0.0), (math.inf, backward))
+            forward = found.value
+            if found.stages is not None and forward + backward <= value:
+                value, best = forward + backward, found.stages
+            cap = min(forward, value - backward) * (1 - SLACK)
+            if found.stages is None or cap <= 0 or (best is not None and value <= floor):
+                return Found(best, value if best is not None else math.inf, tested, priced, found.complete)
 
 
 __all__ = ["Training", "TrainingSolution", "solve_training"]

@@ -1,6 +1,6 @@
-"""Least sums of tables over what repeats: one search at one price of memory.
+"""The choices of least ``seconds + price * bytes``: variables of tables are eliminated, once for what repeats.
 
-``elimination`` of variables, ``marginals``, the way back, and ``stretches`` of equal copies, made half by half. ``charges`` and
-``model`` make the tables of a problem, ``structure`` says which copies meet their neighbours alike. ``folded`` is the search
-that has all of these.
+``folded`` is the search. ``charges`` and ``model`` make the tables of a problem; ``structure`` says which copies of a repeated
+part meet their neighbours alike. ``elimination`` adds tables up and minimises over variables one by one; ``stretches`` makes
+the table of many equal copies half by half. ``marginals`` goes the way back: what a plan costs at least that takes a choice.
 """

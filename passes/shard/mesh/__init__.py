@@ -1,5 +1,5 @@
-"""A whole function on one mesh, the best of several.
+"""A whole function on one mesh: the best plan on any of several meshes.
 
-``one_mesh`` is that search; ``candidates`` and ``speeds`` say which devices and which shares are worth one. ``named`` makes
-plans as people write them by hand, ``fitting`` plans for which all that they need of a device fits.
+``one_mesh`` is that search; ``candidates`` says which meshes are worth trying, ``speeds`` with which uneven shares. ``named``
+makes plans as people write them by hand; ``fitting`` makes plans fit the memory that a device has for all that they need.
 """

@@ -1,7 +1,7 @@
 """The plan of one problem, with a bound: growing tables, fewer choices, and memory that binds.
 
-``search`` puts it together. ``reduce``: choices that no cheapest plan needs go; ``descent`` betters a plan node by node.
-Under a memory limit, ``mixed`` finds plans between one that is too large and one that fits, ``fronts`` bounds and plans
-between two prices of memory. ``programme`` is the integer programme that certifies what tables leave open. ``tied``: plans in
-which all copies of a layer are alike.
+``search`` puts it together. ``reduce`` drops choices that no cheapest plan needs; ``descent`` improves a plan node by node.
+Under a memory limit, ``mixed`` finds plans between one that is too large and one that fits, and ``fronts`` counts units of
+memory, for plans and bounds that no price of memory gives. ``programme`` is the integer programme that proves what tables leave
+open. ``tied``: the best plan in which all copies of a layer choose alike.
 """

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from passes.model.work import now
 from passes.shard.elimination.elimination import BUDGET
-from passes.shard.elimination.folded import FoldedSearch, Found, least_memory
+from passes.shard.elimination.folded import FoldedSearch, Priced, least_memory
 from passes.shard.problem.problem import TIGHT, ShardProblem
 from passes.shard.solver.descent import descend
 from passes.shard.solver.fronts import Fronts, TooManyError
@@ -152,7 +152,7 @@ def _narrowed(
                 raise
             return left, replace(plan, interrupted=True)
         stays = left.problem.choices > POLICY.shrunk * before
-        if plan.gap <= gap or search.whole:
+        if plan.gap <= gap or search.exact:
             if stays:
                 return left, plan
         elif number + 1 < len(rungs):
@@ -218,8 +218,8 @@ def searched(
     problem: ShardProblem, search: FoldedSearch, memory: float | None, ends: float, progress: Progress
 ) -> tuple[ShardPlan, float]:
     """The plan of one way to search, and the price of memory that bounds it best. Raises NoPlanError."""
-    loose = search.run(0.0)
-    bound, price, reason, interrupted = loose.total, 0.0, "width", False
+    loose = search.cheapest(0.0)
+    bound, price, reason, interrupted = loose.bound, 0.0, "width", False
     best, value = loose.choices, problem.cost(loose.choices)
     if memory is not None and problem.memory(best) > memory:
         prices, reason = _Prices(problem, search, loose, memory), "memory"
@@ -241,14 +241,14 @@ class _Prices:
     """Plans at prices of memory, where the quickest plan needs too much: ``best`` fits and costs ``value``; ``bound`` is the
     highest that a price gives, at the price ``binding``."""
 
-    def __init__(self, problem: ShardProblem, search: FoldedSearch, loose: Found, memory: float) -> None:
+    def __init__(self, problem: ShardProblem, search: FoldedSearch, loose: Priced, memory: float) -> None:
         """``loose``: what was found at no price. Raises NoPlanError."""
         self.problem, self.search, self.memory = problem, search, memory
-        sparse = least_memory(problem).choices
+        sparse = least_memory(problem)
         least = problem.memory(sparse)
         if least > memory * (1 + TIGHT):
             raise NoPlanError(least)
-        self.bound, self.binding = loose.total, 0.0
+        self.bound, self.binding = loose.bound, 0.0
         self.best, self.value = sparse, problem.cost(sparse)
         self.dense, self.sparse = loose.choices, sparse
 
@@ -263,10 +263,10 @@ class _Prices:
                 break
             price = (low[0] - high[0]) / (high[1] - low[1])
             progress("memory", None)
-            found = self.search.run(price)
+            found = self.search.cheapest(price)
             cost, needs = problem.cost(found.choices), problem.memory(found.choices)
-            if found.total - price * memory > self.bound:
-                self.bound, self.binding = found.total - price * memory, price
+            if found.bound - price * memory > self.bound:
+                self.bound, self.binding = found.bound - price * memory, price
             if needs <= memory and cost < self.value:
                 self.best, self.value = found.choices, cost
             line = high[0] + price * high[1]

@@ -1,6 +1,7 @@
 """A function in stages, each on a mesh of its own: cuts, devices and shardings chosen together, with a bound.
 
-``stages`` is the search. ``units`` says where a model may be cut, ``submeshes`` where a stage may lie. ``bounding`` keeps what
-every run costs at least, from ``crossings`` (transfers) and ``chains`` (tables of units), whose problems ``borders`` makes;
-``pipeline`` finds the best sequence under these, ``settled`` solves its stages. ``kernels``: their compiled loops.
+A *unit* is what lies between two neighbouring places where a function may be cut (``units``); a stage is a *run* of units on a
+block of devices (``submeshes``). ``stages`` is the search: ``bounding`` holds what each run costs at least on each block, from
+``crossings`` (transfers) and ``chains`` (tables of units); ``pipeline`` finds the best sequence of stages by these, ``settled``
+solves the stages of a sequence as they really are. ``borders`` makes the sharding problem of one stage; ``kernels``: loops.
 """

@@ -76,7 +76,7 @@ class Form:
         if in_flight == 1:
             return self.chain
         if in_flight not in self.kept:
-            cutter = Cutter(self.chain.cutter.whole.keeping(in_flight), self.chain.cutter.constants)
+            cutter = Cutter(self.chain.cutter.given.keeping(in_flight), self.chain.cutter.constants)
             self.kept[in_flight] = Chain(cutter, self.chain.parts)
         return self.kept[in_flight]
 
@@ -399,8 +399,8 @@ class Bounding:
 
     def over_best(self, cutter: Cutter, name: str) -> Floats:
         """Seconds that a member spends at least to send or receive a value, by layout."""
-        best, type_ = self.links.best, cutter.types[name].type
-        given = cutter.whole
+        best, type_ = self.links.best, cutter.types[name]
+        given = cutter.given
         size = type_bytes(type_) or 0
         parts = np.array([split(type_, placements, given.mesh) for placements in given.layouts[name].placements])
         return self.times(name) * (best.latency + size * parts / best.bandwidth)

@@ -56,7 +56,7 @@ class Parts:
 
 def parts_of(cutter: Cutter, units: Units) -> Parts:
     """``cutter``: of the function on any mesh."""
-    whole, problem = cutter.whole, cutter.whole.problem
+    whole, problem = cutter.given, cutter.given.problem
     unit_of = {op: unit for unit, ops in enumerate(units.ops) for op in ops}
     ends: dict[int, list[int]] = {}
     for node in whole.outputs:
@@ -83,7 +83,7 @@ def parts_of(cutter: Cutter, units: Units) -> Parts:
                 crossing[unit].append(number)
 
     def weight(number: int) -> float:
-        return (type_bytes(cutter.types[cutter.names[number]].type) or 0) / values.get(number, 1)
+        return (type_bytes(cutter.types[cutter.names[number]]) or 0) / values.get(number, 1)
 
     links = tuple(max(row, key=lambda number: (weight(number), -number), default=-1) for row in crossing)
     close = []
@@ -170,7 +170,7 @@ class Chain:
     def states(self, cut: int) -> int:
         """The number of sources of the link before unit ``cut``, its layouts, once more where it may be one of a chain of
         epilogues (``fused``); 1 where there is none."""
-        problem, number = self.cutter.whole.problem, self.parts.links[cut]
+        problem, number = self.cutter.given.problem, self.parts.links[cut]
         return len(problem.value_kinds[problem.values[number].kind].weights) if number >= 0 else 1
 
     def arriving(self, cut: int, seconds: Floats | None) -> Floats:
@@ -207,7 +207,7 @@ class Chain:
         return self.cutter.names[self.parts.links[cut]] if self.parts.links[cut] >= 0 else ""
 
     def layouts(self, cut: int) -> Layouts:
-        return self.cutter.whole.layouts[self.name(cut)]
+        return self.cutter.given.layouts[self.name(cut)]
 
     def whole(self, cut: int) -> NDArray[np.bool_]:
         """Which layouts are whole tensors everywhere."""
@@ -215,8 +215,8 @@ class Chain:
 
     def beyond(self, cut: int, link: Link) -> Floats:
         """Seconds by layout that a member spends on the link before unit ``cut``, less those for an even part of it."""
-        name, mesh = self.name(cut), self.cutter.whole.mesh
-        type_, times = self.cutter.types[name].type, 2 if name in self.cutter.whole.trained else 1
+        name, mesh = self.name(cut), self.cutter.given.mesh
+        type_, times = self.cutter.types[name], 2 if name in self.cutter.given.trained else 1
         if type_ not in self.uneven:
             parts = np.array([split(type_, lies, mesh) for lies in self.layouts(cut).placements])
             self.uneven[type_] = np.maximum(parts - 1 / math.prod(mesh.sizes), 0.0) * (type_bytes(type_) or 0)
@@ -346,7 +346,7 @@ class Chain:
 
     def unit(self, unit: int) -> _Unit:
         """The problem of a unit by itself."""
-        whole, parts = self.cutter.whole.problem, self.parts
+        whole, parts = self.cutter.given.problem, self.parts
         nodes, (before, behind) = parts.members[unit], parts.links[unit : unit + 2]
         place = {node: i for i, node in enumerate(nodes)}
         node_kinds: list[NodeKind] = []

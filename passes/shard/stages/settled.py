@@ -121,13 +121,13 @@ class Settler:
             form, mesh = self.form(line, number), line.runs[number].block.mesh
             cutter = self.bounding.cutter(form)
             entering, leaving = cutter.crossing(line.own[number])
-            given = {name: self.arrives(line, cutter, number, name, lies[name]) for name in entering}
+            arriving = {name: self.arrives(line, cutter, number, name, lies[name]) for name in entering}
             readers = {name: self.readers(line, cutter, name, number) for name in leaving}
             whole = frozenset(
                 name for name in leaving if any(not line.parties[number].matches(line.parties[r]) for r in readers[name])
             )
             send = {name: self.sending(line, cutter, name, number, readers[name]) for name in leaving}
-            border = Border(send=send, given=given, whole=whole)
+            border = Border(send=send, arriving=arriving, whole=whole)
             stage = self.cut(line, number, border)
             plan = self.plan_of(line, number, stage, border)
             if plan is None:
@@ -136,7 +136,7 @@ class Settler:
             work = plan.value - math.fsum(float(send[name][made[name]]) for name in leaving)
             seconds[number] += work
             for name in leaving:
-                placements = cutter.whole.layouts[name].placements[made[name]]
+                placements = cutter.given.layouts[name].placements[made[name]]
                 lies[name] = number, placements
                 for reader in readers[name]:
                     one, two = line.parties[number], line.parties[reader]
@@ -154,7 +154,7 @@ class Settler:
     @staticmethod
     def made(cutter: Cutter, ops: tuple[int, ...], stage: StageInput, plan: ShardPlan, name: str) -> int:
         """The number of the layout in which a stage makes a value."""
-        maker, result = cutter.whole.problem.values[cutter.number[name]].maker
+        maker, result = cutter.given.problem.values[cutter.number[name]].maker
         node = ops.index(maker)
         return stage.given.made(name, int(stage.given.problem.node(node).makes[result][plan.choices[node]]))
 
@@ -165,8 +165,8 @@ class Settler:
         """The number of the layout in which a value comes to a stage."""
         maker, lies = made
         if not line.parties[maker].matches(line.parties[number]):
-            lies = (Replicate(),) * len(cutter.whole.mesh.axes)
-        return cutter.whole.layouts[name].number(lies)
+            lies = (Replicate(),) * len(cutter.given.mesh.axes)
+        return cutter.given.layouts[name].number(lies)
 
     def plan_of(self, line: _Line, number: int, stage: StageInput, border: Border) -> ShardPlan | None:
         """The stage's plan, None where it does not fit."""
@@ -175,7 +175,7 @@ class Settler:
             self.bounding.units.key(run.first, run.behind),
             run.block.form,
             self.in_flight(line, number),
-            tuple(border.given.values()),
+            tuple(border.arriving.values()),
             tuple(tuple(row.tolist()) for row in border.send.values()),
             tuple(name in border.whole for name in border.send),
         )
@@ -210,8 +210,8 @@ class Settler:
         entering, leaving = chain.name(run.first), chain.name(run.behind)
         before = chain.arriving(run.first, border.receive.get(entering))
         after = np.zeros(chain.states(run.behind))
-        if entering in border.given:
-            before = np.where(np.arange(len(before)) == border.given[entering], 0.0, np.inf)
+        if entering in border.arriving:
+            before = np.where(np.arange(len(before)) == border.arriving[entering], 0.0, np.inf)
         if leaving in border.send:
             after = np.resize(border.send[leaving], len(after))
             if leaving in border.whole:
@@ -223,7 +223,7 @@ class Settler:
         chosen = chain.choices(price, run.first, run.behind, way.states)
         picked = [chosen[node] for node in stage.nodes] + [0] * (problem.size - len(stage.nodes))
         for node, name in stage.entering.items():
-            if name == entering and name not in border.given:
+            if name == entering and name not in border.arriving:
                 picked[node] = way.states[0]
         choices, value, memory = tuple(picked), problem.cost(picked), problem.memory(picked)
         if limit is not None and memory > limit:
@@ -234,12 +234,12 @@ class Settler:
 
     def readers(self, line: _Line, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value."""
-        nodes = cutter.whole.problem.values[cutter.number[name]].readers
+        nodes = cutter.given.problem.values[cutter.number[name]].readers
         return sorted({line.home[node] for node, _ in nodes if node in line.home} - {number})
 
     def sending(self, line: _Line, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value, by layout."""
-        placements = cutter.whole.layouts[name].placements
+        placements = cutter.given.layouts[name].placements
         total, returns = np.zeros(len(placements)), name in self.bounding.base.trained
         for position, lies in enumerate(placements):
             for reader in readers:
@@ -248,7 +248,7 @@ class Settler:
         return total
 
     def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
-        type_ = cutter.types[name].type
+        type_ = cutter.types[name]
         if isinstance(type_, TensorType) and maker.sizes:
             type_ = replace(type_, layout=Layout("@mesh", placements))
         return message_bytes(type_, maker, reader)

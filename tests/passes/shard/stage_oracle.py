@@ -88,14 +88,14 @@ class Oracle:
         for name in entering:
             maker, layout = lies[name]
             alike = parties[maker].sizes == parties[number].sizes
-            arrives[name] = cutter.whole.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))
+            arrives[name] = cutter.given.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))
         readers = {
-            name: sorted({home[n] for n, _ in cutter.whole.problem.values[cutter.number[name]].readers if n in home} - {number})
+            name: sorted({home[n] for n, _ in cutter.given.problem.values[cutter.number[name]].readers if n in home} - {number})
             for name in leaving
         }
         whole = frozenset(n for n in leaving if any(parties[r].sizes != parties[number].sizes for r in readers[n]))
         best = math.inf
-        for made in itertools.product(*(range(len(cutter.whole.layouts[name].placements)) for name in leaving)):
+        for made in itertools.product(*(range(len(cutter.given.layouts[name].placements)) for name in leaving)):
             in_flight = min(self.microbatches or 1, len(line) - number)
             own = self.stage(block, ops, arrives, dict(zip(leaving, made, strict=True)), whole, in_flight)
             if not math.isfinite(own):
@@ -103,15 +103,15 @@ class Oracle:
             after, told = list(spent), dict(lies)
             after[number] += own
             for name, choice in zip(leaving, made, strict=True):
-                placements = cutter.whole.layouts[name].placements[choice]
+                placements = cutter.given.layouts[name].placements[choice]
                 told[name] = number, placements
-                type_ = cutter.types[name].type
+                type_ = cutter.types[name]
                 assert isinstance(type_, TensorType)
                 if parties[number].sizes:
                     type_ = replace(type_, layout=Layout("@mesh", placements))
                 for reader in readers[name]:
                     size = message_bytes(type_, parties[number], parties[reader])
-                    sides, returns = (parties[number], parties[reader]), name in cutter.whole.trained
+                    sides, returns = (parties[number], parties[reader]), name in cutter.given.trained
                     after[number] += self.crossing.at_maker(size, *sides, returns=returns)
                     after[reader] += self.crossing.at_reader(size, *sides, returns=returns)
             if self.worth(after) < best:
@@ -134,14 +134,14 @@ class Oracle:
         key = (block.form, ops, tuple(given.items()), tuple(made.items()), whole, in_flight)
         if key not in self.known:
             cutter = self.cutters[block.form]
-            cut = cutter.cut(ops, Border(given=given, whole=whole)).given.keeping(in_flight)
+            cut = cutter.cut(ops, Border(arriving=given, whole=whole)).given.keeping(in_flight)
             problem = cut.problem
             kinds, numbers = list(problem.node_kinds), list(problem.kinds)
             for name, layout in made.items():
-                maker, result = cutter.whole.problem.values[cutter.number[name]].maker
+                maker, result = cutter.given.problem.values[cutter.number[name]].maker
                 node = ops.index(maker)
                 kind = kinds[numbers[node]]
-                lies = kind.makes[result] % len(cutter.whole.layouts[name].placements)  # of a chain of epilogues or not
+                lies = kind.makes[result] % len(cutter.given.layouts[name].placements)  # of a chain of epilogues or not
                 fits = np.flatnonzero(lies == layout)
                 kinds.append(
                     replace(

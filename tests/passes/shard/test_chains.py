@@ -69,7 +69,7 @@ def test_a_price_keeps_memory() -> None:
     problem = cutter.cut(units.run(first, behind), Border()).given.problem
     loose = chain.within(first, behind, *ends, None)
     assert loose.fits is not None
-    limit = (loose.fits[1].memory + problem.memory(least_memory(problem).choices)) / 2
+    limit = (loose.fits[1].memory + problem.memory(least_memory(problem))) / 2
     found, best = chain.within(first, behind, *ends, limit), solve(problem, memory=limit, gap=0.0)
     assert found.fits is not None
     assert found.price > 0

@@ -16,8 +16,8 @@ from tests.passes.shard.problems import random_layers
 def test_mixtures_keep_the_limit(seed: int) -> None:
     """Each node is as one of the two plans has it; the cost is the plan's."""
     problem = random_layers(seed, 5, 6)
-    dense = FoldedSearch(problem).run(0.0).choices
-    sparse = least_memory(problem).choices
+    dense = FoldedSearch(problem).cheapest(0.0).choices
+    sparse = least_memory(problem)
     low, high = problem.memory(sparse), problem.memory(dense)
     for limit in (low, (low + high) / 2, high):
         found = mixed(problem, dense, sparse, limit)

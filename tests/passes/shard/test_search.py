@@ -127,12 +127,12 @@ def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
 
 
 def test_a_thousand_copies() -> None:
-    """Through the stretch of all copies: the price of the plan written down is the sum found."""
+    """Through the stretch of all copies: the plan that is written down costs the sum found."""
     problem = random_layers(3, 1000, 3)
     searched = FoldedSearch(problem)
-    found = searched.run(0.0)
+    found = searched.cheapest(0.0)
     assert searched.structure.runs
-    assert found.total == problem.cost(found.choices)
+    assert found.bound == problem.cost(found.choices)
 
 
 @pytest.mark.parametrize("seed", range(30))

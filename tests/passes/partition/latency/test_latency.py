@@ -18,7 +18,7 @@ from passes.model.work import counts
 from passes.partition.latency import LatencyBudget, LatencyProblem, Piece, TooManyKindsError, faults, schedule, solve_latency
 from passes.partition.latency import engine as latency_engine
 from passes.partition.latency import solver as latency_solver
-from passes.partition.latency.bounds import critical_path, kept
+from passes.partition.latency.bounds import critical_path, relaxed
 from passes.partition.latency.engine import Engine
 from passes.partition.latency.reduce import reduced
 from tests.passes.claims import Claim
@@ -187,7 +187,7 @@ def test_leaving_nodes_out_is_a_lower_bound(seed: int, count: int) -> None:
     assert critical_path(problem) <= best
     if not small.groups:
         return
-    engine = Engine.open(kept(small, min(count, len(small.groups))), most=600)
+    engine = Engine.open(relaxed(small, min(count, len(small.groups))), most=600)
     assert engine is not None
     least = engine.bound(math.inf, lambda part: True)
     assert least is not None
