@@ -65,9 +65,32 @@ with _no_settings_from_here():
     runtime: Any = import_module("numba.core.runtime")
 
 
+def _compiled_in(function: Callable[..., Any]) -> tuple[tuple[object, ...], ...]:
+    """What tells whether compiled code is that of a function, of the kernels that it calls and of the numbers that they name:
+    time of the last change and size of each file, name and value of each number. Raises OSError without such a file."""
+    files, numbers, seen = dict[str, tuple[int, int]](), dict[str, complex](), set[Any]()
+    waiting = [function]
+    while waiting:
+        one = waiting.pop()
+        if one not in seen:
+            seen.add(one)
+            about = Path(one.__code__.co_filename).stat()
+            files[one.__code__.co_filename] = about.st_mtime_ns, about.st_size
+            named: dict[str, Any] = {name: one.__globals__.get(name) for name in one.__code__.co_names}
+            waiting += [kernel.py_func for kernel in named.values() if hasattr(kernel, "py_func")]
+            numbers |= {name: value for name, value in named.items() if isinstance(value, (int, float))}
+    return *(files[name] for name in sorted(files)), *sorted(numbers.items())
+
+
 class _Cache(caching.FunctionCache):  # type: ignore[misc]
-    """The cache of one function. Before it loads, numba's own fills the tables of all that numba can compile, which takes half
-    of the time of loading. A kernel that is compiled already needs only the functions that allocate arrays."""
+    """The cache of one function. It is made anew where anything changed that was compiled into the function; numba's own looks
+    at the function's file alone. And before it loads, numba's own fills the tables of all that numba can compile, which takes
+    half of the time of loading: a kernel that is compiled already needs only the functions that allocate arrays."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        with contextlib.suppress(OSError):
+            self._cache_file._source_stamp = _compiled_in(function)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """What numba compiled for the signature before, None when it did not."""

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels: one of an older version of the package is no fault."""
+"""The cache of compiled kernels: one of an older version of the package is no fault, and is not used."""
 
 from __future__ import annotations
 
@@ -34,3 +34,21 @@ def test_a_cache_that_names_what_is_no_more_is_made_anew(tmp_path: Path) -> None
         )
         assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
     assert list((tmp_path / "cache").rglob("*.nbi"))
+
+
+def test_what_another_file_brings_into_a_kernel_is_not_kept(tmp_path: Path) -> None:
+    """A kernel is compiled with those that it calls and with the numbers that it names."""
+    caller = "from other import ADDED, more\nfrom passes.model.kernels import compiled\n\n"
+    caller += "@compiled\ndef add(number):\n    return more(number) + ADDED\n\nprint(add(1))\n"
+    other = (
+        "from passes.model.kernels import {how}\nADDED = {added}\n\n@{how}\ndef more(number):\n    return number + {number}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    (tmp_path / "caller.py").write_text(caller)
+    for how in ("compiled", "inlined"):
+        for added, number in ((1, 1), (5, 1), (5, 7)):
+            (tmp_path / "other.py").write_text(other.format(how=how, added=added, number=number))
+            command = [sys.executable, "-B", "-c", "import caller"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            assert (done.returncode, done.stdout) == (0, f"{1 + number + added}\n"), done.stderr
