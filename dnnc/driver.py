@@ -47,6 +47,8 @@ from ir.types import Type
 from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
+    from dnnc.frontends.model import ImportedModel
+    from dnnc.given import GivenInputs
     from passes.model.profiled import Profile
     from passes.model.spmd.plan.layers import Layer
     from passes.shard import Alternative
@@ -153,52 +155,98 @@ def compile_model(
     if options.training.recompute == "auto":
         return _as_memory_asks(options, sink, lambda one: compile_model(one, sink=sink, progress=progress, manager=manager))
     clock = _Clock()  # before the imports: they are a part of what a person waits for
-    from dnnc.backend import check_target, write_build, write_plan
+    from passes.framework.pipeline import pipeline_text
+
+    with clock.step("load"):
+        progress("load the model", None)
+        loaded = _loaded(options, sink, progress)
+    context = pass_context(sink, progress)
+    module, pipeline = _planned(loaded, context, clock, manager or {})
+    with clock.step("write", without="load-test"):
+        manifest = _written(loaded, module, pipeline, context, clock)
+    plan = module.first(Plan)
+    assert plan is not None
+    told = None
+    if options.explain and not all(stage.mesh for stage in plan.stages):
+        message = "the plan found splits no tensors of some stages"
+        sink.warn(message, where="--explain", hint="--mesh auto explains the best that does")
+    elif options.explain:
+        with clock.step("explain"):
+            progress("explain", None)
+            told = _explained(module)
+    clock.add("total", clock.total())
+    return CompileResult(
+        module, plan, loaded.topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model on its machines. ``options``: with what the model says of them, such as its loss; ``pipeline``: the passes that
+    plan it and write its programs; ``given``: arrays of inputs; ``weights``: those that are written; ``note``: what the seconds
+    of a profiled workload stand for."""
+
+    options: CompileOptions
+    topology: Topology
+    imported: ImportedModel
+    module: Module
+    pipeline: tuple[Pass, ...]
+    given: GivenInputs | None
+    weights: str
+    note: str
+
+
+def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> _Loaded:
+    """Reads model and topology, and refuses what cannot be compiled."""
+    from dnnc.backend import check_target
     from dnnc.frontends import free_symbols, load_model, may_be_profile, require_static
     from dnnc.given import GivenInputs
     from dnnc.machine import machines_of
-    from passes.framework.pipeline import made_by, pipeline_text
     from passes.model.folding import expand
 
-    pipeline = (
-        () if may_be_profile(options.model) else with_programs(build_pipeline(options))
-    )  # faults of options before a long read
+    # Faults of options come before a long read.
+    pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
     check_target(options.out)
-    with clock.step("load"):
-        progress("load the model", None)
-        topology = machines_of(options.topology, sink, progress)
-        # A plan needs the sizes of the weights, not their bytes.
-        bytes_needed = not options.plan_only and options.weights != "none"
-        given = GivenInputs.read(options.inputs) if options.inputs is not None else None
-        imported = load_model(
-            options.model,
-            options.dims,
-            sink,
-            allow_missing_weights=not bytes_needed and given is None,
-            arrays=given.shapes if given is not None else None,
-            limits=options.limits,
-        )
-        module = with_topology(expand(imported.module), topology)
-        note = ""
-        if profiled := is_profiled(options.model, module):
-            options = of_profile(options, module)
-        elif (with_loss := of_zoo(options, module.entry)) is not options:
-            options, pipeline = with_loss, ()
-        pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
-        if profiled:
-            learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
-            from dnnc.frontends.workloads.fitted import fitted
+    topology = machines_of(options.topology, sink, progress)
+    given = GivenInputs.read(options.inputs) if options.inputs is not None else None
+    # A plan needs the sizes of the weights, not their bytes.
+    bytes_needed = not options.plan_only and options.weights != "none"
+    imported = load_model(
+        options.model,
+        options.dims,
+        sink,
+        allow_missing_weights=not bytes_needed and given is None,
+        arrays=given.shapes if given is not None else None,
+        limits=options.limits,
+    )
+    module, note = with_topology(expand(imported.module), topology), ""
+    if profiled := is_profiled(options.model, module):
+        options = of_profile(options, module)
+    elif (with_loss := of_zoo(options, module.entry)) is not options:
+        options, pipeline = with_loss, ()
+    pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
+    if profiled:
+        from dnnc.frontends.workloads.fitted import fitted
 
-            module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
-        if any(step.name == "differentiate" for step in pipeline):
-            require_loss(options.training, module.entry, where="--loss")
-            require_engine(where="--objective training")
-        weights = _available_weights(module, options, sink)
-        if free_symbols(module.entry):  # names all of them, and the options that bind them
-            require_static(module, options.model)
-    context = pass_context(sink, progress)
-    if given is not None:
-        context.measure = given.measuring(imported, partial(clock.step, "measure"))
+        learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
+        module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
+    if any(step.name == "differentiate" for step in pipeline):
+        require_loss(options.training, module.entry, where="--loss")
+        require_engine(where="--objective training")
+    weights = _available_weights(module, options, sink)
+    if free_symbols(module.entry):  # names all of them, and the options that bind them
+        require_static(module, options.model)
+    return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
+
+
+def _planned(
+    loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]
+) -> tuple[Module, tuple[Pass, ...]]:
+    """The module behind the passes, whose plan says how it was found, and the passes that found it."""
+    from passes.framework.pipeline import pipeline_text
+    from passes.model.folding import expand
+
+    options, topology, sink = loaded.options, loaded.topology, context.sink
 
     def passed(name: str, seconds: float) -> None:
         clock.add(name, seconds)
@@ -206,33 +254,50 @@ def compile_model(
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 
+    if loaded.given is not None:
+        context.measure = loaded.given.measuring(loaded.imported, partial(clock.step, "measure"))
     if options.profile:
-        context.profile = _profile(options.profile, training=_trains(pipeline))
+        context.profile = _profile(options.profile, training=_trains(loaded.pipeline))
     searched = ""
     if options.search == TAG:
-        pipelines, searched = _by_tag(pipeline, module, context, options, clock)
+        pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
     else:
-        pipelines = (*with_one_mesh(pipeline, topology), *kinds_besides(options, topology))
-    module, pipeline = KindSearch(context, manager or {}, passed, options.time_limit).run(pipelines, module)
+        pipelines = (*with_one_mesh(loaded.pipeline, topology), *kinds_besides(options, topology))
+    module, pipeline = KindSearch(context, manager, passed, options.time_limit).run(pipelines, loaded.module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:
-        raise UsageError(
-            f"the pipeline makes no plan: {pipeline_text(pipeline)}", hint="it needs 'partition' (or 'assign') and 'place'"
-        )
+        message = f"the pipeline makes no plan: {pipeline_text(pipeline)}"
+        raise UsageError(message, hint="it needs 'partition' (or 'assign') and 'place'")
     if context.statistics.get("kinds", {}).get("cut") and plan.status != "optimal":
         warn_of_cut(sink, options.time_limit)
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
         sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
-    plan_told = with_restrictions(
-        _noted(plan, profile=note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched),
-        restrictions(options, topology),
-        topology,
-    )
-    module = module.replace(plan, plan := with_cores(plan_told, options.topology))
+    noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
+    told = with_restrictions(noted, restrictions(options, topology), topology)
+    return module.replace(plan, with_cores(told, options.topology)), pipeline
+
+
+def _written(
+    loaded: _Loaded, module: Module, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
+) -> Mapping[str, Any]:
+    """Writes the plan, or the build; its manifest."""
+    from dnnc.backend import write_build, write_plan
+    from passes.framework.pipeline import made_by
+
+    options, imported = loaded.options, loaded.imported
+    if options.plan_only:
+        return write_plan(module, options.out, made_by(pipeline))
+    plan = module.first(Plan)
+    if plan is not None and plan.minimises.trains:
+        from dnnc.backend.torch.write import write_training_build
+
+        return write_training_build(
+            module, imported.folder, imported.source, options.out, progress=context.progress, made_by=made_by(pipeline)
+        )
 
     def tested(models: Iterable[Path]) -> None:
         from dnnc.runtime.load_test import load_test
@@ -240,47 +305,20 @@ def compile_model(
         with clock.step("load-test"):
             load_test(models, partial(_node_of, module), partial(_provider_of, module))
 
-    with clock.step("write", without="load-test"):
-        if options.plan_only:
-            manifest = write_plan(module, options.out, made_by(pipeline))
-        elif plan.minimises.trains:
-            from dnnc.backend.torch.write import write_training_build
-
-            manifest = write_training_build(
-                module,
-                imported.folder,
-                imported.source,
-                options.out,
-                progress=progress,
-                made_by=made_by(pipeline),
-            )
-        else:
-            manifest = write_build(
-                module,
-                imported.folder,
-                imported.source,
-                options.out,
-                weights=weights,
-                progress=progress,
-                test=tested if options.load_test else None,
-                made_by=made_by(pipeline),
-            )
-            if any(mesh.shares for mesh in module.of_type(Mesh)):
-                message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
-                sink.warn(message, where="annotated.onnx")
-    told = None
-    if options.explain and not all(stage.mesh for stage in plan.stages):
-        sink.warn(
-            "the plan found splits no tensors of some stages", where="--explain", hint="--mesh auto explains the best that does"
-        )
-    elif options.explain:
-        with clock.step("explain"):
-            progress("explain", None)
-            told = _explained(module)
-    clock.add("total", clock.total())
-    return CompileResult(
-        module, plan, topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
+    manifest = write_build(
+        module,
+        imported.folder,
+        imported.source,
+        options.out,
+        weights=loaded.weights,
+        progress=context.progress,
+        test=tested if options.load_test else None,
+        made_by=made_by(pipeline),
     )
+    if any(mesh.shares for mesh in module.of_type(Mesh)):
+        message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
+        context.sink.warn(message, where="annotated.onnx")
+    return manifest
 
 
 def _by_tag(
