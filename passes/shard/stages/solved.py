@@ -105,7 +105,7 @@ class StageSolver:
         seconds, sends = [0.0] * len(sequence.runs), dict[str, float]()
         stages = []
         for number, (run, ops, party) in enumerate(zip(sequence.runs, sequence.ops, sequence.parties, strict=True)):
-            cutter, mesh = self.bounding.cutter(self.form(run)), run.block.mesh
+            cutter, mesh = self.bounding.cutter(self.bounding.forms[run.block.form]), run.block.mesh
             everywhere: Placements = (Replicate(),) * len(mesh.axes)
             entering, leaving = cutter.crossing(ops)
             arriving = {}
@@ -139,9 +139,6 @@ class StageSolver:
             stages.append(SolvedStage(ops, mesh, stage, plan, work, leaves, in_flight))
         return SolvedStages(tuple(seconds), tuple(stages), sends)
 
-    def form(self, run: StageRun) -> Form:
-        return self.bounding.forms[run.block.form]
-
     def in_flight(self, sequence: _Sequence, number: int) -> int:
         """Of how many microbatches a stage holds what their backward passes need."""
         if not self.bounding.training or self.bounding.recomputes:
@@ -154,7 +151,7 @@ class StageSolver:
         """The number of the layout in which a stage makes a value."""
         maker, result = cutter.given.problem.values[cutter.number[name]].maker
         node = ops.index(maker)
-        return stage.given.made(name, int(stage.given.problem.node(node).makes[result][plan.choices[node]]))
+        return stage.given.layout_number(name, int(stage.given.problem.node(node).makes[result][plan.choices[node]]))
 
     def plan_of(self, run: StageRun, stage: StageInput, border: Border, in_flight: int) -> ShardPlan | None:
         """The stage's plan, None where it does not fit."""
@@ -174,7 +171,7 @@ class StageSolver:
     def new_plan(self, run: StageRun, stage: StageInput, border: Border, in_flight: int) -> ShardPlan | None:
         """By the tables of the units that bound the stage or, where no way through these fits, by those of ``in_flight``
         microbatches; by a search where that is not near its bound."""
-        form = self.form(run)
+        form = self.bounding.forms[run.block.form]
         limit = self.bounding.limit(form.mesh)
         by_tables: ShardPlan | None = None
         for microbatches in sorted({1, in_flight}):
