@@ -78,7 +78,7 @@ def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple
         return (pipeline,)
     if len({device.type for device in topology.devices}) < 2 and not shard.training:
         return (pipeline,)
-    microbatches = shard.flushed if shard.training else 0  # those of a step in stages: the values are compared
+    microbatches = shard.step_microbatches if shard.training else 0  # those of a step in stages: the values are compared
     return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=bool(shard.mesh))
 
 

@@ -252,7 +252,7 @@ class StageByStage:
         for node, op in enumerate(stage.ops):
             for result, value in enumerate(func.ops[op].results):
                 if value.name in readers:
-                    made = given.made(value.name, int(given.problem.node(node).makes[result][choices[node]]))
+                    made = given.layout_number(value.name, int(given.problem.node(node).makes[result][choices[node]]))
                     self.lies[value.name], self.home[value.name] = given.layouts[value.name].placements[made], number
         told = replace(
             decisions_of(given, choices),

@@ -15,7 +15,7 @@ from passes.shard.solver.search import ShardPlan
 
 
 def truthful(given: ShardInput, choices: Sequence[int]) -> tuple[int, ...]:
-    """The choices with the same decisions whose claims to be fused are true (``chains``): they cost no more."""
+    """The choices with the same decisions whose claims to be fused are true (``fused``): they cost no more."""
     problem, found = given.problem, list(choices)
     claims = [_claims(strategies) for strategies in given.strategies]
     links: dict[int, list[ValueNode]] = {}

@@ -1,11 +1,8 @@
 """The pass ``shard``: a mesh over the devices of the topology, a strategy for each op, a layout for each value.
 
-Reads the entry function (a folded module is expanded, and folded again), costs, resources and the topology. Writes a ``mesh``
-symbol; on each op ``stage<0>`` and ``shard<"strategy; strategy">``, the name of a strategy of its layout rule per mesh axis;
-layouts on results and resources that are not replicated; a ``plan``; and the function attributes ``shard.*``: ``seconds``
-modelled for one run (one training step with ``training``), the ``bound`` that no plan is below, ``status``, and ``outputs``:
-results of the function that leave in another layout than they are made in. ``written`` says how it all stands there, ``build``
-what the model counts.
+Reads the entry function (a folded module is expanded, and folded again), costs, resources and the topology. Writes meshes, the
+stage and strategies of each op, layouts, reshards, and a ``plan`` with its value and a bound of all plans, in seconds of a run
+(of a training step with ``training``). ``written`` says how all this stands in the module, ``build`` what the model counts.
 
 With ``stages`` other than 1 the function is cut into stages, each on a mesh of its own: ``stages`` says how that is searched.
 
@@ -13,8 +10,9 @@ Without ``mesh``, every shape of one or two axes over all devices is searched an
 devices of different types, equal shares and a few in proportion to their speeds (``speeds``) as well, and sets of some of the
 devices (``candidates``). ``bound`` is then the least of all that was searched and of all these sets. A training step on one
 mesh is searched twice, since sums of gradients may travel beside its last backward pass (``OVERLAPS`` of ``build``): each
-problem gives a plan, all told as quick as ``price`` says, and a bound.
-Invariant: the seconds of the problem have been counted a second time, by ``price``."""
+problem gives a plan, whose seconds ``price`` counts, and a bound.
+
+Invariant: what a problem says a plan costs has been counted a second time, by ``price``."""
 
 from __future__ import annotations
 
@@ -56,7 +54,9 @@ from passes.shard.stages.submeshes import Submeshes, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"
 MOST_LIMITS = 3
-"""Of memory, under which plans in stages are searched."""
+"""Searches of plans in stages, each under a lower limit of memory than the one before."""
+IN_STAGES = 8
+"""Microbatches of a training step in stages unless the option says how many."""
 REASONS = {
     "": "the search was exact",
     "width": "elimination in parts, what is paid once shared among its readers",
@@ -66,10 +66,6 @@ REASONS = {
     "workspace": "the search, for plans whose weights fit, whatever their activations",
 }
 """How a bound was reached, by ``ShardPlan.reason``."""
-
-
-IN_STAGES = 8
-"""Microbatches of a training step in stages unless it is told."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,8 @@ class ShardPass(Pass):
     whole: bool = True
 
     @property
-    def flushed(self) -> int:
-        """Microbatches between two synchronisations of gradients."""
+    def step_microbatches(self) -> int:
+        """Runs of the function that make a training step; 1 without ``training``."""
         return (self.microbatches or (1 if self.stages == 1 else IN_STAGES)) if self.training else 1
 
     @on_expanded
@@ -129,30 +125,38 @@ class ShardPass(Pass):
             raise UsageError(f"microbatches is {self.microbatches}, {expected}", where=self.name)
         must_run(module, topology)
         if self.stages != 1:
-            return self.staged(module, topology, context)
+            return self.in_stages(module, topology, context)
         among = self.meshes(module, topology, context.analyses.get(network, topology))
-        found = MeshSearch(module, topology, among, self.asked(context), context).run()
-        fitter, plan = found.fitter, found.plan
+        result = MeshSearch(module, topology, among, self.asked(context), context).run()
+        fitter, plan = result.fitter, result.plan
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
             must_run(module, topology, every=True)
         given, stage = fitter.given, fitter.staged(plan.choices)
         bill = stage.bill
-        modelled, counted = given.problem.cost(plan.choices), bill.relaxed(given.overlap, self.flushed)
+        modelled, counted = given.problem.cost(plan.choices), bill.relaxed(given.overlap, self.step_microbatches)
         assert math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15), (modelled, counted)
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)
-        net = context.analyses.get(network, topology)
-        times = self.flushed
-        single = times * single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=times)
-        certificate = _certificate(found, among, self)
-        told = self.proven(times * plan.value, times * found.bound, single, certificate, context)
-        return written(module, [stage], told, memory=self.memory)
+        microbatches = self.step_microbatches
+        value, bound = microbatches * plan.value, microbatches * result.bound
+        record = self.record(module, topology, value, bound, _certificate(result, among, self), context)
+        return written(module, [stage], record, memory=self.memory)
 
-    def proven(self, value: float, bound: float, single: float, certificate: Mapping[str, str], context: PassContext) -> Plan:
-        """What is proven of a plan, its bound one of the kind of plan of the incumbent as well."""
+    def record(
+        self,
+        module: Module,
+        topology: Topology,
+        value: float,
+        bound: float,
+        certificate: Mapping[str, str],
+        context: PassContext,
+    ) -> Plan:
+        """The plan symbol, without its stages. Of an incumbent, a plan of another kind, the bound counts as well."""
         if context.incumbent is not None:
             bound = min(bound, context.incumbent.bound)
+        net, microbatches = context.analyses.get(network, topology), self.step_microbatches
+        single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=microbatches)
         return Plan(
             name="@plan",
             objective=(TRAINING if self.training else THROUGHPUT).name,
@@ -161,10 +165,10 @@ class ShardPass(Pass):
             port_value=value,
             bound=bound,
             status=_status(value, bound),
-            single=single,
+            single=microbatches * single,
             stages=(),
             certificate=tuple(sorted(certificate.items())),
-            microbatches=self.flushed,
+            microbatches=microbatches,
         )
 
     def asked(self, context: PassContext) -> Asked:
@@ -177,7 +181,7 @@ class ShardPass(Pass):
             self.memory,
             self.gap,
             self.time_limit,
-            self.flushed,
+            self.step_microbatches,
             worth_finding(context),
         )
 
@@ -192,15 +196,14 @@ class ShardPass(Pass):
         if self.shares not in ("", EQUAL):
             read = read_shares(self.shares, sizes[0] if self.mesh else ())
             return Candidates((over(read_shape("x".join(str(len(axis)) for axis in read), count), lowest(read)),))
-        alike = len({device.type for device in topology.devices}) == 1
-        here = len({device.host for device in topology.devices}) == 1 or not self.training
-        members = math.prod(sizes[0]) if self.mesh else count
-        even = not self.training or samples_of(module.entry) % members == 0
-        if self.shares or (alike and even and (here or self.mesh)):
+        one_type = len({device.type for device in topology.devices}) == 1
+        one_host = len({device.host for device in topology.devices}) == 1 or not self.training
+        members, samples = math.prod(sizes[0]) if self.mesh else count, samples_of(module.entry)
+        divides = not self.training or samples % members == 0
+        if self.shares or (one_type and divides and (one_host or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
-        samples = samples_of(module.entry)
         evenly = [dealt_evenly(samples, shape) for shape in sizes if self.training and self.strategy == DATA]
-        by_name = [over(shape, shares) for shape, shares in zip(sizes, evenly, strict=False) if shares]
+        data_parallel = [over(shape, shares) for shape, shares in zip(sizes, evenly, strict=False) if shares]
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
             found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
@@ -210,14 +213,15 @@ class ShardPass(Pass):
                 topology,
                 net,
                 training=self.training,
-                microbatches=self.flushed,
+                microbatches=self.step_microbatches,
                 uneven=self.uneven,
                 every=bool(self.strategy),
             )
-        return replace(found, searched=(*by_name, *found.searched))
+        return replace(found, searched=(*data_parallel, *found.searched))
 
-    def staged(self, module: Module, topology: Topology, context: PassContext) -> Module:
-        """The function in stages."""
+    def in_stages(self, module: Module, topology: Topology, context: PassContext) -> Module:
+        """The function in stages. A plan whose stages exceed a device's memory once they are written (the search does not count
+        all buffers) is searched again with as many bytes spare."""
         count = len(topology.devices)
         if self.stages < 0:
             raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
@@ -229,28 +233,25 @@ class ShardPass(Pass):
             needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
             hint = "use fewer stages, a smaller mesh or more devices"
             raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
-        net = context.analyses.get(network, topology)
         ends = now() + self.time_limit
-        bound, over, fault = math.inf, 0, ""
+        bound, spare, fault = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
-            plan, least = self.cut(module, topology, over, max(1.0, ends - now()), context)
-            bound = min(bound, least)  # that of the first search, which counts least, is one of all plans
+            plan, least = self.search_stages(module, topology, spare, max(1.0, ends - now()), context)
+            bound = min(bound, least)  # that of the first search, without spare bytes, is one of all plans
             if plan is None:
                 break
-            single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=self.flushed)
-            certificate = _certificate_in_stages(plan, self)
-            told = self.proven(plan.value, bound, single * self.flushed, certificate, context)
-            result = written(module, plan.stages, told, memory=self.memory)
-            more, index, text = overfull(result, topology, self.memory)
-            if more <= 0:
+            record = self.record(module, topology, plan.value, bound, _certificate_in_stages(plan, self), context)
+            result = written(module, plan.stages, record, memory=self.memory)
+            excess, index, text = overfull(result, topology, self.memory)
+            if excess <= 0:
                 return result
             rows = result.first(Plan)
-            beside = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
-            over, fault = max(over + more, beside), fault or text
+            uncounted = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
+            spare, fault = max(spare + excess, uncounted), fault or text
             if plan.interrupted:
                 break
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
-            return self.in_one(module, context, bound)
+            return self.on_one_mesh(module, context, bound)
         if context.incumbent is not None:
             raise NoBetterPlan(bound, self.name)
         error = Infeasible(
@@ -263,23 +264,23 @@ class ShardPass(Pass):
         error.proven, error.bound = bound == math.inf, bound
         raise error
 
-    def in_one(self, module: Module, context: PassContext, bound: float) -> Module:
+    def on_one_mesh(self, module: Module, context: PassContext, bound: float) -> Module:
         """The function on one mesh, whose search looks longer for a plan that fits; ``bound``: of plans in stages. Raises
         Infeasible."""
         try:
-            made = replace(self, stages=1, microbatches=self.flushed if self.training else 0).run(module, context)
+            result = replace(self, stages=1, microbatches=self.step_microbatches if self.training else 0).run(module, context)
         except Infeasible as error:
             error.proven, error.bound = error.proven and bound == math.inf, min(bound, error.bound)
             raise
-        plan = made.first(Plan)
+        plan = result.first(Plan)
         assert plan is not None
         least = min(bound, plan.bound)
-        return made.replace(plan, replace(plan, bound=least, status=_status(plan.value, least)))
+        return result.replace(plan, replace(plan, bound=least, status=_status(plan.value, least)))
 
-    def cut(
-        self, module: Module, topology: Topology, over: int, seconds: float, context: PassContext
+    def search_stages(
+        self, module: Module, topology: Topology, spare: int, seconds: float, context: PassContext
     ) -> tuple[StagesPlan | None, float]:
-        """The best plan in stages where each device has ``over`` bytes less, None where nothing fits or is better than the
+        """The best plan in stages where each device has ``spare`` bytes less, None where nothing fits or is better than the
         incumbent; and a bound of all such plans."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
@@ -293,10 +294,10 @@ class ShardPass(Pass):
                 context.analyses.get(folding, module.entry, module),
                 among,
                 memory=self.memory,
-                spare=over,
+                spare=spare,
                 uneven=self.uneven,
                 training=self.training,
-                microbatches=self.flushed,
+                microbatches=self.step_microbatches,
                 family=self.family,
                 strategy=strategy,
                 overlap=overlap,
@@ -304,7 +305,7 @@ class ShardPass(Pass):
             )
             return StageSearch(bounding, gap=self.gap, incumbent=worth_finding(context))
 
-        began, overlapped = time.perf_counter(), math.inf
+        began, on_one = time.perf_counter(), math.inf  # of training on one mesh, where sums of gradients may be hidden
         try:
             if self.strategy:
                 plan, bound = stages_by_name(searching, meshes, self.strategy, self.stages, seconds), 0.0
@@ -314,9 +315,9 @@ class ShardPass(Pass):
                 if self.training and avoids_sums(module):
                     unsummed = searching(meshes, overlap=UNSUMMED)
                     unsummed.bounded(self.stages, now() + BOUNDING, exact=False)
-                    overlapped = min(unsummed.bound, unsummed.overlapped(self.stages))
+                    on_one = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:
-                    overlapped = search.overlapped(self.stages)
+                    on_one = search.overlapped(self.stages)
                 else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
@@ -324,8 +325,8 @@ class ShardPass(Pass):
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
         if plan is None:
-            return None, min(bound, overlapped)
-        if plan.unsharded and not over:
+            return None, min(bound, on_one)
+        if plan.unsharded and not spare:
             context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
         context.count(
             self.name,
@@ -337,11 +338,11 @@ class ShardPass(Pass):
             rounds=plan.rounds,
             interrupted=int(plan.interrupted),
         )
-        return plan, min(max(bound, plan.bound), overlapped)
+        return plan, min(max(bound, plan.bound), on_one)
 
 
 def must_run(module: Module, topology: Topology, *, every: bool = False) -> None:
-    """Raises Infeasible for an op that no type of device has seconds for; ``every``: that some type has none for."""
+    """Raises Infeasible for an op that no type of device can run; ``every``: for one that some type cannot run."""
     used = {device.type for device in topology.devices}
     types = [type_ for type_ in topology.types if type_.name in used]
     for op in module.entry.ops:
@@ -402,7 +403,7 @@ def _certificate_in_stages(plan: StagesPlan, asked: ShardPass) -> dict[str, str]
     if asked.strategy:
         certificate["strategy"] = asked.strategy
     if asked.training:
-        certificate["step"] = f"({asked.flushed} microbatches + {len(plan.stages)} stages - 1) * slowest stage"
+        certificate["step"] = f"({asked.step_microbatches} microbatches + {len(plan.stages)} stages - 1) * slowest stage"
     if plan.interrupted:
         certificate["search"] = INTERRUPTED
     return certificate

@@ -319,9 +319,9 @@ def one_support(kinds: Any, present: Any) -> Any:
     return (tuple(kinds),), [np.zeros(len(rows), np.int64) for rows in present]
 
 
-def looked(self: Any, stage: Any) -> None:
-    """``IntervalBounds._look`` without a minimum cut of the stage's own."""
-    self.looked[stage] = True
+def uncut(self: Any, stage: Any) -> None:
+    """``IntervalBounds._cut`` without a minimum cut of the stage's own."""
+    self.has_cut[stage] = True
 
 
 SUPPORT = tables.Tables._support
@@ -358,7 +358,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[Patch, ...]]] = {
     "few ideals first": (("stream", "training"), (efforts(lambda effort: effort[1] == max(POLICY.efforts)[1]),)),
     "windows with transfers": (SHARED, ((tables.Tables, "_support", unpriced),)),
     "windows by kinds": (("stream", "training"), ((states, "_supports", one_support),)),
-    "cuts of stages": (("stream", "training"), ((interval_bounds.IntervalBounds, "_look", looked),)),
+    "cuts of stages": (("stream", "training"), ((interval_bounds.IntervalBounds, "_cut", uncut),)),
     "split by nodes": (
         ("stream", "training"),
         ((intervals.IntervalSpace, "parted", lambda space, interval, among: space.halves(interval)),),

@@ -42,7 +42,7 @@ from ir.module import Plan
 from passes.shard import ShardPlan, ShardProblem, build, solve
 from passes.shard.mesh import fitting, one_mesh
 from passes.shard.solver import fronts, reduce, search
-from passes.shard.stages import settled
+from passes.shard.stages import solved
 from tests.passes.shard.families import spec_of
 from tests.passes.shard.models import mesh, prepared
 from tests.passes.shard.problems import random_graph, random_layers
@@ -229,7 +229,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "first guesses": (ONE_MESH, ((search, "POLICY", replace(search.POLICY, guesses=(1.0,))),)),
     "programme": (ONE_MESH, ((search, "_certified", same),)),
     "descent": (ONE_MESH, ((search, "descend", unbettered),)),
-    "descent of stages": (("compiled",), ((settled, "descend", unbettered),)),
+    "descent of stages": (("compiled",), ((solved, "descend", unbettered),)),
     **{
         f"rungs {', '.join(map(str, powers))}": (ONE_MESH, ((search, "POLICY", rungs(*powers)),))
         for powers in ((), (16,), (16, 22), (16, 20, 22))
@@ -243,7 +243,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "fitting, by name": (("compiled",), ((fitting, "plans_by_name", lambda *given, **options: iter(())),)),
     "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
     "fitting, leaning": (("compiled",), ((fitting.Fitter, "lower", only(False)),)),
-    "stages by tables": (("compiled",), ((settled.Settler, "chained", none),)),
-    "stages searched": (("compiled",), ((settled, "NEAR", float("inf")),)),
+    "stages by tables": (("compiled",), ((solved.StageSolver, "plan_by_tables", none),)),
+    "stages searched": (("compiled",), ((solved, "NEAR", float("inf")),)),
 }
 """By name: the searches that have the phase, and the patches that switch it off."""

@@ -1,7 +1,8 @@
-"""The programme over one topological order: a chain of boundaries instead of a lattice, so milliseconds instead of minutes.
+"""The dynamic programme over one topological order instead of the lattice of ideals: milliseconds instead of minutes.
 
-The boundaries are the prefixes of the order, at the ends of its groups. Over these the objective's own programme is exact: the
-best way to cut the chain, to give the pieces to kinds of devices and, where there are replicas, to choose their number.
+A stage may begin and end only at prefixes of the order, at the ends of its groups. Over these boundaries the objective's own
+programme is exact: the best way to cut the order, to give the pieces to kinds of devices and, where there are replicas, to
+choose their number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from passes.model.work import now
 from passes.partition.baselines.case import Case, Limits, NoPlan
 
 MAX_WORDS = 64 << 20
-"""Eight-byte words that the chain and the programme over it may take."""
+"""Eight-byte words that the prefixes of an order and the programme over them may take."""
 TRIALS = (1.02, 1.1, 1.5, 4.0)
 """Trial values before no limit at all, as multiples of the lower bound."""
 
@@ -35,11 +36,11 @@ def best_chain(case: Case, chains: Sequence[Sequence[Sequence[int]]], limits: Li
     for groups in chains:
         order = [unit for group in groups for unit in group]
         ends = list(accumulate(map(len, groups), initial=0))
-        for sequence in sequences(case.programme.problem):
+        for sequence in sequences(case.programme.problem):  # of devices, in which stages may take them
             tables = Tables(case.programme.problem, case.programme.price, sequence)
             if len(order) * tables.words_per_ideal > MAX_WORDS:
                 raise NoPlan("the chain is too long for its budget of memory")
-            # The windows of a trial value leave few pairs of prefixes; what is found at or below it is the best there is.
+            # A trial value leaves few pairs of prefixes that may be a stage; a plan that is found at or below it is the best.
             for trial in [case.bound[0] * factor for factor in TRIALS if case.bound[0] > 0] + [BIG]:
                 found = _along(case, order, ends, tables, min(trial, value, BIG), keep_on)
                 complete = complete and found.complete

@@ -100,7 +100,7 @@ class Policy:
     """The first change of a multiplier, in prices of a second."""
     charge: float = 0.1
     """The first price of a memory's bytes, in parts of a stage, where a cut asks for more than there are; it doubles."""
-    torn: float = 0.1
+    disputed: float = 0.1
     """A range of weight is split while it is wider than this part of the weight on which the stages at both sides do not
     agree."""
     narrow: float = 1e-5

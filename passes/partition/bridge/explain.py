@@ -1,8 +1,10 @@
-"""Why there is no plan, and what would help: the text of ``Infeasible``. Before that, a short search is given time for one.
+"""Why there is no plan, and what would help: the text of ``Infeasible``.
 
 Memory is the usual reason. The least number of bytes that every limited device would need besides what it has is found by
 bisection, solving with raised limits; the plan that it allows tells which stage overflows which device, and by how much. Other
 reasons are found by dropping one demand at a time.
+
+``at_least_a_plan`` repeats a search that ended before it had a plan, so that no time limit is too short for one.
 """
 
 from __future__ import annotations
@@ -26,18 +28,18 @@ _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 _BISECTIONS = 24
 _HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
 _SECONDS = 8.0
-"""After these the shortage is told as it is known."""
+"""Of all bisections: after these the shortage is told as it is known."""
 
 LEAST_SECONDS = 10.0
-"""Of the search before no plan is told for want of time."""
+"""Of a search that is repeated until its first plan."""
 
 S = TypeVar("S", bound=Solution)
 B = TypeVar("B", bound=Budget)
 
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
-    """The solution within the budget; where its time was over before there was any plan, of another kind included, or a proof
-    that there is none, the first plan that ``LEAST_SECONDS`` find."""
+    """The solution within the budget. Where its time was over without a plan or a proof that there is none, and there is no
+    plan of another kind (``Budget.beaten``): the first plan that a search of ``LEAST_SECONDS`` finds."""
     solution = search(budget)
     if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
@@ -45,17 +47,15 @@ def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     return solution
 
 
-def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[int, str]) -> None:
-    """Raises Infeasible when a cut or a pin asks to part ops that must share a stage."""
-    if not fine.forced and not pins:
-        return
-    problems = []
+def check_separable(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> None:
+    """Raises Infeasible when a cut or a pin asks to part ops that must share a stage: those of one group."""
+    faults = []
     label = {op: g for g, members in enumerate(groups) for op in members}
     for h in fine.forced:
         inside = [v for v in fine.consumers[h] if label[v] == label[int(fine.producer[h])]]
         if inside:
             maker, reader = fine.names[int(fine.producer[h])], fine.names[inside[0]]
-            problems.append(
+            faults.append(
                 Diagnostic(
                     f"{maker} and {reader} must share a stage, so no cut falls between them",
                     where=f"--cut {fine.tensor_names[h]}",
@@ -66,18 +66,18 @@ def inseparable(fine: Problem, groups: Groups, problem: Problem, pins: Mapping[i
         devices = sorted({pins[op] for op in members if op in pins})
         if len(devices) > 1:
             names = ", ".join(f"{fine.names[op]}={pins[op]}" for op in members if op in pins)
-            problems.append(
+            faults.append(
                 Diagnostic(
                     f"{names}: these ops must share a stage, hence a device", where="--pin", hint="pin them to one device"
                 )
             )
-    if problems:
-        raise Infeasible(problems)
+    if faults:
+        raise Infeasible(faults)
 
 
 def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
-    """The error for a problem without a plan; ``proven`` where the search could tell. ``training``: its weights count
-    gradients, the optimizer's state and what is saved for backward passes too."""
+    """The error for a problem without a plan; ``proven`` where there surely is none. ``training``: the problem counts
+    gradients, optimizer state and saved values as weights."""
     error = _explain(problem, solution, topology, "weights, their state and saved values" if training else "weights")
     error.proven = solution.status == "infeasible" or not np.isfinite(problem.seconds).any(axis=0).all()
     return error
@@ -100,14 +100,14 @@ def _explain(problem: Problem, solution: Solution, topology: Topology, held: str
             where="--stages",
             hint=f"ask for at most {problem.size}",
         )
-    unlimited = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
-    if any(kind.memory is not None for kind in problem.kinds) and solve(unlimited, _QUICK).stages is not None:
+    without_limits = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
+    if any(kind.memory is not None for kind in problem.kinds) and solve(without_limits, _QUICK).stages is not None:
         return _memory(problem, solution, topology, held)
     return _demands(problem, solution, topology)
 
 
 def _memory(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
-    """Which device is short, and by how many bytes."""
+    """Which device is short, and by how many bytes; ``held``: what the weights of the problem are."""
 
     def raised(extra: int) -> Problem:
         return replace(
@@ -128,7 +128,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
         else:
             high, best = middle, found
     messages = []
-    # The stage that is shortest of bytes on each kind of device says enough.
+    # Of each kind of device only the stage that lacks most bytes is told.
     worst: dict[int, tuple[int, int, StageCost]] = {}
     for index, cost in enumerate(plan_costs(problem, best.stages or ())):
         limit = problem.kinds[cost.kind].memory
@@ -173,24 +173,21 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
         helps.append("without --cut")
     if problem.stages is not None and solve(replace(problem, stages=None), _QUICK).stages is not None:
         helps.append(f"without --stages {problem.stages}")
-    supported = np.where(
-        np.isinf(problem.seconds),
-        np.nanmax(np.where(np.isinf(problem.seconds), np.nan, problem.seconds), initial=0.0),
-        problem.seconds,
-    )
-    if np.isinf(problem.seconds).any() and solve(replace(problem, seconds=supported), _QUICK).stages is not None:
+    lacking = np.isinf(problem.seconds)
+    supported = np.where(lacking, np.nanmax(np.where(lacking, np.nan, problem.seconds), initial=0.0), problem.seconds)
+    if lacking.any() and solve(replace(problem, seconds=supported), _QUICK).stages is not None:
         helps.append("with other --pin (or devices that run every op)")
-    proven = "no plan satisfies all demands" if solution.status == "infeasible" else "no plan was found within the budget"
+    claim = "no plan satisfies all demands" if solution.status == "infeasible" else "no plan was found within the budget"
     names = ", ".join(problem.tensor_names[h] for h in problem.forced)
     asked = [f"cuts at {names}"] if names else []
     if problem.stages is not None:
         asked.append(f"exactly {problem.stages} stages")
     asked.append(f"{problem.devices} devices")
     return Infeasible(
-        f"{proven}: {', '.join(asked)}",
+        f"{claim}: {', '.join(asked)}",
         where=topology.name,
         hint=f"a plan exists {', or '.join(helps)}" if helps else "use more devices or fewer cuts",
     )
 
 
-__all__ = ["LEAST_SECONDS", "at_least_a_plan", "explain", "inseparable"]
+__all__ = ["LEAST_SECONDS", "at_least_a_plan", "check_separable", "explain"]

@@ -42,7 +42,7 @@ from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotien
 from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
-from passes.partition.bridge.explain import at_least_a_plan, explain, inseparable
+from passes.partition.bridge.explain import at_least_a_plan, check_separable, explain
 from passes.partition.bridge.handover import whole_model, with_handover
 from passes.partition.bridge.memory import against, bounded, within_memory
 from passes.partition.bridge.plan import (
@@ -207,7 +207,7 @@ class PartitionPass(Pass):
         without a plan, for its bound is not below ``beaten``."""
         started = time.perf_counter()
         asked = self._asked(module, topology, context, steps)
-        inseparable(asked.fine, asked.groups, asked.problem, asked.pins)
+        check_separable(asked.fine, asked.groups, asked.pins)
         built, ends = time.perf_counter(), now() + self.time_limit
         asked, solution = self._solved(asked, context, ends, beaten)
         if solution.interrupted and not self.anytime:

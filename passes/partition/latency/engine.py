@@ -43,7 +43,7 @@ class TooManyKindsError(Exception):
 
 @dataclass(frozen=True)
 class Pass:
-    """What one search gives. ``plans``: pieces of the best end reached, none when there is none below the limit; ``bound``: no
+    """What one search gives. ``pieces``: of the best end reached, None when there is none below the limit; ``bound``: no
     plan along the family ends before, and below ``most`` there is none that ends before this; ``whole``: nothing given up."""
 
     pieces: list[Piece] | None

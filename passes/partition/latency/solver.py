@@ -1,14 +1,13 @@
 """The least latency, exact where the lattice of ideals can be walked, with a bound always.
 
 1. Reductions (``reduce``), then plans: everything on CPUs, the best of one piece per accelerator, the best along one order.
-2. The whole lattice, if it has few enough ideals: the tails give a lower bound; searches that keep 1, 4, 16, ... labels per
-   ideal give plans and, by the most promising label given up, better bounds. They meet, or nothing is given up: optimal.
+2. The whole lattice, if it has few enough ideals. The tail of the empty ideal (least time to the end, ``kernels``) is a lower
+   bound. Searches that keep 1, 4, 16, ... labels (partial plans) per ideal give plans and better bounds: no plan ends before
+   the most promising label that was dropped. Where plan and bound meet, or no label was dropped, the plan is optimal.
 3. Else plans along ever wider bands of ideals around an order, and lower bounds from problems with nodes left out
-   (``bounds.relaxed``), as many kept as the lattice allows.
-4. A gap that is left because bounds take a part of a free source (``reduce``) is closed without free sources, every node a
-   group of its own, where that lattice is small enough.
-
-Results do not depend on the clock unless the time limit ends the search.
+   (``bounds.relaxed``): as many nodes are kept as the budget of ideals allows.
+4. Bounds may count a free source (``reduce``) in part. Where a gap is left and there are free sources, the search is repeated
+   without them, every node a group of its own, if that lattice is small enough.
 """
 
 from __future__ import annotations
@@ -39,6 +38,7 @@ class Policy:
     widths: tuple[int, ...] = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536)
     """Labels per ideal, search by search."""
     label_bytes: int = 256 << 20
+    """Bytes of all labels of one search."""
     narrow: int = 20_000
     """Ideals of a band, and of a relaxation, where the whole lattice is too large."""
     single_share: float = 0.25
@@ -46,8 +46,6 @@ class Policy:
 
 
 POLICY = Policy()
-
-_NO_TENSORS = (np.empty(0, np.int64), (), np.empty((1, 0)))
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,8 @@ def _load() -> None:
     """Runs every kernel on the smallest problem, so that compiling them counts for no search."""
     kind = Kind("accelerator", ("a",))
     times = np.ones((1, 1))
-    engine = Engine.open(reduced(LatencyProblem(("v",), (kind,), times, times[0], np.zeros(1, np.int64), *_NO_TENSORS)), most=4)
+    no_tensors = (np.empty(0, np.int64), (), np.empty((1, 0)))
+    engine = Engine.open(reduced(LatencyProblem(("v",), (kind,), times, times[0], np.zeros(1, np.int64), *no_tensors)), most=4)
     assert engine is not None, "two ideals"
     engine.bound(math.inf, lambda part: True)
     engine.search(math.inf, 1, 8, lambda part: True)
@@ -97,7 +96,7 @@ class _Search(Anytime):
         super().__init__(budget, progress, (0.0, "no time was left for a bound"), TIGHT)
         self.problem = problem
         self.schedule: Schedule | None = None
-        self.proves = True
+        self.wants_bounds = True
 
     def run(self) -> LatencySolution:
         start = time.perf_counter()
@@ -112,7 +111,7 @@ class _Search(Anytime):
         stuck = np.isinf(fastest(self.problem))
         if stuck.any():
             names = [self.problem.names[v] for v in np.flatnonzero(stuck)[:3]]
-            self._none(f"no device runs {', '.join(names)}")
+            self._prove_infeasible(f"no device runs {', '.join(names)}")
             return
         if np.isfinite(self.problem.cpu).all():
             self._accept([])
@@ -129,27 +128,30 @@ class _Search(Anytime):
                 self._exact(engine, "search without free sources")
 
     def _lattice(self, small: Reduced) -> None:
-        """Plans and bounds by ideals."""
+        """Plans and bounds over ideals of the groups of ``small``: the whole lattice, or parts where that is over budget."""
         self._along(small, 0, POLICY.narrow)
         if self.tight() or self._late():
             return
         engine = self._open(small, self.budget.ideals, None)
         if engine is not None:
             if engine.ideals > POLICY.narrow // 4:
-                # The large lattice may take all the time and more: first bounds, and a plan that prunes it.
+                # It may take all the time and more: first bounds of smaller lattices, and a plan that prunes it.
                 self._relaxed(small, POLICY.narrow // 40, ())
                 self._bands(small, POLICY.narrow // 10)
                 self._relaxed(small, POLICY.narrow // 10, ())
             if not self._late():
                 self._exact(engine, "search the lattice")
             return
-        self._beyond(small)
+        self._relaxed(small, POLICY.narrow // 10, ())
+        self._bands(small, POLICY.narrow)
+        if not self._late() and not self.tight():
+            self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
 
     def _accept_single(self) -> None:
-        """The best plan of one piece per accelerator is one of several, and soon found."""
+        """Keeps the best plan of one piece per accelerator: also a plan where several are allowed, and quickly found."""
         single = replace(self.problem, pieces=1)
         search = _Search(single, replace(self.budget, seconds=self.left() * POLICY.single_share), self.progress)
-        search.proves = False
+        search.wants_bounds = False
         try:
             search._run()
         finally:  # an interrupt goes on to the search of several pieces, with the plan
@@ -158,19 +160,21 @@ class _Search(Anytime):
                 self._accept(search.schedule.pieces)
 
     def _open(self, small: Reduced, most: int, band: int | None) -> Engine | None:
-        """An engine for plans better than the best, if its tails fit the memory; none otherwise."""
-        engine = Engine.open(restricted(small, self._most()), most=most, band=band, memory=self.budget.memory)
+        """An engine for plans better than the best; None where it has more than ``most`` ideals, or its tails exceed the
+        memory."""
+        engine = Engine.open(restricted(small, self._worthwhile()), most=most, band=band, memory=self.budget.memory)
         if engine is not None:
             self.statistics.ideals = max(self.statistics.ideals, engine.ideals)
         return engine
 
     def _along(self, small: Reduced, band: int, most: int) -> bool | None:
-        """Plans along a band of at most ``most`` ideals; whether there is a better one, none when there are more ideals."""
+        """Looks for plans along a band (0: one order) of at most ``most`` ideals: whether one is better than the best before,
+        None where there are more ideals."""
         before, label = self.value, "plan along a band" if band else "plan along one order"
         engine = self._open(small, most, band)
         if engine is None:
             return None
-        if engine.bound(self._most(), self._keep_on(label)) is not None:
+        if engine.bound(self._worthwhile(), self._keep_on(label)) is not None:
             for found in self._searches(engine, label, POLICY.widths[:3]):
                 self._accept(found.pieces)
         self.statistics.tested += engine.steps
@@ -179,48 +183,37 @@ class _Search(Anytime):
     def _exact(self, engine: Engine, label: str) -> None:
         """The whole lattice of the problem itself."""
         start = time.perf_counter()
-        least = engine.bound(self._most(), self._keep_on("bound over the lattice"))
+        least = engine.bound(self._worthwhile(), self._keep_on("bound over the lattice"))
         self.statistics.seconds["bound"] = time.perf_counter() - start
         if least is not None:
             self._lower(least, f"every path through {engine.ideals} ideals", engine.rounding)
             if math.isinf(least) and self.best is None:
-                self._none("no sequence of pieces fits the memory of the accelerators")
+                self._prove_infeasible()
             for found in self._searches(engine, label, POLICY.widths):
-                self._take(found, engine)
+                self._accept(found.pieces)
+                if found.whole and self.best is None:
+                    self._prove_infeasible()
+                elif math.isfinite(found.bound):
+                    words = "all" if found.whole else "the most promising"
+                    self._lower(found.bound, f"{words} labels over {engine.ideals} ideals", engine.rounding)
         self.statistics.tested += engine.steps
         self.statistics.seconds["labels"] = time.perf_counter() - start - self.statistics.seconds["bound"]
 
-    def _searches(self, engine: Engine, label: str, widths: Sequence[int]) -> Iterator[Pass]:
-        """Searches of growing width, as long as there is time and something to find."""
-        bytes_ = min(POLICY.label_bytes, self.budget.memory)
-        room = bytes_ // (8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours)))
+    def _searches(self, engine: Engine, title: str, widths: Sequence[int]) -> Iterator[Pass]:
+        """Searches of growing width, until time is over, plan and bound meet, or a search dropped no label."""
+        label = 8 * (engine.width + 12 + 3 * self.problem.accelerators + len(self.problem.colours))
+        room = min(POLICY.label_bytes, self.budget.memory) // label
         for width in widths:
             if self._late() or self.tight() or self.infeasible:
                 return
             labels = max(2, min(room, width * engine.ideals + 64))
-            found = engine.search(self._most(), width, labels, self._keep_on(label))
+            found = engine.search(self._worthwhile(), width, labels, self._keep_on(title))
             yield found
             if found.whole:
                 return
 
-    def _take(self, found: Pass, engine: Engine) -> None:
-        """Keeps the plan of a search over the whole lattice, and what its labels prove."""
-        self._accept(found.pieces)
-        if found.whole and self.best is None:
-            self._none("no sequence of pieces fits the memory of the accelerators")
-        elif math.isfinite(found.bound):
-            words = "all" if found.whole else "the most promising"
-            self._lower(found.bound, f"{words} labels over {engine.ideals} ideals", engine.rounding)
-
-    def _beyond(self, small: Reduced) -> None:
-        """Lattices over budget: plans along bands, bounds by leaving nodes out, in turns."""
-        self._relaxed(small, POLICY.narrow // 10, ())
-        self._bands(small, POLICY.narrow)
-        if not self._late() and not self.tight():
-            self._relaxed(small, POLICY.narrow, POLICY.widths[:5])
-
     def _bands(self, small: Reduced, most: int) -> None:
-        """Plans along ever wider bands."""
+        """Plans along bands of at most ``most`` ideals; a band that gives no better plan is doubled."""
         band = 1
         while not self._late() and not self.tight() and band < len(small.groups):
             better = self._along(small, band, most)
@@ -230,8 +223,9 @@ class _Search(Anytime):
                 band *= 2
 
     def _relaxed(self, small: Reduced, most: int, widths: Sequence[int]) -> None:
-        """The largest relaxation whose lattice has at most ``most`` ideals, by bisection, searched for a bound."""
-        if not self.proves or self._late():
+        """A bound by the largest relaxation whose lattice has at most ``most`` ideals (by bisection): its tails, then searches
+        of ``widths``."""
+        if not self.wants_bounds or self._late():
             return
         low, high = 1, len(small.groups)
         engine = None
@@ -245,11 +239,11 @@ class _Search(Anytime):
         if engine is None:
             return
         words = f"{len(engine.reduced.groups)} of {len(small.groups)} nodes, {engine.ideals} ideals; the others left out"
-        least = engine.bound(self._most(), self._keep_on("bound with nodes left out"))
+        least = engine.bound(self._worthwhile(), self._keep_on("bound with nodes left out"))
         if least is None:
             return
         if math.isinf(least) and self.best is None:
-            self._none("no sequence of pieces fits the memory of the accelerators")
+            self._prove_infeasible()
             return
         self._lower(least, words, engine.rounding)
         for found in self._searches(engine, "bound with nodes left out", widths):
@@ -259,8 +253,8 @@ class _Search(Anytime):
                 break
         self.statistics.tested += engine.steps
 
-    def _most(self) -> float:
-        """Plans that end at this or later are of no interest."""
+    def _worthwhile(self) -> float:
+        """The latency below which a plan counts as better than the best."""
         return self.value * (1 - TIGHT / 10)
 
     def _late(self) -> bool:
@@ -283,10 +277,10 @@ class _Search(Anytime):
             self.best = tuple((piece.kind, piece.nodes) for piece in found.pieces)
 
     def _lower(self, bound: float, reason: str, rounding: float = 0.0) -> None:
-        """``rounding``: seconds that the bound may be off, besides ``SLACK``."""
+        """Raises the lower bound; ``rounding``: seconds that ``bound`` may be off, besides ``SLACK``."""
         self.tell(min((bound - rounding) * (1 - SLACK), self.value), reason)
 
-    def _none(self, reason: str) -> None:
+    def _prove_infeasible(self, reason: str = "no sequence of pieces fits the memory of the accelerators") -> None:
         self.infeasible, self.reason, self.bound = True, reason, math.inf
 
 

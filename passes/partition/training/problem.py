@@ -1,18 +1,18 @@
 """Training on explicit forward and backward nodes: the graph, its units, and the load of a device from the definition.
 
-A ``TrainingGraph`` is what a workload states. Nodes of one colour share a device. Contiguity is asked of the forward part only:
-forward edges run from earlier stages to later ones; backward nodes go where their forward mates are. A backward node whose
-colour has no forward node gets an artificial forward mate that costs nothing, and edges between backward nodes of which one is
-such an orphan stand, reversed, between the forward mates. Colours that thereby lie on a cycle share a device.
+A ``TrainingGraph`` is what a workload states. Nodes of one colour share a device: a backward node is where the forward nodes of
+its colour are. Contiguity is asked of the forward part only: forward edges run from earlier stages to later ones. A colour
+without a forward node counts as if it had one that costs nothing: where an edge between backward nodes touches such a colour,
+the reverse of the edge is a forward edge. Colours on a cycle of these edges share a device.
 
 So the graph becomes *units* (``units``): the least sets of nodes that must share a device, in a topological order of the
-forward precedence. A stage is a set of units; the stages of a plan, in order, are differences of nested ideals of it. The units
-are the nodes of a ``Problem`` whose tensors only say who precedes whom; what is paid for is in its ``joins``, of two sides.
+forward edges. A stage is a set of units; the stages of a plan, in order, are differences of nested ideals of the units. The
+units are the nodes of a ``Problem`` whose tensors only say who precedes whom; what is paid for is in its ``joins``.
 
 The load of a device of kind k with units S has two sides, forward and backward, each: the seconds of its nodes of that phase +
-the sum of ``transfer[k, h]`` over tensors h made by nodes of that phase which S parts (some of the units that make or read h
-are in S, some are not), each once, whether S makes or reads it. Nothing in this depends on which way a tensor flows, so
-backward tensors fit although they run against the order.
+the sum of ``transfer[k, h]`` over tensors h made by nodes of that phase of which some of the units that make or read h are in S
+and some are not, each once, whether S makes or reads it. Nothing in this depends on which way a tensor flows, so backward
+tensors fit although they run against the order.
 
 Objectives, to be minimised: ``sum``, max over devices of forward + backward (1F1B; PipeDream); ``split``, max over devices of
 forward + max over devices of backward (GPipe: all forwards, then all backwards). Source: Tarnawski et al., NeurIPS 2020,
@@ -20,11 +20,11 @@ section 5.3.
 
 Memory: the sizes of a stage's nodes, at most the kind's limit.
 
-Replicas of a stage also average their gradients: 4 (r-1) W / (B r) seconds for W bytes of weights at B bytes/s, after each
-minibatch of their own (PipeDream, SOSP 2019, section 3.1; its four halves of an all-reduce each way), hence a further r-th of
-that per minibatch of the pipeline; or, with a flush every N microbatches, once in N (Piper, NeurIPS 2021, section 3). That is
-the same for every byte, so it adds to the backward seconds of each unit. Fewer microbatches than replicas would leave some
-idle, so r is at most N. Devices with free transfers synchronise for nothing, as they send for nothing.
+A stage on r devices (replicas) also averages gradients: 4 (r-1) W / (B r) seconds for W bytes of weights at B bytes/s
+(PipeDream, SOSP 2019, section 3.1). Each replica does so after each minibatch of its own, which is every r-th: per minibatch of
+the pipeline an r-th of these seconds; or, with a flush every N microbatches, once in N (Piper, NeurIPS 2021, section 3). They
+are proportional to W, so each unit adds its part to its backward seconds. Fewer microbatches than replicas would leave some
+idle, so r is at most N. Devices with free transfers average for nothing, as they send for nothing.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Flags: TypeAlias = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class TrainingGraph:
-    """``seconds[T, n]`` (inf: the kind cannot run it), ``size[n]`` bytes, ``backward[n]``, ``colour[n]`` (None: alone),
-    ``transfer[T, n]``: seconds that a device pays for the output of a node when it parts that from a reader; ``edges``: (maker,
-    reader), in any order."""
+    """``seconds[T, n]`` (inf: the kind cannot run it), ``size[n]`` bytes, ``backward[n]``, ``colour[n]`` (None: of its own),
+    ``transfer[T, n]``: seconds that a device pays for the output of a node where it has some of the nodes that make or read
+    it but not all; ``edges``: (maker, reader), in any order."""
 
     names: tuple[str, ...]
     kinds: tuple[Kind, ...]
@@ -85,44 +85,44 @@ class TrainingLoad:
 
 def units(graph: TrainingGraph) -> tuple[Problem, Groups]:
     """The problem over units, and the nodes of each."""
-    first: dict[int, int] = {}
-    of = [v if colour is None else first.setdefault(colour, v) for v, colour in enumerate(graph.colour)]
-    mated = {of[v] for v in range(len(of)) if not graph.backward[v]}
-    following: dict[int, set[int]] = {v: set() for v in of}
+    colour_of = _colours(graph)
+    has_forward = {colour for colour, backward in zip(colour_of, graph.backward, strict=True) if not backward}
+    following: dict[int, set[int]] = {colour: set() for colour in colour_of}
     backward = graph.backward.tolist()
     for u, v in graph.edges:
-        a, b = of[u], of[v]
+        maker, reader = colour_of[u], colour_of[v]
         if not backward[u] and not backward[v]:
-            following[a].add(b)
-        elif backward[u] and backward[v] and not (a in mated and b in mated):
-            following[b].add(a)
-    fused = {v: v for v in following}
+            following[maker].add(reader)
+        elif backward[u] and backward[v] and not (maker in has_forward and reader in has_forward):
+            following[reader].add(maker)
+    unit_of = {colour: colour for colour in following}
     if not acyclic(following):
-        fused = {v: min(nodes) for nodes in components({v: sorted(after) for v, after in following.items()}) for v in nodes}
-    members: dict[int, list[int]] = {}
-    for v, colour_of in enumerate(of):
-        members.setdefault(fused[colour_of], []).append(v)
-    return _over_units(graph, list(members.values()), [(u, v) for u, after in following.items() for v in after])
+        edges = {colour: sorted(after) for colour, after in following.items()}
+        unit_of = {colour: min(cycle) for cycle in components(edges) for colour in cycle}
+    pairs = [(u, v) for u, after in following.items() for v in after]
+    return _over_groups(graph, [unit_of[colour] for colour in colour_of], pairs)
 
 
 def colour_units(graph: TrainingGraph) -> tuple[Problem, Groups]:
     """The problem over the colours alone, without precedence (what a split that need not be contiguous keeps together), and the
     nodes of each."""
-    members: dict[int, list[int]] = {}
+    return _over_groups(graph, _colours(graph), [])
+
+
+def _colours(graph: TrainingGraph) -> list[int]:
+    """Of each node the first node of its colour."""
     first: dict[int, int] = {}
-    for v, colour in enumerate(graph.colour):
-        members.setdefault(v if colour is None else first.setdefault(colour, v), []).append(v)
-    return _over_units(graph, list(members.values()), [])
+    return [v if colour is None else first.setdefault(colour, v) for v, colour in enumerate(graph.colour)]
 
 
-def _over_units(
-    graph: TrainingGraph, groups: Sequence[Sequence[int]], pairs: Sequence[tuple[int, int]]
-) -> tuple[Problem, Groups]:
-    """The problem whose nodes are the groups, in a topological order of ``pairs`` (first, later), ties by first member."""
-    label = [0] * len(graph.names)
-    for g, nodes in enumerate(groups):
-        for v in nodes:
-            label[v] = g
+def _over_groups(graph: TrainingGraph, group_of: Sequence[int], pairs: Sequence[tuple[int, int]]) -> tuple[Problem, Groups]:
+    """The problem whose nodes are the groups of nodes of equal ``group_of``, in a topological order in which the group of the
+    first of a pair of nodes comes before that of the second; ties by first member."""
+    number: dict[int, int] = {}
+    label = [number.setdefault(group, len(number)) for group in group_of]
+    groups: list[list[int]] = [[] for _ in number]
+    for v, g in enumerate(label):
+        groups[g].append(v)
     after: list[set[int]] = [set() for _ in groups]
     for u, v in pairs:
         if label[u] != label[v]:
@@ -138,9 +138,9 @@ def _over_units(
             seconds[side, k] = np.bincount(unit[mine], weights=row[mine], minlength=len(members))
     count = max(len(members), 1)
     maker, reader = np.array(graph.edges, np.int64).reshape(-1, 2).T
-    joined = distinct(np.concatenate([maker, maker]) * count + unit[np.concatenate([maker, reader])])
-    pins = rows_of(joined // count, joined % count, len(graph.names))
-    parted = [u for u, inside in enumerate(pins) if len(inside) > 1]
+    pairs_of_units = distinct(np.concatenate([maker, maker]) * count + unit[np.concatenate([maker, reader])])
+    pins = rows_of(pairs_of_units // count, pairs_of_units % count, len(graph.names))  # units of each node's output
+    shared = [v for v, inside in enumerate(pins) if len(inside) > 1]
     names = tuple(graph.names[nodes[0]] for nodes in members)
     size = np.zeros(len(members), np.int64)
     np.add.at(size, unit, graph.size)
@@ -153,9 +153,9 @@ def _over_units(
         weight_bytes=size,
         weight_readers=tuple((v,) for v in range(len(members))),
         joins=Joins(
-            pins=tuple(pins[u] for u in parted),
-            transfer=np.ascontiguousarray(graph.transfer[:, parted]),
-            side=graph.backward[parted].astype(np.int64),
+            pins=tuple(pins[v] for v in shared),
+            transfer=np.ascontiguousarray(graph.transfer[:, shared]),
+            side=graph.backward[shared].astype(np.int64),
             seconds=seconds,
         ),
     )
@@ -163,7 +163,7 @@ def _over_units(
 
 
 def joins_of(problem: Problem) -> Joins:
-    """The tensors that units pay for, and the two sides of their seconds, of a problem that has units."""
+    """``problem.joins``, which a problem of units has."""
     assert problem.joins is not None, "a problem of units"
     return problem.joins
 
@@ -177,9 +177,8 @@ def one_sided(problem: Problem) -> Problem:
 
 @dataclass(frozen=True, eq=False)
 class Replication:
-    """Replicas of training stages: at most ``most`` devices each. ``weights[n]``: bytes of parameters of each node or unit;
-    ``bandwidth``: bytes/s of each kind (inf: free transfers); ``microbatches``: between two flushes, None where there are
-    none."""
+    """Stages may have up to ``most`` replicas. ``weights[n]``: bytes of parameters of each node or unit; ``bandwidth``: bytes/s
+    of each kind (inf: free transfers); ``microbatches``: between two flushes, None where there are none."""
 
     most: int
     weights: Ints
@@ -187,7 +186,7 @@ class Replication:
     microbatches: int | None = None
 
     def sync(self, kind: int, replicas: int) -> float:
-        """Seconds per byte of weights and per sample of the pipeline that ``replicas`` devices of ``kind`` synchronise."""
+        """Seconds in which ``replicas`` devices of ``kind`` average gradients, per byte of weights and minibatch."""
         return 4.0 * (replicas - 1) / (self.bandwidth[kind] * replicas * (self.microbatches or replicas))
 
 

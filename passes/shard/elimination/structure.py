@@ -1,9 +1,14 @@
-"""Where a problem repeats: stretches of copies that meet their neighbours in the same way.
+"""Runs of a problem: consecutive copies of a repeated part, inside a chain of ``Graph.cells``, that are connected alike.
 
-A copy (a *cell*) is described by the kinds of its nodes and by every value that touches it, told relative to the cell: values
-inside it, values to or from the cell before or after, and values from elsewhere by their number. Consecutive cells with equal
-descriptions form a *run*: one table does for each of them. A value that joins a cell with anything else makes
-its description its own, so what is not truly periodic is simply not part of a run. Descriptions are compared, not hashed.
+A copy is a *cell*, ``(chain, copy)``; a node in it has a *slot*, the same in all copies. A cell is described by the kinds of
+its nodes and by a key for each value that it makes or reads:
+
+- ends in this cell alone, or in this and a neighbour: the value's kind, and slot, kind and relative copy of each node at it;
+- made outside of the chain: the number of the value, and the slots and ports at which this cell reads it;
+- any other, such as a value that passes over a copy: the number of the copy, so that no other is described alike.
+
+Consecutive cells of equal descriptions form a run: one table does for each of them. The first and the last cell of a chain are
+in none, so that each cell of a run has two neighbours.
 """
 
 from __future__ import annotations
@@ -14,9 +19,9 @@ from typing import Any, TypeAlias
 
 from passes.shard.problem.graph import Graph, ValueNode
 
-Place: TypeAlias = tuple[int, int, int]
-"""Chain, copy, slot."""
-SHORTEST = 2
+Key: TypeAlias = tuple[Any, ...]
+"""Nested tuples of integers; the first tells which of the three sorts it is of."""
+INSIDE, FROM_ELSEWHERE, OTHER = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +39,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """``touching[chain, copy]``: the values of a cell, in the order of its description; ``crossing[chain, copy]``: those
-    between a cell and the next; ``spread``: values from elsewhere that several copies of a chain read."""
+    """``places[node]``: chain, copy and slot of a node in a cell. ``touching[chain, copy]``: the values of a cell, in the order
+    of its description; ``crossing[chain, copy]``: those between a cell and the next; ``spread``: values from elsewhere that
+    several copies of a chain read."""
 
-    places: dict[int, Place]
+    places: dict[int, tuple[int, int, int]]
     runs: tuple[Run, ...]
     touching: dict[tuple[int, int], tuple[int, ...]]
     crossing: dict[tuple[int, int], tuple[int, ...]]
@@ -47,69 +53,70 @@ class Structure:
 @lru_cache(maxsize=2)
 def structure_of(graph: Graph) -> Structure:
     """The runs of the chains of ``graph.cells``. Linear in the graph."""
-    places: dict[int, Place] = {}
-    for chain, cells in enumerate(graph.cells):
-        for copy, nodes in enumerate(cells):
-            places.update((node, (chain, copy, slot)) for slot, node in enumerate(nodes))
-    told: dict[tuple[int, int], list[tuple[Any, int]]] = {}  # keys are nested tuples of integers
-    across: dict[tuple[int, int], list[tuple[Any, int]]] = {}
+    places = {
+        node: (chain, copy, slot)
+        for chain, cells in enumerate(graph.cells)
+        for copy, nodes in enumerate(cells)
+        for slot, node in enumerate(nodes)
+    }
+    touching: dict[tuple[int, int], list[tuple[Key, int]]] = {}
+    crossing: dict[tuple[int, int], list[tuple[Key, int]]] = {}
     spread: set[int] = set()
     for number, value in enumerate(graph.values):
-        ends = [places.get(node) for node, _ in (value.maker, *value.readers)]
-        for chain in sorted({end[0] for end in ends if end}):
-            copies = sorted({end[1] for end in ends if end and end[0] == chain})
-            outside = any(end is None or end[0] != chain for end in ends)
-            key: Any
-            if not outside and copies[-1] - copies[0] <= 1:
-                for copy in copies:
-                    told.setdefault((chain, copy), []).append((_inside(graph, value, places, copy), number))
-                if len(copies) == 2:
-                    key = _inside(graph, value, places, copies[0])
-                    across.setdefault((chain, copies[0]), []).append((key, number))
-            else:
-                maker = ends[0]
-                ports: dict[int, list[tuple[int, int]]] = {copy: [] for copy in copies}
-                for (_, port), end in zip(value.readers, ends[1:], strict=True):
-                    if end and end[0] == chain:
-                        ports[end[1]].append((end[2], port))
-                given = maker is None or maker[0] != chain
-                if given and len(copies) > 1:
-                    spread.add(number)
-                for copy in copies:
-                    key = (1, number, tuple(ports[copy])) if given else (2, number, (copy,))
-                    told.setdefault((chain, copy), []).append((key, number))
-    runs: list[Run] = []
-    for chain, cells in enumerate(graph.cells):
-        digests = [
-            (tuple(graph.kinds[node] for node in nodes), sorted(key for key, _ in told.get((chain, copy), ())))
-            for copy, nodes in enumerate(cells)
-        ]
-        odd = [any(key[0] == 2 for key in keys) for _, keys in digests]
-        first = 1
-        while first < len(digests) - 1:
-            last = first
-            while last + 1 < len(digests) - 1 and not odd[first] and digests[last + 1] == digests[first]:
-                last += 1
-            run = Run(chain, first, last)
-            if run.count >= SHORTEST:
-                runs.append(run)
-            first = last + 1
+        ends = [places.get(node, (-1, -1, -1)) for node, _ in (value.maker, *value.readers)]
+        for chain in sorted({end[0] for end in ends} - {-1}):
+            copies = sorted({end[1] for end in ends if end[0] == chain})
+            is_inside = all(end[0] == chain for end in ends) and copies[-1] - copies[0] <= 1
+            from_elsewhere = ends[0][0] != chain
+            reads: dict[int, list[tuple[int, int]]] = {copy: [] for copy in copies}
+            for (_, port), end in zip(value.readers, ends[1:], strict=True):
+                if end[0] == chain:
+                    reads[end[1]].append((end[2], port))
+            for copy in copies:
+                if is_inside:
+                    key = _inside(graph, value, places, copy)
+                elif from_elsewhere:
+                    key = FROM_ELSEWHERE, number, tuple(reads[copy])
+                else:
+                    key = OTHER, number, (copy,)
+                touching.setdefault((chain, copy), []).append((key, number))
+            if is_inside and len(copies) == 2:
+                crossing.setdefault((chain, copies[0]), []).append((_inside(graph, value, places, copies[0]), number))
+            if from_elsewhere and len(copies) > 1:
+                spread.add(number)
     return Structure(
         places,
-        tuple(runs),
-        {cell: tuple(number for _, number in sorted(keys)) for cell, keys in told.items()},
-        {cell: tuple(number for _, number in sorted(keys)) for cell, keys in across.items()},
+        _runs(graph, touching),
+        {cell: tuple(number for _, number in sorted(keys)) for cell, keys in touching.items()},
+        {cell: tuple(number for _, number in sorted(keys)) for cell, keys in crossing.items()},
         frozenset(spread),
     )
 
 
-def _inside(graph: Graph, value: ValueNode, places: dict[int, Place], copy: int) -> tuple[Any, ...]:
-    """A value as ``copy`` sees it."""
+def _runs(graph: Graph, touching: dict[tuple[int, int], list[tuple[Key, int]]]) -> tuple[Run, ...]:
+    """Longest stretches of two and more inner cells of equal descriptions."""
+    runs = []
+    for chain, cells in enumerate(graph.cells):
+        descriptions = [
+            (tuple(graph.kinds[node] for node in nodes), sorted(key for key, _ in touching.get((chain, copy), ())))
+            for copy, nodes in enumerate(cells)
+        ]
+        first = 1
+        for copy in range(2, len(cells)):
+            if copy == len(cells) - 1 or descriptions[copy] != descriptions[first]:
+                if copy - first > 1:
+                    runs.append(Run(chain, first, copy - 1))
+                first = copy
+    return tuple(runs)
+
+
+def _inside(graph: Graph, value: ValueNode, places: dict[int, tuple[int, int, int]], copy: int) -> Key:
+    """The key of a value between cells of one chain, as ``copy`` sees it."""
 
     def end(node: int, port: int) -> tuple[int, int, int, int]:
         return places[node][1] - copy, places[node][2], graph.kinds[node], port
 
-    return (0, value.kind, end(*value.maker), tuple(sorted(end(*reader) for reader in value.readers)))
+    return INSIDE, value.kind, end(*value.maker), tuple(sorted(end(*reader) for reader in value.readers))
 
 
-__all__ = ["SHORTEST", "Place", "Run", "Structure", "structure_of"]
+__all__ = ["Run", "Structure", "structure_of"]

@@ -2,17 +2,17 @@
 
 Nodes: the ops, by their place in the function; then each weight; then each result of the function. The choices of an op are the
 strategies of its layout rule, one per axis; an op without a rule runs whole everywhere. A weight chooses the layout in which it
-is kept; other layouts are made from it in every run. A result may leave in any layout but as terms.
+is kept; other layouts are made from it in every run. A result may leave in any layout but a partial one.
 
-What is free: arguments arrive in whatever layouts are asked for, and small constants stand on every device.
+What is free: arguments arrive in whatever layouts are asked for, and small constants are on every device. What a choice costs,
+in seconds and bytes, is in ``costs``.
 
-Communication adds to computation, but for the synchronisation S of a step that travels beside its last backward pass. What that
-hides depends on the order of both and is no sum over nodes (``price`` counts it). It is at most S, without the part of what
-the pass makes last, and at most the seconds B of the gradients of one microbatch. So for any ``overlap`` L from 0 to 1 no step
-takes less than C + L (S - B), C being all the rest: the problem has these seconds, and its bound is one of all plans. Where
-``sync`` may avoid sums, it is, for L = ``UNSUMMED``, one that counts no sums.
-
-What a choice costs, in seconds and bytes, is in ``costs``.
+Communication adds to computation, except that sums of gradients may travel beside the last backward pass of a step. A step
+takes C + S - H: S seconds of such sums, of which H are hidden, and C of all else (sums of what that pass makes last included:
+nothing is left to hide them). H depends on the order of both and is no sum over nodes (``price`` counts it), but it is at most
+S, and at most the seconds B of the backward pass of one microbatch. So for any ``overlap`` L from 0 to 1 no step takes less
+than C + S - ((1 - L) S + L B) = C + L (S - B). The problem has these seconds, so its bound is one of all plans. With L =
+``UNSUMMED`` no sum counts, those in C included: that bounds plans that agree on gradients without sums (``sync``) as well.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ all sums, and where they hide all of it. Not 0, so that of two plans the one wit
 
 @dataclass(frozen=True, slots=True)
 class ShardInput:
-    """The problem with what its numbers mean: ``strategies[node kind][choice]``, one per axis, of an op, the same tuple for
-    choices that differ in claims alone; ``kept[node]`` is the resource of a weight's node, ``outputs[node]`` the value of a
-    result's; ``layouts[name]``: of a value, by source (``made`` tells those of links)."""
+    """The problem with what its numbers mean. ``strategies[node kind][choice]``: of an op, one per axis; choices that differ
+    only in what they claim to be fused (``fused``) have the same tuple object. ``kept[node]``: the resource of a weight's node;
+    ``outputs[node]``: the value of a result's; ``layouts[name]``: the layouts of a value (``layout_number``: by source)."""
 
     problem: ShardProblem
     mesh: DeviceMesh
@@ -76,19 +76,19 @@ class ShardInput:
     """Resources that repeat one number."""
     saved: tuple[Floats, ...] = ()
     """In training, the part of ``NodeKind.memory`` that is saved for the backward pass of one microbatch, by kind of node;
-    kinds behind the last save nothing."""
+    kinds that a stage adds behind these save nothing."""
     overlap: float | None = None
     """As of ``build``."""
 
     def keeping(self, in_flight: int) -> ShardInput:
-        """This problem, built for one microbatch in flight, for so many, also of a stage that was cut from it."""
+        """This problem, which was built for one microbatch in flight, with ``in_flight`` of them."""
         kinds = list(self.problem.node_kinds)
         for number, saved in enumerate(self.saved if in_flight != 1 else ()):
             kinds[number] = replace(kinds[number], memory=kinds[number].memory + (in_flight - 1) * saved)
         return replace(self, problem=replace(self.problem, node_kinds=tuple(kinds)))
 
-    def made(self, name: str, source: int) -> int:
-        """The number of the layout that a source of a value stands for."""
+    def layout_number(self, name: str, source: int) -> int:
+        """The number of the layout that a source of a value stands for; a link has two sources for each (``_ValueDraft``)."""
         return source % len(self.layouts[name].placements)
 
 
@@ -106,8 +106,8 @@ class Builder:
         uneven: bool = False,
         microbatches: int = 1,
     ) -> None:
-        """``folding`` tells the repeats of ``func``. ``microbatches``: runs that share one synchronisation of the gradients of
-        weights, of which each is charged its part."""
+        """``folding``: of ``func``. ``microbatches``: runs that share one synchronisation of the gradients of weights, of which
+        each is charged its part."""
         self.module, self.func, self.folding = module, func, folding
         self.training, self.uneven, self.microbatches = training, uneven, microbatches
         self.outlines: dict[object, Outline] = {}
@@ -149,44 +149,47 @@ def build(
 
 @dataclass(slots=True)
 class _ValueDraft:
-    """A form of values on a mesh while needs are added to it; ``back``: seconds in which a gradient is brought from layout to
-    layout."""
+    """A kind of values on a mesh while ``needs`` are added to it. ``flows``, ``link``: as of ``ValueForm``; ``back[from, to]``:
+    seconds in which a gradient is brought from layout to layout.
+
+    Sources: the layouts; of a link again each layout, as made by an op of a chain (``fused``). Keys: the layouts in which the
+    value is read; the layouts in which its gradient comes back; what epilogues cost more that are not fused."""
 
     layouts: Layouts
     flows: bool
     back: Floats
     link: bool = False
-    numbers: dict[tuple[int, int, float], int] = field(default_factory=dict)
+    needs: dict[tuple[int, int, float], int] = field(default_factory=dict)
 
-    def need(self, layout: int, gradient: int, apart: float = 0.0) -> int:
-        """The number of the need of ``layout`` whose gradient comes back as ``gradient`` (-1: none); ``apart``: seconds that it
-        costs more where the value is not of a chain or not in that layout."""
-        return self.numbers.setdefault((layout, gradient if self.flows else -1, apart), len(self.numbers))
+    def need(self, layout: int, gradient: int, unfused: float = 0.0) -> int:
+        """The number of the need of ``layout`` whose gradient comes back in ``gradient`` (-1: none). ``unfused``: seconds that
+        the reader takes more where the value is not of a chain or not made in ``layout``."""
+        return self.needs.setdefault((layout, gradient if self.flows else -1, unfused), len(self.needs))
 
-    def finish(self, summed: float) -> ValueKind:
-        """``summed``: by how much the seconds of gradients count."""
+    def finish(self, counted: float) -> ValueKind:
+        """``counted``: by how much the seconds of gradients count."""
         convert, count = self.layouts.convert, len(self.layouts.placements)
-        # The gradient is wanted as ``_dual`` of the source; keys from ``count`` on are layouts that it comes in.
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
-        back = self.back[:, wanted].T * summed if self.flows else np.zeros((count, count))
+        back = self.back[:, wanted].T * counted if self.flows else np.zeros((count, count))
         weights = np.hstack([convert, back])
         columns: dict[tuple[int, float], Floats] = {}
-        if self.link:  # sources from ``count`` on are of a chain
+        if self.link:
             weights = np.vstack([weights, weights])
-            for layout, _, apart in self.numbers:
-                if apart:
-                    column = columns.setdefault((layout, apart), np.full((2 * count, 1), apart))
+            for layout, _, unfused in self.needs:
+                if unfused:
+                    column = columns.setdefault((layout, unfused), np.full((2 * count, 1), unfused))
                     column[count + layout] = 0.0
-        number = {place: 2 * count + i for i, place in enumerate(columns)}
+        key_of = {column: 2 * count + i for i, column in enumerate(columns)}
         needs = []
-        for layout, gradient, apart in self.numbers:
+        for layout, gradient, unfused in self.needs:
             keys = (layout,) if gradient < 0 else (layout, count + gradient)
-            needs.append((*keys, number[layout, apart]) if apart else keys)
+            needs.append((*keys, key_of[layout, unfused]) if unfused else keys)
         return ValueKind(np.hstack([weights, *columns.values()]), tuple(needs))
 
 
 class _OnMesh:
-    """The choices of all forms of nodes on one mesh, whatever the overlap."""
+    """What all overlaps share on one mesh: the choices (``rows``) of each form of ops, and the kinds (``fixed``) of weights
+    and results."""
 
     def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
         self.builder, self.outline, self.mesh = builder, outline, mesh
@@ -207,16 +210,15 @@ class _OnMesh:
     def problem(self, overlap: float | None) -> ShardInput:
         """The problem with this overlap."""
         outline, builder = self.outline, self.builder
-        beside = (overlap or 0.0) / self.microbatches
-        unsummed = overlap if overlap == UNSUMMED else 1.0
-        times = {0: 1.0, BESIDE: 1.0 if overlap is None else overlap, BEHIND: unsummed}
+        hiding = (overlap or 0.0) / self.microbatches
+        counted = {0: 1.0, BESIDE: 1.0 if overlap is None else overlap, BEHIND: overlap if overlap == UNSUMMED else 1.0}
         node_kinds: list[NodeKind] = []
         strategies: list[tuple[tuple[Strategy | None, ...], ...]] = []
         saved: list[Floats] = []
         for number, form in enumerate(outline.forms):
             if isinstance(form, OpForm):
-                rows = _undominated(self.rows[number], beside)
-                node_kinds.append(_node_kind(rows, beside, len(form.reads), len(form.makes)))
+                rows = _undominated(self.rows[number], hiding)
+                node_kinds.append(_node_kind(rows, hiding, len(form.reads), len(form.makes)))
                 strategies.append(tuple([row.strategies for row in rows]))
                 saved.append(np.array([row.saved for row in rows]))
             else:
@@ -224,7 +226,7 @@ class _OnMesh:
                 strategies.append(())
                 saved.append(np.zeros(len(self.fixed[number].seconds)))
         values = [
-            draft.finish(times[form.summed] / (self.microbatches if form.flows and form.summed else 1))
+            draft.finish(counted[form.summed] / (self.microbatches if form.flows and form.summed else 1))
             for draft, form in zip(self.drafts, outline.values, strict=True)
         ]
         problem = ShardProblem(tuple(node_kinds), tuple(values), outline.graph)
@@ -244,7 +246,7 @@ class _OnMesh:
         )
 
     def value(self, form: ValueForm) -> _ValueDraft:
-        """A form of values, which nobody needs yet."""
+        """The draft of a form of values, without needs."""
         layouts = layouts_of(form.type, self.mesh, self.uneven)
         back = layouts.convert
         if form.flows and form.summed:  # once a step, in buckets
@@ -254,10 +256,12 @@ class _OnMesh:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def op(self, form: OpForm) -> list[_Row]:
-        """Every combination of strategies that the values of a form of ops can have; of an epilogue with all that it may
-        claim."""
+        """Every combination of strategies whose layouts the values of a form of ops can have. An epilogue has a row for each
+        operand by which it may be fused; where further epilogues may follow it, these rows claim that it is, and one more row
+        does not (``fused``)."""
         op, operands, drafts = form.op, form.operands, self.drafts
         results = [value.type for value in op.results]
+        link = len(form.makes) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
         rows: list[_Row] = []
         for strategies, gradients in self.combinations(form.rule, operands, results):
             if form.rule is None:
@@ -279,21 +283,26 @@ class _OnMesh:
             if -1 in needs or -1 in made:
                 continue
             saved = self.costs.saved(op, operands, strategies, lies) if form.flows else 0.0
-            link = len(made) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
-            chained = [made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:]] if link else made
             longest, backward = self.costs.seconds(form, strategies, lies)
             row = _Row(longest, backward, saved, self.costs.held(op, lies), tuple(needs), tuple(made), strategies)
+            of_chain = replace(row, made=(made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:])) if link else row
             for port in form.epilogue.ports if form.epilogue else ():
-                fused, _ = self.costs.seconds(form, strategies, lies, port)
-                place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
-                draft = drafts[form.reads[place][1]]
-                apart = form.epilogue.false if form.epilogue and link else row.longest - fused if fused < row.longest else 0.0
-                joined = draft.need(draft.layouts.number(lies[port]), -1, apart)
-                asked = (*needs[:place], joined, *needs[place + 1 :])
-                rows.append(replace(row, longest=fused, needs=asked, made=tuple(chained)))
+                rows.append(self.fused(form, of_chain, lies, port, link))
             if not form.epilogue or link:
-                rows.append(replace(row, made=tuple(chained)) if is_head(op) and link else row)
+                rows.append(of_chain if is_head(op) else row)
         return rows
+
+    def fused(self, form: OpForm, row: _Row, lies: Sequence[Placements], port: int, link: bool) -> _Row:
+        """The row with the op fused into what makes operand ``port``. Where that is of no chain or made in another layout than
+        is read, the need costs what fusion saves or, of an op that makes a link, ``Epilogue.false`` more."""
+        seconds, _ = self.costs.seconds(form, row.strategies, lies, port)
+        place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
+        draft = self.drafts[form.reads[place][1]]
+        unfused = row.longest - seconds if seconds < row.longest else 0.0
+        if form.epilogue and link:
+            unfused = form.epilogue.false
+        need = draft.need(draft.layouts.number(lies[port]), -1, unfused)
+        return replace(row, longest=seconds, needs=(*row.needs[:place], need, *row.needs[place + 1 :]))
 
     def combinations(
         self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
@@ -302,7 +311,7 @@ class _OnMesh:
         if rule is None:
             yield (None,) * len(self.mesh.axes), [None] * len(operands)
             return
-        options = [
+        options = [  # of an axis of one member the first: all strategies are the same
             [
                 back
                 for back in backward_rule(rule, axis.size)[: None if axis.size > 1 else 1]
@@ -329,7 +338,9 @@ class _OnMesh:
             state = self.outline.state[form.name]
             moved = updated_bytes(size, state)
             seconds = np.array([self.costs.update_seconds(type_, layouts.placements[i], moved) for i in kept])
-            size = size * (self.microbatches == 1) + state
+            size = (
+                size * (self.microbatches == 1) + state
+            )  # of several, gradients wait where they are made (``MemberCosts.held``)
         return NodeKind(
             tuple(", ".join(map(str, layouts.placements[i])) for i in kept),
             seconds,
@@ -338,7 +349,7 @@ class _OnMesh:
         )
 
     def output(self, form: OutputForm) -> NodeKind:
-        """A result of the function: any layout but terms; its gradient comes as it lies."""
+        """A result of the function, in any layout but a partial one; its gradient comes in that layout."""
         draft = self.drafts[form.value]
         free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
         needs = np.array([draft.need(i, i) for i in free], np.int64)
@@ -348,19 +359,20 @@ class _OnMesh:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One choice of an op: seconds of both passes of the member that takes longest, and of the longest backward pass."""
+    """One choice of an op. ``longest``: seconds of both passes of the member that takes longest; ``backward``: of the longest
+    backward pass; ``saved`` and other (``held``) bytes; ``needs``, ``made``: of each value that it reads and makes."""
 
     longest: float
-    back: float
+    backward: float
     saved: float
     held: float
     needs: tuple[int, ...]
     made: tuple[int, ...]
     strategies: tuple[Strategy | None, ...]
 
-    def seconds(self, beside: float) -> float:
-        """Without the part of the backward pass that hides sums of gradients."""
-        return self.longest - beside * self.back if math.isfinite(self.longest) else self.longest
+    def seconds(self, hiding: float) -> float:
+        """Without ``hiding`` times the backward pass, which hides sums of gradients."""
+        return self.longest - hiding * self.backward if math.isfinite(self.longest) else self.longest
 
     @property
     def memory(self) -> float:
@@ -371,21 +383,21 @@ class _Row:
         return SEPARATOR.join(strategy.name if strategy else WHOLE for strategy in self.strategies)
 
 
-def _node_kind(rows: Sequence[_Row], beside: float, ports: int, results: int) -> NodeKind:
+def _node_kind(rows: Sequence[_Row], hiding: float, ports: int, results: int) -> NodeKind:
     return NodeKind(
         tuple([row.label for row in rows]),
-        np.array([row.seconds(beside) for row in rows]),
+        np.array([row.seconds(hiding) for row in rows]),
         np.array([row.memory for row in rows]),
         tuple([np.array([row.needs[port] for row in rows], np.int64) for port in range(ports)]),
         tuple([np.array([row.made[result] for row in rows], np.int64) for result in range(results)]),
     )
 
 
-def _undominated(rows: Sequence[_Row], beside: float) -> list[_Row]:
-    """Of rows that lie alike, those that no other betters in seconds or saved bytes without losing in the other; of equal ones
-    the first. In the given order."""
+def _undominated(rows: Sequence[_Row], hiding: float) -> list[_Row]:
+    """Of rows of equal needs and layouts those that no other dominates in seconds and saved bytes, of equal ones the first. In
+    the given order."""
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    seconds = [row.seconds(beside) for row in rows]
+    seconds = [row.seconds(hiding) for row in rows]
     for number, row in enumerate(rows):
         alike.setdefault((row.needs, row.made), []).append(number)
     left = []
@@ -398,4 +410,4 @@ def _undominated(rows: Sequence[_Row], beside: float) -> list[_Row]:
     return [rows[number] for number in sorted(left)]
 
 
-__all__ = ["OVERLAPS", "SEPARATOR", "Builder", "ShardInput", "build"]
+__all__ = ["OVERLAPS", "Builder", "ShardInput", "build"]

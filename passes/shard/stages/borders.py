@@ -162,7 +162,7 @@ class Cutter:
         that key."""
         before = value_kinds[kind]
         count = len(self.given.layouts[name].placements)
-        # Of a link, each layout is two sources (``ShardInput.made``): seconds are repeated.
+        # Of a link, each layout is two sources (``ShardInput.layout_number``): seconds are repeated.
         send = np.resize(border.send[name] if name in border.send else np.zeros(count), len(before.weights))
         key = before.weights.shape[1]
         need: tuple[int, ...] = (key,)

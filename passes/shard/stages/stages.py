@@ -3,12 +3,12 @@
 A stage costs the sharded time of its run of units on its mesh, with what it receives and sends; a plan its slowest stage (the
 period of a stream). The search is lazy (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids;
 the dynamic programme of ``pipeline`` finds the best plan under these, the forms of mesh in it get the tables of their units,
-which bound all runs, and so on until all that decides the value has them. The plan is then settled stage by stage, each given
-the layouts that the stages before it really send, and priced with the real links (``settled``). Where that costs a stage more
+which bound all runs, and so on until all that decides the value has them. Its plan is then solved stage by stage, each given
+the layouts that the stages before it really send, and priced with the real links (``solved``). Where that costs a stage more
 than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
 Where value and bound are still apart, plans on blocks of one size each are tried, the larger of which have few stages to send
 to; then bounds are made of better plans only: in these, stages are so short that a value with many readers is sent to many. In
-the end runs are searched one by one. Before all that a plan on blocks of one size is settled, so that there is one when time
+the end runs are searched one by one. Before all that a plan on blocks of one size is solved, so that there is one when time
 is over; after that time no problem is built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
@@ -39,7 +39,7 @@ from passes.shard.problem.problem import TIGHT, Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.stages.bounding import Bounding, Form
 from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
-from passes.shard.stages.settled import Settled, Settler
+from passes.shard.stages.solved import SolvedStages, StageSolver
 from passes.shard.stages.submeshes import Block, Submeshes, of_shape
 
 NEAR = 1e-2
@@ -59,11 +59,11 @@ FIRST = 0.1
 SOME = 2.0
 """Seconds for a plan where there is none yet, whatever time is left."""
 LITTLE = 5e-3
-"""Relative: a plan of a training step is settled where its bound is that much better than the best at least."""
+"""Relative: a plan of a training step is solved where its bound is that much better than the best at least."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
 MOST_TRIES = 8
-"""Plans that are settled."""
+"""Plans that are solved."""
 MOST_LARGE = 40
 """Plans of which a stage is too large."""
 
@@ -99,8 +99,8 @@ class StageSearch:
         self.step, self.bound, self.rounds = COARSE, 0.0, 0
         self.began, self.seconds = now(), math.inf
         self.found: Sequenced | None = None
-        self.settler = Settler(bounding, bounding.topology, bounding.net)
-        self.at_hand: Settled | None = None
+        self.solver = StageSolver(bounding, bounding.topology, bounding.net)
+        self.at_hand: SolvedStages | None = None
         self.tried, self.reached = math.inf, dict[int, float]()  # values of plans, and of those on blocks of one size
 
     def search(self, stages: int, seconds: float) -> StagesPlan | None:
@@ -131,7 +131,7 @@ class StageSearch:
                     break
                 until = start + plans * seconds
                 if not turn:
-                    self.settled(stages, (now() + until) / 2, tries=1)
+                    self.solve(stages, (now() + until) / 2, tries=1)
                     for number, size in enumerate(sizes):
                         if self.at_hand is not None and not self.near(max(NEAR, self.gap), until):
                             self.plain(stages, now() + (until - now()) / (len(sizes) - number), size)
@@ -142,13 +142,13 @@ class StageSearch:
                     enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
                     if self.at_hand is None or not self.near(enough, until):
                         forms = [block.form for block in self.meshes.blocks if block.behind - block.first in some]
-                        self.settled(stages, until, frozenset(forms))
+                        self.solve(stages, until, frozenset(forms))
                 if self.at_hand is None or self.near(self.gap, ends):
                     break
         except KeyboardInterrupt:
             interrupted = True
             if self.at_hand is None:
-                self.settled(stages, 0.0)
+                self.solve(stages, 0.0)
             if self.at_hand is None and self.incumbent < math.inf:
                 raise
         best = self.at_hand
@@ -158,7 +158,7 @@ class StageSearch:
             return None
         keys = len({key for row in bounding.units.keys for key in row})
         told = (bounding.units.count, len(self.meshes.forms), keys, bounding.solved, self.rounds, bounding.base.unsharded)
-        staged = best.staged or tuple(map(self.settler.decided, best.drafts))
+        staged = best.staged or tuple(map(self.solver.decided, best.stages))
         return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
 
     def alone(self, stages: int) -> float:
@@ -246,11 +246,11 @@ class StageSearch:
         axes = min(len(block.mesh.axes) for block in blocks)
         forms = frozenset(block.form for block in blocks if len(block.mesh.axes) == axes)
         self.tried = math.inf
-        self.settled(stages, ends, forms, tries=1)
+        self.solve(stages, ends, forms, tries=1)
         self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
 
-    def settled(self, stages: int, ends: float, forms: frozenset[int] | None = None, tries: int = MOST_TRIES) -> None:
-        """Settles plans, and keeps the best at hand; ``forms``: of the meshes of their blocks, None for any. The first one that
+    def solve(self, stages: int, ends: float, forms: frozenset[int] | None = None, tries: int = MOST_TRIES) -> None:
+        """Solves plans, and keeps the best at hand; ``forms``: of the meshes of their blocks, None for any. The first one that
         is found of all is built whatever time is left, others on forms for which there is time."""
         bounding, count = self.bounding, self.bounding.units.count
         built = False  # whether plans are on forms only whose problems are built
@@ -295,7 +295,7 @@ class StageSearch:
                 built = True  # there was no time for these
                 continue
             self.progress("stages", number / MOST_TRIES)
-            made = self.settler.settle(found.runs, max(ends, now() + SOME) if self.at_hand is None else ends)
+            made = self.solver.solve(found.runs, max(ends, now() + SOME) if self.at_hand is None else ends)
             learnt = False
             if isinstance(made, int):
                 full.append((found.runs[made].block.form, bounding.units.key(found.runs[made].first, found.runs[made].behind)))
@@ -317,14 +317,14 @@ class StageSearch:
                     break
                 gaps = True
 
-    def valued(self, made: Settled) -> tuple[Settled, tuple[float, ...]]:
+    def valued(self, made: SolvedStages) -> tuple[SolvedStages, tuple[float, ...]]:
         """A plan with its value, and what its stages spend for that. A training step that would be the best so far is
         simulated: the stage whose sums take longest is charged what that takes longer than filling, running and draining."""
         value = self.worth(made.seconds)
         made, spent = replace(made, value=value), list(made.seconds)
         if not self.flushes or len(spent) == 1 or value >= self.value:
             return made, made.seconds
-        staged = tuple(map(self.settler.decided, made.drafts))
+        staged = tuple(map(self.solver.decided, made.stages))
         plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "feasible", 0.0, (), microbatches=self.flushes)
         found = written(self.bounding.module, staged, plan).first(Plan)
         assert found is not None
@@ -353,20 +353,20 @@ class StageSearch:
             if not self.bounding.refine(short, ends - now(), exact=False, among=forms):
                 return short
 
-    def often(self, made: Settled) -> Floats:
+    def often(self, made: SolvedStages) -> Floats:
         """Seconds times devices, beyond one message each, that a run spends on values that several stages read, as a plan had
         it: what other plans will spend, but no bound."""
         bounding = self.bounding
         table = np.zeros((bounding.units.count, bounding.units.count + 1))
         problem, ops = bounding.base.problem, bounding.base.func.ops
-        home = {op: number for number, stage in enumerate(made.drafts) for op in stage.ops}
+        home = {op: number for number, stage in enumerate(made.stages) for op in stage.ops}
         for value in problem.values:
             node, result = value.maker
             if node < len(ops) and (sent := made.sends.get(ops[node].results[result].name)):
                 readers = [reader for reader, _ in value.readers if reader < len(ops)]
                 others = len({home[reader] for reader in readers} - {home[node]})
                 maker, last = bounding.unit_of[node], max(bounding.unit_of[reader] for reader in readers)
-                devices = len(made.drafts[home[node]].mesh.devices)
+                devices = len(made.stages[home[node]].mesh.devices)
                 table[: maker + 1, maker + 1 : last + 1] += sent * devices * (others - 1) / others
         return table
 

@@ -34,7 +34,7 @@ from passes.shard.problem.problem import Floats
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.pipeline import StageRun, alike
-from passes.shard.stages.settled import Settled
+from passes.shard.stages.solved import SolvedStages
 from passes.shard.stages.stages import StageSearch
 from passes.shard.stages.submeshes import Block, Submeshes, submeshes
 from passes.shard.stages.units import units_of
@@ -564,15 +564,15 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     search = StageSearch(Bounding(module, topology, network(topology), found, blocks, training=True, microbatches=8))
     (one,) = {block.mesh.devices: block for block in blocks.blocks if block.mesh.devices == ("d10",)}.values()
     (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
-    made = search.settler.settle((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
-    assert isinstance(made, Settled)
-    settled, spent = search.valued(made)
+    made = search.solver.solve((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
+    assert isinstance(made, SolvedStages)
+    solved, spent = search.valued(made)
     told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "feasible", 0.0, (), microbatches=8)
-    plan = written(module, settled.staged, told).first(Plan)
+    plan = written(module, solved.staged, told).first(Plan)
     assert plan is not None
-    assert settled.value == pytest.approx(plan.value)
-    assert settled.value > 1.1 * search.worth(made.seconds)
-    assert max(spent) == spent[1] == pytest.approx(settled.value / (8 + 2 - 1))
+    assert solved.value == pytest.approx(plan.value)
+    assert solved.value > 1.1 * search.worth(made.seconds)
+    assert max(spent) == spent[1] == pytest.approx(solved.value / (8 + 2 - 1))
 
 
 def test_memory_holds_the_microbatches_in_flight() -> None:
