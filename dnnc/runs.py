@@ -144,11 +144,11 @@ def read_stated(row: Row) -> StatedPlan:
     """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
     from dnnc.frontends import DIALECTS
     from dnnc.program.build import PROGRAM
-    from dnnc.program.plan_json import plan_to_json, replay_from_json, undifferentiated
+    from dnnc.program.plan_json import plan_to_json, replay_from_json
     from ir import load_module, print_symbol
     from ir.module import Program, Schedule, Stage
     from passes.model.folding import expand
-    from passes.model.spmd.undecided import undecided
+    from passes.model.spmd.undecided import undecided, undifferentiated
     from passes.model.timeline.families import DEFAULT
     from passes.place import PlacePass
     from passes.schedule import SchedulePass

@@ -52,26 +52,24 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ir.diagnostics import Diagnostic, InvalidInput, visible_json
-from ir.facets import FORWARD, SEPARATOR, SYNCS, StageSet, phase_of, sync_of
+from ir.facets import SEPARATOR, SYNCS, StageSet, sync_of
 from ir.files import read_input_text
-from ir.grads import ASSIGN
 from ir.json_text import parse_json
 from ir.limits import LIMITS
 from ir.module import Module, Plan, PlanStage, Schedule, Stage
 from ir.objectives import OBJECTIVES, THROUGHPUT, names
-from ir.opdefs import RESHARD
 from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.topology import Topology
-from passes.model.graph import cuts_of, is_sharded, reads
+from passes.model.graph import cuts_of, is_sharded
 from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import read_placements, read_sync, sync_text
 from passes.model.spmd.reshard_ops import plain
-from passes.model.spmd.undecided import copied
+from passes.model.spmd.undecided import copied, undifferentiated
 from passes.model.timeline.workload import workload
 from passes.replay.assign import AssignPass
 
@@ -126,16 +124,6 @@ def plan_to_json(module: Module) -> dict[str, Any]:
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
         **({"flush": False} if not plan.flush else {}),
     }
-
-
-def undifferentiated(module: Module) -> Module:
-    """The module without the ops that ``differentiate`` adds: what a plan decides is of the forward pass."""
-    ops = [op for op in module.entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN]
-    if len(ops) == len(module.entry.ops):
-        return module
-    read = {name for op in ops for name in reads(op)} | {value.name for value in module.entry.results}
-    ops = [op for op in ops if op.name != RESHARD or any(value.name in read for value in op.results)]
-    return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
 
 
 def ops_of_stages(module: Module, plan: Plan) -> dict[int, list[str]]:

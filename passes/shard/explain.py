@@ -13,7 +13,7 @@ from passes.model.spmd.mesh import mesh_of, mesh_over
 from passes.model.spmd.plan.parts import priced_under, sharded_plan, stage_parts
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
-from passes.model.spmd.undecided import undecided
+from passes.model.spmd.undecided import undecided, undifferentiated
 from passes.shard.decide import decisions_of
 from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
 from passes.shard.problem.build import build
@@ -39,6 +39,7 @@ def alternatives(module: Module, *, time_limit: float = 10.0) -> tuple[Alternati
     memory, which each tells. Of a module whose plan is one by name, the one found is among them (``found``); of one whose
     members get unequal parts, the one found for equal parts (``equal``). Seconds are those of the plan's objective, per step
     where its steps have microbatches."""
+    module = undifferentiated(module)
     plan, options = sharded_plan(module), priced_under(module)
     topology = module.first(Topology)
     assert topology is not None

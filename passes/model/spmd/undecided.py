@@ -1,16 +1,18 @@
-"""A module without what was decided about it: what passes that decide stages begin with, so that deciding again is as deciding
-once."""
+"""A module without what was decided about it, which passes that decide stages begin with, so that deciding again is as deciding
+once; and one without its backward pass."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import replace
 
-from ir.facets import ShardRule, StageSet
+from ir.facets import FORWARD, ShardRule, StageSet, phase_of
+from ir.grads import ASSIGN
 from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.opdefs import RESHARD
 from ir.ops import Op
 from ir.types import without_layout
-from passes.model.graph import renamed
+from passes.model.graph import reads, renamed
 from passes.model.spmd.reshard_ops import bare_value, plain
 
 
@@ -37,6 +39,16 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
     )
     same = len(symbols) == len(module.symbols) and all(map(operator.is_, symbols, module.symbols))
     return module if same else replace(module, symbols=symbols)
+
+
+def undifferentiated(module: Module) -> Module:
+    """The module without the ops that ``differentiate`` adds: what a plan decides is of the forward pass."""
+    ops = [op for op in module.entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN]
+    if len(ops) == len(module.entry.ops):
+        return module
+    read = {name for op in ops for name in reads(op)} | {value.name for value in module.entry.results}
+    ops = [op for op in ops if op.name != RESHARD or any(value.name in read for value in op.results)]
+    return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
 
 
 def copied(func: Func) -> dict[str, str]:
@@ -68,4 +80,4 @@ def _op(op: Op) -> Op:
     return op if unchanged else replace(op, facets=facets, results=results)
 
 
-__all__ = ["copied", "undecided"]
+__all__ = ["copied", "undecided", "undifferentiated"]

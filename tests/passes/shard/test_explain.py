@@ -137,3 +137,13 @@ def test_undecided_is_the_module_before(options: str) -> None:
 def test_layers_need_a_plan() -> None:
     with pytest.raises(ValueError, match="plan"):
         layers(run("canonicalize,cost"))
+
+
+def test_a_backward_pass_that_is_written_is_told_once() -> None:
+    """A build's module has it as ops, which what is told counts with the forward ops that they are of."""
+    first = 'training{loss="mse:y",optimizer=sgd},canonicalize,cost,shard{mesh=2,training=true}'
+    spec, machines = "zoo:mlp,layers=3,hidden=64,batch=8", "preset:h100x2"
+    before, behind = run(first, spec, machines), run(f"{first},place,differentiate", spec, machines)
+    assert len(behind.entry.ops) > len(before.entry.ops)
+    assert layers(behind) == layers(before)
+    assert alternatives(behind) == alternatives(before)

@@ -24,7 +24,7 @@ from passes.model.graph import reads
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.plan.parts import StagePart, priced_under, sharded_plan, stage_parts
 from passes.model.spmd.price import Bill, Collective, price
-from passes.model.spmd.undecided import undecided
+from passes.model.spmd.undecided import undecided, undifferentiated
 
 _NUMBERED = re.compile(r"(?:^|[./])(\d+)(?=[./]|$)")
 """A part of a scope that is a number: layers are called by what stands up to it."""
@@ -77,6 +77,7 @@ class Layer:
 def layers(module: Module) -> tuple[Layer, ...]:
     """The layers of a sharded module, stage by stage, in order; in training in stages, of one microbatch. Raises ValueError
     where the module has no sharded plan."""
+    module = undifferentiated(module)
     training, options = sharded_plan(module).minimises.trains, priced_under(module)
     bare = undecided(module, copies=True)
     found = folding(bare.entry, bare)
