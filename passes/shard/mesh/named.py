@@ -190,11 +190,10 @@ class ByHand:
         yield [Split() for _ in self.mesh.axes]
 
     def data(self) -> Iterator[list[Split]]:
-        axes = self.batch_axes(range(len(self.mesh.axes)))
-        if not axes:
+        axes = range(len(self.mesh.axes))
+        if len(self.batch_axes(axes)) < len(axes):
             raise UnfitError(f"the batch of {self.batch()} cannot be split over {self.mesh} devices evenly")
-        split = self.by_batch(axes)
-        yield [split if axis in axes else Split() for axis in range(len(self.mesh.axes))]
+        yield [self.by_batch(axes)] * len(axes)
 
     def megatron(self) -> Iterator[list[Split]]:
         count = len(self.mesh.axes)

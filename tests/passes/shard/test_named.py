@@ -118,6 +118,8 @@ def test_megatron_beside_data() -> None:
 def test_what_cannot_be_split() -> None:
     with pytest.raises(UnfitError, match="batch of 1"):
         named("zoo:vit-base,layers=1", "data", 4)
+    with pytest.raises(UnfitError, match="batch of 2"):  # on two of them alone, four would do the same
+        named("zoo:mlp,batch=2", "data", 2, 4)
     with pytest.raises(UnfitError, match="no experts"):
         named("zoo:vit-base,layers=1", "expert", 4)
     with pytest.raises(UnfitError, match="columns"):
