@@ -102,7 +102,6 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
     [
         (("--every", "2"), "--every: error: there is no folder for checkpoints"),
         (("--runs", "rows.csv"), "--runs: error: a row needs 3 steps"),
-        (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
         (("--slow", "cpu1"), "--slow cpu1: error: it is not DEVICE=K"),
@@ -117,6 +116,13 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert main(["train", str(build), *options]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--data", "--resume"])
+def test_a_file_that_is_missing_is_no_valid_input(build: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = {"--data": "no.npz", "--resume": "no.safetensors"}[option]
+    assert main(["train", str(build), option, name]) == 3
+    assert f"{name}: error: no such file; expected a" in capsys.readouterr().err
 
 
 @pytest.mark.slow
