@@ -125,6 +125,19 @@ def test_a_file_that_is_missing_is_no_valid_input(build: Path, option: str, caps
     assert f"{name}: error: no such file; expected a" in capsys.readouterr().err
 
 
+def test_a_plan_alone_has_no_programs_to_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = tmp_path / "training", tmp_path / "inference"
+    asked = ["compile", MODEL, "-t", "preset:cpu-2", "--plan-only", "-q", "-o"]
+    assert main([*asked, str(plans[0]), "--objective", "training", "--loss", "mse:y"]) == main([*asked, str(plans[1])]) == 0
+    told = []
+    for command, plan in (("run", plans[0]), ("train", plans[0]), ("train", plans[1])):
+        assert main([command, str(plan)]) == 3
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+    assert "it holds a plan only, no programs\n  hint: compile again without --plan-only, with --loss" in told[1]
+    assert "it is no build for training\n  hint: compile with --objective training and --loss" in told[2]
+
+
 @pytest.mark.slow
 def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = compiled(tmp_path / "other")
