@@ -82,8 +82,6 @@ def train(
 
     if every and checkpoint is None:
         raise UsageError("there is no folder for checkpoints", where="--every", hint="name one with --checkpoint")
-    if resume is not None and not resume.is_file():
-        raise UsageError("no such file", where=f"--resume {resume}", hint="checkpoints are called stepN.safetensors")
     for name, folder in (("--checkpoint", checkpoint), ("--out", out)):
         if folder is not None and folder.exists() and not folder.is_dir():
             raise UsageError("it is no folder", where=f"{name} {folder}", hint="name a folder, which may be new")

@@ -95,9 +95,11 @@ class _Scanner:
                 keys = self.dotted_key()
                 self.at += 2 if array else 1
                 table = ()
-                for number, (key, _) in enumerate(keys):
+                for number, (key, place) in enumerate(keys):
                     table = (*table, key)
                     last = number == len(keys) - 1
+                    if not last:  # a table that no header of its own needs to name
+                        self.found.keys.setdefault(table, place)
                     if array and last:
                         lengths[table] = lengths.get(table, 0) + 1
                         self.found.values.setdefault(table, (start, self.at))

@@ -297,6 +297,10 @@ _TOML_TOKEN = re.compile(
 )
 
 
+_UNQUOTED = re.compile(r"=[^\"'#=]*$")
+_WORD = re.compile(r"[^\s=,\[\]{}#]")
+
+
 def _toml(text: str, where: str) -> dict[str, Any]:
     """The data of a TOML text. Raises InvalidInput for a key of too many parts, which take the square of their number."""
     parts, end = 0, -1
@@ -317,12 +321,10 @@ def _toml_fault(message: str, text: str, where: str) -> Diagnostic:
     line = int(found[1]) if found[1] else len(lines)
     column = int(found[2]) if found[2] else len(lines[-1]) + 1
     source = lines[line - 1] if line <= len(lines) else ""
-    return Diagnostic(
-        f"not valid TOML: {message[: found.start()]}",
-        where,
-        Span(line, column, 1, source),
-        hint='quantities and names are text in quotes: memory = "80 GiB"',
-    )
+    # A word in a value without quotes: behind ``=``, or where a value of a list over several lines should begin.
+    behind = "Invalid value" in message or _UNQUOTED.search(source, 0, column - 1)
+    hint = 'quantities and names are text in quotes: memory = "80 GiB"' if behind and _WORD.match(source, column - 1) else ""
+    return Diagnostic(f"not valid TOML: {message[: found.start()]}", where, Span(line, column, 1, source), hint)
 
 
 def file_syntax(file: FilePath) -> str:

@@ -241,8 +241,7 @@ class Build:
     def of(cls, files: Snapshot) -> Build:
         """The build of which these are the files. Raises InvalidInput."""
         where = files.where(MANIFEST)
-        if files.manifest.get("stages") == []:
-            raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
+        require_programs(files)
         if files.manifest.get("engine") == TORCH:
             hint = f"'dnnc train {files.folder}' trains it; with --check it compares the steps with those of the unsplit model"
             raise InvalidInput("it is a build for training", where=str(files.folder), hint=hint)
@@ -267,6 +266,12 @@ class Build:
         from passes.model.folding import expand
 
         return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
+
+
+def require_programs(files: Snapshot) -> None:
+    """Raises InvalidInput for the files of a plan alone."""
+    if files.manifest.get("stages") == []:
+        raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
 
 
 def _programs_hint(files: Snapshot) -> str:

@@ -18,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from ir.diagnostics import InvalidInput
+from ir.files import open_input
 from ir.scratch import PARTIAL, locked_folder, remove_dead, umask
 from ir.signals import termination_raises
 
@@ -123,6 +124,7 @@ def read_whole(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _opened(path: Path) -> Any:
+    open_input(path, "a checkpoint", hint="checkpoints are called stepN.safetensors").close()
     try:
         return safe_open(str(path), framework="pt")
     except (OSError, SafetensorError) as error:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from dnnc.program.build import PLAN, PROGRAM, TORCH
+from dnnc.program.build import PLAN, PROGRAM, TORCH, require_programs
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Ended, doing
@@ -92,6 +92,9 @@ class TrainingBuild:
         """Raises InvalidInput for what is no training build, UsageError where PyTorch is missing."""
         files = Snapshot.open(folder)
         manifest = files.manifest
+        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+        if plan.minimises.trains:
+            require_programs(files)
         if manifest.get("engine") != TORCH:
             hint = "compile with --objective training and --loss; 'dnnc run' runs a build for inference"
             raise InvalidInput("it is no build for training", where=str(folder), hint=hint)
@@ -107,7 +110,7 @@ class TrainingBuild:
             message = f"the manifest does not describe a training build: {error}"
             raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
-        return cls(folder, tuple(labels), plan_from_json(files.json(PLAN), files.where(PLAN)).value)
+        return cls(folder, tuple(labels), plan.value)
 
     def ranks_of(self, options: TrainOptions) -> int:
         """How many ranks this host starts. Raises UsageError."""

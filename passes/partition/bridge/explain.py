@@ -2,7 +2,8 @@
 
 Memory is the usual reason. The least number of bytes that every limited device would need besides what it has is found by
 bisection, solving with raised limits; the plan that it allows tells which stage overflows which device, and by how much. Other
-reasons are found by dropping one demand at a time.
+reasons are found by dropping one demand at a time. Replicas are left out of all of it: a stage on several devices holds on each
+what it would hold on one, so what does not fit without replicas does not fit with them.
 
 ``at_least_a_plan`` repeats a search that ended before it had a plan, so that no time limit is too short for one.
 """
@@ -16,9 +17,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from ir.diagnostics import Diagnostic, Infeasible
+from ir.diagnostics import Diagnostic, Infeasible, Severity
 from ir.topology import Topology
-from passes.model.stages.problem import Problem, StageCost, plan_costs
+from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.model.stages.reduce import Groups
 from passes.model.work import now, unlimited
 from passes.partition.objective import Budget, Solution
@@ -78,9 +79,24 @@ def check_separable(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> N
 def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
     """The error for a problem without a plan; ``proven`` where there surely is none. ``training``: the problem counts
     gradients, optimizer state and saved values as weights."""
+    problem = _of_single_devices(problem)
     error = _explain(problem, solution, topology, "weights, their state and saved values" if training else "weights")
-    error.proven = solution.status == "infeasible" or not np.isfinite(problem.seconds).any(axis=0).all()
+    unsupported = not np.isfinite(problem.seconds).any(axis=0).all()
+    error.proven = solution.status == "infeasible" or unsupported or _lacking(problem, topology) > 0
     return error
+
+
+def _of_single_devices(problem: Problem) -> Problem:
+    """The problem whose stages have one device each."""
+    alone = sorted(set(pools(problem.kinds)))
+    kinds = tuple(problem.kinds[k] for k in alone)
+    return replace(problem, kinds=kinds, seconds=problem.seconds[alone], transfer=problem.transfer[alone])
+
+
+def _lacking(problem: Problem, topology: Topology) -> int:
+    """Bytes by which the weights exceed the memory of all devices together; not above 0 where they may fit."""
+    limits = [topology.memory(device) for device in topology.devices]
+    return 0 if None in limits else sum(problem.weight_bytes.tolist()) - sum(limit or 0 for limit in limits)
 
 
 def _explain(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
@@ -115,7 +131,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
         )
 
     started = now()
-    whole = sum(int(b) for b in problem.weight_bytes)
+    whole = sum(problem.weight_bytes.tolist())
     low, high = 0, max(1, whole + 2 * int(problem.tensor_bytes.sum()) + int(problem.live.max(initial=0)))
     best = solve(raised(high), _QUICK)
     for _ in range(_BISECTIONS):
@@ -127,43 +143,38 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
             low = middle
         else:
             high, best = middle, found
-    messages = []
     # Of each kind of device only the stage that lacks most bytes is told.
     worst: dict[int, tuple[int, int, StageCost]] = {}
     for index, cost in enumerate(plan_costs(problem, best.stages or ())):
         limit = problem.kinds[cost.kind].memory
         if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
             worst[cost.kind] = (cost.memory - limit, index, cost)
-    for k, (short, index, cost) in sorted(worst.items()):
-        kind = problem.kinds[k]
-        names = ", ".join(kind.devices[:4]) + (", ..." if kind.count > 4 else "")
-        device = kind.devices[0] if kind.count == 1 else f"each {kind.type} ({names})"
-        messages.append(
-            Diagnostic(
-                f"{device} has {kind.memory} bytes; stage {index} of the plan that comes nearest needs {cost.memory} "
-                f"({cost.weights} of {held}, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
-                where=topology.name,
-                hint=_HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less",
-            )
-        )
-    have = sum((kind.memory or 0) * kind.count for kind in problem.kinds)
-    if all(kind.memory is not None for kind in problem.kinds) and whole > have:
-        messages.insert(
-            0,
-            Diagnostic(
-                f"the {held} alone are {whole} bytes, all {problem.devices} devices have {have}: {whole - have} bytes short",
-                where=topology.name,
-            ),
-        )
-    if solution.status == "unknown":
-        messages.append(
-            Diagnostic(
-                "the search ended at its budget, so this is not proven",
-                where="partition",
-                hint="raise max-ideals or time-limit",
-            )
-        )
-    return Infeasible(messages or [Diagnostic("no plan fits the devices' memory", where=topology.name)])
+    hint = _HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less"
+    messages = [_short(problem.kinds[k], *found, held, topology, hint) for k, found in sorted(worst.items())]
+    messages = messages or [Diagnostic("no plan fits the devices' memory", where=topology.name)]
+    if (lacking := _lacking(problem, topology)) > 0:
+        have = f"all {len(topology.devices)} devices have {whole - lacking}"
+        total = Diagnostic(f"the {held} alone are {whole} bytes, {have}: {lacking} bytes short", where=topology.name)
+        messages = [total, *(replace(message, severity=Severity.NOTE) for message in messages)]
+    elif solution.status == "unknown":
+        message, hint = "the search ended before this was proven: a longer one may find a plan", "such as --time-limit 60"
+        messages.append(Diagnostic(message, where="partition", hint=hint, severity=Severity.NOTE))
+    return Infeasible(messages)
+
+
+def _short(kind: Kind, short: int, index: int, cost: StageCost, held: str, topology: Topology, hint: str) -> Diagnostic:
+    """How a stage of the plan that comes nearest does not fit a device of this kind."""
+    names = tuple(dict.fromkeys(kind.devices))
+    each = f"each {kind.type} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
+    chunks = kind.count // len(names)
+    part = f" for each of {chunks} stages" if chunks > 1 else ""
+    return Diagnostic(
+        f"{each if len(names) > 1 else names[0]} has {kind.memory} bytes{part}; "
+        f"stage {index} of the plan that comes nearest needs {cost.memory} "
+        f"({cost.weights} of {held}, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
+        where=topology.name,
+        hint=hint,
+    )
 
 
 def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:

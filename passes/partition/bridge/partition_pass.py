@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -154,10 +154,9 @@ class PartitionPass(Pass):
 
         if self.split not in self._minimises.splits_of(Planned.OPS):
             raise UsageError(f"there is no split={self.split} of objective=training for a model", where=self.name)
+        self._refuse({f"--comm {self.comm}": self.comm != "sum", "--pieces": self.pieces != 1}, "objective=training")
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         stream._check(topology, Planned.OPS)
-        if self.comm != "sum":
-            raise UsageError(f"--comm {self.comm}: not an option of objective=training", where=self.name, hint="leave it out")
         if self.microbatches < 0:
             raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
         steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES, self.family)
@@ -355,12 +354,15 @@ class PartitionPass(Pass):
             "--comm": self.comm != "sum" and (latency or training),
             "--pieces": self.pieces != 1 and not latency,
         }
-        if any(refused.values()):
-            flags = ", ".join(flag for flag, wrong in refused.items() if wrong)
-            chosen = f"objective={self.objective}" if latency or training or refused["--pieces"] else f"split={self.split}"
-            raise UsageError(f"{flags}: not an option of {chosen}", where=self.name, hint="leave it out")
+        by_objective = latency or training or refused["--pieces"]
+        self._refuse(refused, f"objective={self.objective}" if by_objective else f"split={self.split}")
         if self.pieces < 1:
             raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
+
+    def _refuse(self, flags: Mapping[str, bool], chosen: str) -> None:
+        """Raises UsageError for flags that were given and are none of what was chosen."""
+        if given := [flag for flag, wrong in flags.items() if wrong]:
+            raise UsageError(f"{', '.join(given)}: not an option of {chosen}", where=self.name, hint="leave it out")
 
     def _solver(self, module: Module, topology: Topology, net: Network, groups: Groups) -> Solver:
         if self._minimises.trains:

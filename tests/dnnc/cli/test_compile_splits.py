@@ -79,6 +79,10 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
             ["--objective", "training", "--plan-only", "--comm", "overlap"],
             "--comm overlap: not an option of objective=training",
         ),
+        (
+            ["--objective", "training", "--plan-only", "--pieces", "2"],
+            "--pieces: not an option of objective=training",
+        ),
         (["--objective", "pipedream"], "it is an objective of 'dnnc solve'"),
         (["--split", "any", "--stages", "2"], "--stages: not an option of split=any"),
         (["--split", "any", "--replicas", "2"], "--replicas: not an option of split=any"),

@@ -102,7 +102,6 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
     [
         (("--every", "2"), "--every: error: there is no folder for checkpoints"),
         (("--runs", "rows.csv"), "--runs: error: a row needs 3 steps"),
-        (("--resume", "nowhere"), "--resume nowhere: error: no such file"),
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
         (("--slow", "cpu1"), "--slow cpu1: error: it is not DEVICE=K"),
@@ -117,6 +116,26 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert main(["train", str(build), *options]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--data", "--resume"])
+def test_a_file_that_is_missing_is_no_valid_input(build: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    name = {"--data": "no.npz", "--resume": "no.safetensors"}[option]
+    assert main(["train", str(build), option, name]) == 3
+    assert f"{name}: error: no such file; expected a" in capsys.readouterr().err
+
+
+def test_a_plan_alone_has_no_programs_to_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plans = tmp_path / "training", tmp_path / "inference"
+    asked = ["compile", MODEL, "-t", "preset:cpu-2", "--plan-only", "-q", "-o"]
+    assert main([*asked, str(plans[0]), "--objective", "training", "--loss", "mse:y"]) == main([*asked, str(plans[1])]) == 0
+    told = []
+    for command, plan in (("run", plans[0]), ("train", plans[0]), ("train", plans[1])):
+        assert main([command, str(plan)]) == 3
+        told.append(capsys.readouterr().err)
+    assert told[0] == told[1]
+    assert "it holds a plan only, no programs\n  hint: compile again without --plan-only, with --loss" in told[1]
+    assert "it is no build for training\n  hint: compile with --objective training and --loss" in told[2]
 
 
 @pytest.mark.slow

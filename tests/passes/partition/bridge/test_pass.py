@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ir.diagnostics import Infeasible, InvalidInput
+from ir.diagnostics import Infeasible, InvalidInput, Severity
 from ir.facets import StageSet
 from ir.module import Func, Module, Plan, Resource, Splat
 from ir.ops import Location
@@ -225,12 +225,35 @@ def test_infeasible_says_which_device_and_by_how_many_bytes() -> None:
     assert found.hint
 
 
-def test_weights_over_all_memory_together() -> None:
+@pytest.mark.parametrize("replicas", [1, 0, 3])
+def test_weights_over_all_memory_together_are_one_error(replicas: int) -> None:
+    """However many devices a stage may have, each counts once."""
     with pytest.raises(Infeasible) as caught:
-        run(weighted(50_000, 50_000), devices(2, memory=40_000))
-    assert (
-        "the weights alone are 100000 bytes, all 2 devices have 80000: 20000 bytes short" in caught.value.diagnostics[0].message
-    )
+        run(weighted(50_000, 50_000, 50_000), devices(3, memory=40_000), replicas=replicas, max_ideals=1)
+    total, stage = caught.value.diagnostics
+    assert total.message == "the weights alone are 150000 bytes, all 3 devices have 120000: 30000 bytes short"
+    assert (total.severity, stage.severity) == (Severity.ERROR, Severity.NOTE)
+    assert "each t (d0, d1, d2) has 40000 bytes" in stage.message
+    assert caught.value.proven
+
+
+def test_the_memory_of_a_device_is_told_whole_where_it_runs_chunks() -> None:
+    with pytest.raises(Infeasible) as caught:
+        run(weighted(*[50_000] * 6), devices(3, memory=40_001), objective="training", chunks=2)
+    total, stage = caught.value.diagnostics
+    assert "all 3 devices have 120003: " in total.message
+    assert "each t (d0, d1, d2) has 20000 bytes for each of 2 stages" in stage.message
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_search_that_ended_early_says_how_to_give_it_longer(replicas: int) -> None:
+    with pytest.raises(Infeasible) as caught:
+        run(weighted(30_000, 30_000, 30_000), devices(2, memory=52_000), replicas=replicas, max_ideals=1)
+    short, ended = caught.value.diagnostics
+    assert (short.severity, ended.severity) == (Severity.ERROR, Severity.NOTE)
+    assert "each t (d0, d1) has 52000 bytes" in short.message
+    assert "--time-limit" in ended.hint
+    assert not caught.value.proven
 
 
 def test_buffers_of_an_edge_over_stages_fit_in_place() -> None:
