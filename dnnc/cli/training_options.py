@@ -55,7 +55,8 @@ Loss = Annotated[
         "--loss",
         metavar="KIND:OUTPUT",
         help="training: what is minimised: cross-entropy:OUTPUT, mse:OUTPUT, or output:NAME, a scalar of the model's own "
-        "(default for programs of a zoo model with one output: its cross-entropy).",
+        "(default for programs of a zoo model with one output: its cross-entropy). Classes of a cross-entropy are the last "
+        "dimension of OUTPUT, not dimension 1 as in torch.nn.functional.cross_entropy.",
         show_default=False,
     ),
 ]

@@ -1,9 +1,10 @@
 """Canonicalize: the same program with fewer and simpler ops.
 
 Binds symbolic dimensions, computes what is constant (shape arithmetic, masks, positions), drops ops that hand an operand
-through, writes a transpose that merges dimensions on its way as one transpose and a CastLike as a Cast, inlines an ``If`` whose
-condition is known, keeps equal small constants once, and removes what nothing reads. A resource with optimizer state is
-trained: it is no constant, and it equals no other.
+through, inlines an ``If`` whose condition is known, keeps equal small constants once, and removes what nothing reads. As one op
+it writes a transpose that merges dimensions on its way (``merged``) and a sequence of which only known parts are read
+(``sequences``); a CastLike becomes a Cast. A resource with optimizer state is trained: it is no constant, and it equals no
+other.
 
 Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
 constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that
@@ -28,6 +29,7 @@ from passes.canonicalize.dead import equal_constants, live_ops, used_symbols
 from passes.canonicalize.folding import Answer, folded, static
 from passes.canonicalize.merged import unmerged
 from passes.canonicalize.noops import passed_through
+from passes.canonicalize.sequences import without_sequences
 from passes.framework.base import ConstantEvaluator, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import renamed
@@ -73,12 +75,13 @@ class CanonicalizePass(Pass):
         symbols = []
         for symbol in module.symbols:
             if isinstance(symbol, Func):
-                simplifier = _Simplifier(constants, context.evaluate, opsets, counts, _names_read(symbol.ops))
+                given = without_sequences(symbol, constants)
+                simplifier = _Simplifier(constants, context.evaluate, opsets, counts, _names_read(given))
                 simplifier.types.update((arg.name, arg.type) for arg in symbol.args)
                 simplifier.types.update((name, resource.type) for name, resource in constants.resources.items())
                 yielded = {value.name for value in symbol.results}
                 simplifier.read |= yielded
-                ops = simplifier.body(symbol.ops, yielded)
+                ops = simplifier.body(given, yielded)
                 alive = live_ops(ops, yielded)
                 counts["dead"] += len(ops) - len(alive)
                 symbol = symbol if alive == symbol.ops else replace(symbol, ops=alive)

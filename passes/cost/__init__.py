@@ -387,10 +387,11 @@ class _Sizes:
         found = unknown_sizes(module.entry)
         if found.unknown:
             what = self.guessed.get(found.unknown[0], "")
+            bound = ", or bind the dimensions (--dim)" if self.free else ""
             context.sink.warn(
                 f"{found.text}{f' ({what})' if what else ''}: counted as {self.unknown} each, so the plan may be far off",
                 where=found.unknown[0],
-                hint="give real inputs (--inputs FILE.npz), whose sizes are measured, or bind the dimensions (--dim)",
+                hint=f"give real inputs (--inputs FILE.npz), whose sizes are measured{bound}",
             )
 
 

@@ -53,8 +53,9 @@ _BUFFERS = re.compile(r".*\binv_freq")
 class TrainingPass(Pass):
     """Add a loss and decide what is trained.
 
-    ``loss``: ``cross-entropy:OUTPUT`` (an input ``labels`` of integers, -100 is ignored), ``mse:OUTPUT`` (an input
-    ``target``), or ``output:NAME``, a scalar of the model's own. ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+    ``loss``: ``cross-entropy:OUTPUT`` (classes are the last dimension; an input ``labels`` of integers, of the other
+    dimensions, -100 is ignored), ``mse:OUTPUT`` (an input ``target``), or ``output:NAME``, a scalar of the model's own.
+    ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
     ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``, or
     ``on``: elements are dropped at random, the same ones on any plan.
     ``sync``: how members of a mesh that hold the same weight agree on its gradient: ``all_reduce``, and each updates it whole;

@@ -1,8 +1,8 @@
 """The loss of a training step as ordinary ops, which split by samples like any others.
 
-``cross-entropy:OUT``: OUT holds logits ``[.., classes]``, the new input ``labels`` integers ``[..]``; the mean of the cross
-entropy over the labels that are not -100. ``mse:OUT``: the mean of the squared distance to the new input ``target``, of OUT's
-type. ``output:NAME``: a scalar that the model computes itself.
+``cross-entropy:OUT``: OUT holds logits ``[.., classes]``, the new input ``labels`` integers ``[..]`` (classes are
+dimension 1 in torch); the mean of the cross entropy over the labels that are not -100. ``mse:OUT``: the mean of the squared
+distance to the new input ``target``, of OUT's type. ``output:NAME``: a scalar that the model computes itself.
 """
 
 from __future__ import annotations
@@ -82,10 +82,11 @@ class _Loss:
         type_ = self.tensor()
         shape = self.shape(type_)
         if not type_.dtype.is_float or not shape:
-            raise self.fault(f"{self.output.name} is {type_}", "logits are floats, [.., classes]")
+            raise self.fault(f"{self.output.name} is {type_}", "logits are floats, and classes are their last dimension")
         if not isinstance(shape[-1], int):
             raise self.fault(
-                f"the number of classes of {self.output.name}, {type_}, is not known", "bind it: --dim NAME=NUMBER"
+                f"the number of classes, the last dimension of {self.output.name}, {type_}, is not known",
+                "bind it: --dim NAME=NUMBER",
             )
         if module_opsets(self.module).get("onnx", 0) < 12:
             raise self.fault("SoftmaxCrossEntropyLoss is of opset 12", "export the model with opset 12 or later, or use mse")

@@ -80,6 +80,8 @@ def test_a_plan_of_unknown_sizes_is_never_optimal(tmp_path: Path, capsys: pytest
     assert re.search(r"\d of \d+ sizes are unknown, such as %found: this plan may be far off", told)
     assert "--inputs FILE.npz" in told
     assert warned.count("sizes are unknown, such as %found") == 1
+    assert "--inputs FILE.npz), whose sizes are measured" in warned
+    assert "--dim" not in warned, "no dimension of an input is left to bind"
     assert json.loads((out / "plan.json").read_text())["status"] == "uncertain"
     assert main(["compile", path, "-t", "preset:cpu-2", "--dim", "n=32", "-o", str(out), "--json", "-q"]) == 0
     data = json.loads(capsys.readouterr().out)
