@@ -65,7 +65,7 @@ class StatedPass(Pass):
 
     def _listed(self, entry: Func) -> tuple[list[tuple[int, str, Op]], list[Diagnostic]]:
         """Stage, name and op of each entry of ``ops`` whose name is that of one op, and the faults of the others. Raises
-        InvalidInput for a plan of another model."""
+        InvalidInput for a plan of another model, or of this one with a loss that it has not been given."""
         by_id = {op.id: op for op in entry.ops}
         by_node: dict[str, list[Op]] = {}
         for op in entry.ops:
@@ -88,7 +88,11 @@ class StatedPass(Pass):
             what = f"{len(matches)} nodes are called '{name}'" if matches else f"no op is called '{name}'"
             hint = f"did you mean '{near[0][1:]}'?" if near else "ops are named by their first result after canonicalize"
             unknown.append(Diagnostic(what, where=self._where(index), hint=hint))
-        self._check_model("ops", names, absent)
+        loss = {name for name in absent if self.training and name.removeprefix("%").partition(".")[0] == "loss"}
+        self._check_model("ops", names - loss, absent - loss)
+        if loss:
+            hint = "give the loss that the plan was made with, such as --loss mse:OUTPUT"
+            raise InvalidInput("the plan has the ops of a loss, and the model has no loss", where=self.source, hint=hint)
         return listed, unknown
 
     def _check_model(self, kind: str, names: Collection[str], absent: Collection[str]) -> None:

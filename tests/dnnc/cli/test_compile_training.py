@@ -253,6 +253,19 @@ def test_rows_mean_the_same_with_programs_and_without(tmp_path: Path, capsys: py
     assert build == alone == again
 
 
+def test_a_plan_with_a_loss_is_replayed_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Most ops of a small model are those of its loss: without it, it is no plan of another model."""
+    model = ["compile", "zoo:mlp,layers=2,hidden=16,batch=4", "-t", TWO, "--plan-only", "-q", "-o"]
+    asked = ["--objective", "training", "--mesh", "none", "--loss", "cross-entropy:y"]
+    assert main([*model, str(tmp_path / "a"), *asked]) == 0
+    for name in ("plan.json", "plan.ir"):
+        assert main([*model, str(tmp_path / "b"), "--plan", str(tmp_path / "a" / name)]) == 3
+        assert capsys.readouterr().err.splitlines() == [
+            f"{tmp_path / 'a' / name}: error: the plan has the ops of a loss, and the model has no loss",
+            "  hint: give the loss that the plan was made with, such as --loss mse:OUTPUT",
+        ]
+
+
 def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
