@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from dnnc.kinds import (
 from dnnc.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.training import TrainingOptions, with_training
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.facets import SYNCS
 from ir.limits import LIMITS, Limits
 from ir.module import Func, Module
@@ -388,6 +389,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if own and not any(step.name in ("partition", "shard") for step in own):
         raise UsageError(lacks.format("partition"), where="--passes", hint="or of 'shard', where the plan splits tensors")
     stated, schedule = read_plan(options.plan)
+    stated = replace(stated, made_for=_made_for(options.plan))
     meshes = stated.name == "replay"
     if options.explain and not meshes:
         raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
@@ -411,6 +413,21 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
     return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
+
+
+def _made_for(plan: Path) -> str:
+    """The model that a build was made of, by the manifest beside its plan; empty where there is none that says so."""
+    from dnnc.program.snapshot import read_manifest
+
+    try:
+        manifest = read_manifest(plan.parent)
+    except InvalidInput:
+        return ""
+    source, name = manifest.get("source"), manifest.get("model")
+    spec = source.get("spec") if isinstance(source, dict) else None
+    if not isinstance(spec, str) or not spec:  # of a plan alone
+        return f"the model '{name}'" if isinstance(name, str) and name else ""
+    return spec if spec.startswith("zoo:") else os.path.normpath(plan.parent / spec)
 
 
 __all__ = [

@@ -166,12 +166,19 @@ class Flow:
 
 def with_gradients(channels: Mapping[int, Channel], learned: Iterable[int]) -> dict[int, Channel]:
     """The channels of a plan whose backward ops are not written out, with one for the gradient of each ``learned`` channel:
-    numbered on behind the others, in their order."""
-    found, first = dict(channels), 1 + max(channels, default=-1)
-    for number, channel in enumerate(sorted(learned), first):
-        there = channels[channel]
-        found[number] = Channel(there.target, there.source, INPUT_GRADIENT, INPUT_GRADIENT)
-    return found
+    numbered on behind the others, in ``gradient_order``."""
+    forward = (channels[number] for number in sorted(learned))
+    gradients = [Channel(there.target, there.source, INPUT_GRADIENT, INPUT_GRADIENT) for there in forward]
+    gradients.sort(key=lambda channel: gradient_order(channel.source, channel.target))
+    return {**channels, **dict(enumerate(gradients, 1 + max(channels, default=-1)))}
+
+
+def gradient_order(source: int, target: int) -> tuple[int, int]:
+    """The key by which channels of gradients are numbered: from the last stage to the first.
+
+    It asks for stages alone, so that a row means the same whether the backward ops are written out or not. Several gradients
+    from one stage to another may trade numbers: rows treat them alike."""
+    return -source, -target
 
 
 def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
@@ -308,6 +315,7 @@ __all__ = [
     "action_text",
     "delay",
     "edge_slots",
+    "gradient_order",
     "lane_of",
     "lanes",
     "shown",

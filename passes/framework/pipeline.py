@@ -52,7 +52,8 @@ def pass_text(step: Pass) -> str:
 
 def made_by(pipeline: Iterable[Pass]) -> str:
     """The comment lines that a printed module begins with: the passes that made it, in order, with their options. A value of
-    more than 40 characters, such as the ops of a replayed plan, is ``..``; ``source``, the path of a file, is left out.
+    more than 40 characters, such as the ops of a replayed plan, is ``..``; ``source``, the path of a file, and ``made_for``,
+    which may be one, are left out.
 
     Nothing of the machine or the day is in it: the same pipeline gives the same lines."""
     lines = ["// made by"]
@@ -67,7 +68,8 @@ def made_by(pipeline: Iterable[Pass]) -> str:
 
 
 def _short_text(step: Pass) -> str:
-    options = [(field, getattr(step, field.name)) for field in dataclasses.fields(step) if field.name != "source"]
+    fields = (field for field in dataclasses.fields(step) if field.name not in ("source", "made_for"))
+    options = [(field, getattr(step, field.name)) for field in fields]
     texts = [(option_name(field.name), value_text(value)) for field, value in options if value != default_of(field)]
     words = ", ".join(f"{name}={'..' if len(text) > 40 else text}" for name, text in texts)
     return f"{step.name}{{{words}}}" if words else step.name

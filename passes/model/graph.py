@@ -14,6 +14,7 @@ from ir.module import Func, Module, Plan
 from ir.names import ABSENT
 from ir.opdefs import RESHARD
 from ir.ops import Op, Region, Value
+from ir.rows import gradient_order
 from ir.types import type_bytes
 from passes.model.sizes import sized_results
 
@@ -150,8 +151,8 @@ def _unreachable(
 
 
 def cuts_of(func: Func) -> tuple[Cut, ...]:
-    """Every tensor that crosses from one stage to another, by producer in ``func``'s order, then by receiver. Raises as
-    ``stage_members``."""
+    """Every tensor that crosses from one stage to another: of the forward pass by producer in ``func``'s order, then by
+    receiver; behind these the gradients, in ``gradient_order``; then what an update makes. Raises as ``stage_members``."""
     members = stage_members(func)
     targets: dict[str, dict[int, str]] = {}
     made: dict[str, tuple[int, ...]] = {}
@@ -177,7 +178,13 @@ def cuts_of(func: Func) -> tuple[Cut, ...]:
                 source = sender(phase, stages, target)
                 assert source is not None
                 found.append(Cut(value, name, source, target, type_bytes(sized.type), phase, read))
-    return tuple(found)
+    return tuple(sorted(found, key=_channel_order))
+
+
+def _channel_order(cut: Cut) -> tuple[int, int, int]:
+    if cut.sent in (FORWARD, UPDATE):
+        return (2 if cut.sent == UPDATE else 0), 0, 0
+    return 1, *gradient_order(cut.source, cut.target)
 
 
 def origins(func: Func) -> dict[str, str]:

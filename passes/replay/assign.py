@@ -40,10 +40,10 @@ from passes.replay.stated import StatedPass
 class AssignPass(StatedPass):
     """Give every op the stage, and every stage the device, that a plan states.
 
-    ``ops``, ``devices``, ``objective``, ``bound``, ``source``: as of ``StatedPass``; a stage without a device is placed by
-    ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was proven for
-    (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0. ``flush``:
-    whether the pipeline is empty behind each step.
+    ``ops``, ``devices``, ``objective``, ``bound``, ``source``, ``made_for``: as of ``StatedPass``; a stage without a device is
+    placed by ``place``. ``proof``, ``problem``: how the stated bound was reached, and the digest of the problem that it was
+    proven for (empty: for none). ``microbatches``: of a training step of a model; of a profile, which trains as a stream, 0.
+    ``flush``: whether the pipeline is empty behind each step.
     """
 
     name: ClassVar[str] = "assign"

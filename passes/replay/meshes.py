@@ -48,8 +48,8 @@ GIVEN = "given, not searched for"
 class ReplayPass(StatedPass):
     """Give every op the stage and the strategies, and every stage the mesh, that a plan states.
 
-    ``ops``, ``objective``, ``bound``, ``source`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a mesh.
-    ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
+    ``ops``, ``objective``, ``bound``, ``source``, ``made_for`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a
+    mesh. ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
     ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device. ``weights`` and
     ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights whose gradients
     are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are. ``uneven``, ``memory``,
@@ -201,6 +201,8 @@ class ReplayPass(StatedPass):
         count = 1 + max((index for of_op in members.values() for index in of_op), default=0)
         meshes = self._meshes(topology, net, count, problems)
         weights, outputs = (self._layouts(found, problems) for found in (self.weights, self.outputs))
+        kept = {name for of_stage in weights.values() for name in of_stage}
+        self._check_model("weights", kept, {name for name in kept if f"@{name}" not in module.resources})
         if problems:
             raise InvalidInput(problems)
         assigned = replace(func, ops=tuple(op.with_facets(StageSet(members[op.id])) for op in func.ops))

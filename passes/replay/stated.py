@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
@@ -22,8 +22,8 @@ class StatedPass(Pass):
     """What passes that replay plans have in common.
 
     ``ops``: ``STAGE:OP``, an op named by its first result (with or without ``%``) or by its node name where that is unique;
-    several entries replicate it. ``devices``: ``STAGE:DEVICE``. ``bound``: what the plan states. ``source``: the file that all
-    came from, for messages.
+    several entries replicate it. ``devices``: ``STAGE:DEVICE``. ``bound``: what the plan states. For messages: ``source``, the
+    file that all came from, and ``made_for``, the model that the plan was made for, where that is known.
     """
 
     ops: tuple[str, ...] = ()
@@ -31,6 +31,7 @@ class StatedPass(Pass):
     objective: str = THROUGHPUT.name
     bound: float = 0.0
     source: str = ""
+    made_for: str = ""
 
     @property
     def training(self) -> bool:
@@ -44,7 +45,7 @@ class StatedPass(Pass):
             raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.source)
 
     def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
-        """Stages of each op, by the op's id."""
+        """Stages of each op, by the op's id. Raises InvalidInput for a plan of another model."""
         found: dict[str, set[int]] = {op.id: set() for op in entry.ops}
         listed, unknown = self._listed(entry)
         for index, name, op in listed:
@@ -63,7 +64,8 @@ class StatedPass(Pass):
         return {name: tuple(sorted(indices)) for name, indices in found.items()}
 
     def _listed(self, entry: Func) -> tuple[list[tuple[int, str, Op]], list[Diagnostic]]:
-        """Stage, name and op of each entry of ``ops`` whose name is that of one op, and the faults of the others."""
+        """Stage, name and op of each entry of ``ops`` whose name is that of one op, and the faults of the others. Raises
+        InvalidInput for a plan of another model, or of this one with a loss that it has not been given."""
         by_id = {op.id: op for op in entry.ops}
         by_node: dict[str, list[Op]] = {}
         for op in entry.ops:
@@ -71,19 +73,37 @@ class StatedPass(Pass):
                 by_node.setdefault(op.location.node, []).append(op)
         listed = []
         unknown: list[Diagnostic] = []
+        names, absent = set(), set()
         for text in self.ops:
             index, name = self._split(text)
+            names.add(name)
             matches = [by_id[name]] if name in by_id else [by_id[f"%{name}"]] if f"%{name}" in by_id else by_node.get(name, [])
             if len(matches) == 1:
                 listed.append((index, name, matches[0]))
                 continue
+            absent |= set() if matches else {name}
             near = (
                 difflib.get_close_matches(f"%{name.removeprefix('%')}", by_id, n=1, cutoff=0.6) if len(unknown) < SHOWN else []
             )
             what = f"{len(matches)} nodes are called '{name}'" if matches else f"no op is called '{name}'"
             hint = f"did you mean '{near[0][1:]}'?" if near else "ops are named by their first result after canonicalize"
             unknown.append(Diagnostic(what, where=self._where(index), hint=hint))
+        loss = {name for name in absent if self.training and name.removeprefix("%").partition(".")[0] == "loss"}
+        self._check_model("ops", names - loss, absent - loss)
+        if loss:
+            hint = "give the loss that the plan was made with, such as --loss mse:OUTPUT"
+            raise InvalidInput("the plan has the ops of a loss, and the model has no loss", where=self.source, hint=hint)
         return listed, unknown
+
+    def _check_model(self, kind: str, names: Collection[str], absent: Collection[str]) -> None:
+        """Raises InvalidInput where the model lacks most of the ops or weights that the plan names, and more than ``SHOWN``:
+        each further fault would only say again that the plan is of another model."""
+        there = len(names) - len(absent)
+        if len(absent) <= max(SHOWN, there):
+            return
+        message = f"it is a plan of another model: it names {len(names)} {kind}, of which this one has {there}"
+        known = f"it was made for {self.made_for}: compile that" if self.made_for else "compile the model that it was made for"
+        raise InvalidInput(message, where=self.source or "plan", hint=f"{known}, or plan this one anew")
 
     def _split(self, text: str) -> tuple[int, str]:
         index, colon, name = text.partition(":")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cost, phase_of
 from ir.module import Func, Mesh, Module, Plan
-from ir.rows import BACKWARD, COMPUTE, Channel, Flow
+from ir.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
 from ir.topology import Topology
 from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
@@ -178,7 +178,9 @@ def learned_channels(module: Module, plan: Plan) -> list[int]:
     channels behind all others, in this order (``ir.rows.with_gradients``)."""
     if not plan.in_steps or differentiated(module.entry):
         return []
-    return [c for c, cut in enumerate(cuts_of(module.entry)) if cut.name in plan.stages[cut.target].learning]
+    cuts = cuts_of(module.entry)
+    learned = (c for c, cut in enumerate(cuts) if cut.name in plan.stages[cut.target].learning)
+    return sorted(learned, key=lambda c: gradient_order(cuts[c].target, cuts[c].source))
 
 
 def updating(entry: Func) -> frozenset[int]:

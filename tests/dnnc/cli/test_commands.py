@@ -122,6 +122,20 @@ def test_plan_only_and_replay(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "--plan-only" in capsys.readouterr().err
 
 
+def test_the_plan_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One error, with the model that the manifest beside it names: of a build its source, of a plan alone its name."""
+    common = ("zoo:mlp,layers=4,hidden=8,inputs=8", "-t", "preset:cpu-1")
+    for more, made_for in (((), common[0]), (("--plan-only",), "the model 'mlp'")):
+        path = tmp_path / "".join(("b", *more)) / "plan.json"
+        dnnc(capsys, "compile", *common, "-o", path.parent, "--mesh", "none", *more)
+        path.write_text(path.read_text().replace('"fc', '"conv').replace('"relu', '"gelu'))
+        assert main(["compile", *common, "-o", str(tmp_path / "none"), "--plan", str(path)]) == 3
+        assert capsys.readouterr().err.splitlines() == [
+            f"{path}: error: it is a plan of another model: it names 7 ops, of which this one has 1",
+            f"  hint: it was made for {made_for}: compile that, or plan this one anew",
+        ]
+
+
 def test_an_edited_plan_becomes_a_build_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """plan.json or plan.ir: the build that was edited is refused, and the message's command makes one of the plan."""
     common = (MODEL, "-t", "preset:cpu-2,cores=2")

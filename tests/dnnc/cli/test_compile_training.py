@@ -239,6 +239,33 @@ def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Pat
     assert [line for line in texts[0] if "row" not in line] == [line for line in texts[2] if "schedule" not in line]
 
 
+@pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
+def test_rows_mean_the_same_with_programs_and_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Gradients that go back over two borders have the same channels in a build and in its plan alone: each replays the
+    other."""
+    model = ["compile", "zoo:mlp,layers=4,hidden=16,batch=4", "-t", "preset:cpu-3,cores=3", "--loss", "mse:y", "-q", "-o"]
+    asked = ["--objective", "training", "--microbatches", "3", "--mesh", "none", "--replicas", "1", "--stages", "3"]
+    plans = [tmp_path / name / "plan.ir" for name in ("build", "alone", "again")]
+    for more, plan in zip([asked, ["--plan", str(plans[0]), "--plan-only"], ["--plan", str(plans[1])]], plans, strict=True):
+        assert main([*model, str(plan.parent), *more]) == 0, capsys.readouterr().err
+    build, alone, again = ([line for line in plan.read_text().splitlines() if "  row " in line] for plan in plans)
+    assert len(build) == 3
+    assert build == alone == again
+
+
+def test_a_plan_with_a_loss_is_replayed_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Most ops of a small model are those of its loss: without it, it is no plan of another model."""
+    model = ["compile", "zoo:mlp,layers=2,hidden=16,batch=4", "-t", TWO, "--plan-only", "-q", "-o"]
+    asked = ["--objective", "training", "--mesh", "none", "--loss", "cross-entropy:y"]
+    assert main([*model, str(tmp_path / "a"), *asked]) == 0
+    for name in ("plan.json", "plan.ir"):
+        assert main([*model, str(tmp_path / "b"), "--plan", str(tmp_path / "a" / name)]) == 3
+        assert capsys.readouterr().err.splitlines() == [
+            f"{tmp_path / 'a' / name}: error: the plan has the ops of a loss, and the model has no loss",
+            "  hint: give the loss that the plan was made with, such as --loss mse:OUTPUT",
+        ]
+
+
 def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

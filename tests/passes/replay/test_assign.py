@@ -109,6 +109,22 @@ def test_many_faults_of_one_kind_are_counted() -> None:
     assert len(found) == 6
 
 
+def test_a_plan_of_another_model_is_told_in_one_fault() -> None:
+    """Neither the nearest names, which have nothing to do with it, nor the ops that are in no stage."""
+    ops = ("0:v0", *(f"0:v{n}" for n in range(100, 106)))
+    for made_for, hint in (
+        ("zoo:unet", "it was made for zoo:unet: compile that"),
+        ("", "compile the model that it was made for"),
+    ):
+        with pytest.raises(InvalidInput) as raised:
+            AssignPass(ops=ops, devices=("0:d7",), source="plan.json", made_for=made_for).run(bare_chain(20), PassContext())
+        (fault,) = raised.value.diagnostics
+        assert fault.where == "plan.json"
+        assert fault.message == "it is a plan of another model: it names 7 ops, of which this one has 1"
+        assert fault.hint == f"{hint}, or plan this one anew"
+    assert len(faults(bare_chain(20), *ops, *(f"0:v{n}" for n in range(1, 6)))) > 1, "half of its ops are in the model"
+
+
 def test_a_value_that_would_travel_back_names_both_ops() -> None:
     (fault,) = faults(bare_chain(2), "1:v0", "0:v1")
     assert fault == ("main/node1 (%v1)", "stage 0 reads %v0, which stage 1 makes (main/node0 (%v0))")

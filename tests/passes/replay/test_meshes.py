@@ -357,6 +357,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: stage(d)["weights"]["up"].update(x="S(7)"), "stage 0", "weight 'up' cannot lie as 'S(7)' on a mesh of 4"),
         (lambda d: stage(d)["weights"]["up"].update(x="half"), "stages[0].weights.up", "'half' is no placement"),
         (lambda d: stage(d)["weights"].update(three={"x": "R"}), "stage 0", "the stage reads no weight 'three'"),
+        (
+            lambda d: stage(d)["weights"].update({f"w{n}": {"x": "R"} for n in range(6)}),
+            "",
+            "it is a plan of another model: it names 8 weights, of which this one has 2",
+        ),
         (lambda d: stage(d)["outputs"]["y"].update(x="P(sum)"), "stage 0", "output 'y' cannot lie as 'P(sum)' on a mesh of 4"),
         (lambda d: stage(d)["outputs"].update(h={"x": "R"}), "stage 0", "the stage makes no output 'h'"),
         (lambda d: d.update(objective="latency"), "", "objective is 'latency', expected throughput or training"),
