@@ -109,13 +109,23 @@ def damaged(path: Path, how: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("how", ["truncated", "in its header", "empty", "text", "missing", "a folder"])
-def test_files_that_are_no_checkpoints(how: str, path: Path) -> None:
+UNREADABLE = "it cannot be read as safetensors: "
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        *((how, UNREADABLE) for how in ("truncated", "in its header", "empty", "text")),
+        ("missing", "no such file; expected a checkpoint"),
+        ("a folder", "found a folder, expected a checkpoint"),
+    ],
+)
+def test_files_that_are_no_checkpoints(how: str, told: str, path: Path) -> None:
     damaged(path, how)
     for read in (position, names, read_whole, lambda path: read_parts(path, {"fc.weight": WEIGHT})):
         with pytest.raises(InvalidInput) as caught:
             read(path)
-        assert str(caught.value).startswith(f"{path}: error: it cannot be read as safetensors: ")
+        assert str(caught.value).startswith(f"{path}: error: {told}")
 
 
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
