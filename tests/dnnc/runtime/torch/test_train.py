@@ -397,6 +397,7 @@ def test_stages_of_two_and_three_devices_pass_on_what_enters_their_hosts(
     assert main(["train", str(built), "--steps", "2", "--check"]) == 0, capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_each_weight_is_synchronised_as_its_plan_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One by gathered factors, one through the second rank, the others by all-reduce."""
     built = compiled(tmp_path / "data", "--mesh", "2", "--strategy", "data")
