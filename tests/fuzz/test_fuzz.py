@@ -14,7 +14,7 @@ from tests.fuzz.verdict import Result, faults_of
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("times", [0.05, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [0.05, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SURFACES)
 def test_no_input_breaks_the_command(name: str, times: float, tmp_path: Path) -> None:
     """In a process of its own: workers are forked, and a process that has run tests has threads."""
