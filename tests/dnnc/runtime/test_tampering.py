@@ -109,14 +109,14 @@ def test_one_of_each_kind(builds: dict[str, Path], tmp_path: Path, capsys: pytes
 
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_hundred_tampered_builds(
+def test_thirty_tampered_builds(
     builds: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], layout: str
 ) -> None:
     with nothing_left():
         verdicts = []
-        for seed in range(100):
+        for seed in range(30):
             (tmp_path / str(seed)).mkdir()
             verdicts.append(holds(builds[layout], seed, tmp_path / str(seed), capsys, ("run", "check", "simulate")))
             shutil.rmtree(tmp_path / str(seed))
     print(f"{layout}: {sum(verdicts)} of {len(verdicts)} refused, the others compute the same")
-    assert sum(verdicts) > 60
+    assert sum(verdicts) > 15
