@@ -123,15 +123,10 @@ def _round_trips(case: Any) -> str:
 
 
 @pytest.mark.slow
-def test_a_sample_of_onnx_node_tests_round_trips() -> None:
-    outcomes = [_round_trips(case) for case in _cases()[::15]]
-    assert outcomes.count("ran") > 70
-
-
-@pytest.mark.slow
-def test_all_onnx_node_tests_round_trip() -> None:
-    outcomes = [_round_trips(case) for case in _cases()]
-    assert outcomes.count("ran") > 1300
+def test_onnx_node_tests_round_trip() -> None:
+    """A third of them: all take minutes."""
+    outcomes = [_round_trips(case) for case in _cases()[::3]]
+    assert outcomes.count("ran") > 400
 
 
 SHARED = {
