@@ -202,8 +202,6 @@ class ShardPass(Pass):
         divides = not self.training or samples % members == 0
         if self.shares or (one_type and divides and (one_host or self.mesh)):
             return Candidates(tuple(over(shape) for shape in sizes))
-        evenly = [dealt_evenly(samples, shape) for shape in sizes if self.training and self.strategy == DATA]
-        data_parallel = [over(shape, shares) for shape, shares in zip(sizes, evenly, strict=False) if shares]
         if self.mesh:
             speeds = Speeds(module, topology, training=self.training)
             found = Candidates(tuple(over(sizes[0], along) for along in speeds.candidates(sizes[0], self.uneven)))
@@ -217,7 +215,12 @@ class ShardPass(Pass):
                 uneven=self.uneven,
                 every=bool(self.strategy),
             )
-        return replace(found, searched=(*data_parallel, *found.searched))
+        if not self.training or self.strategy != DATA:
+            return found
+        dealt = [(shape, shares) for shape in sizes if (shares := dealt_evenly(samples, shape))]
+        known = {(one.sizes, one.shares) for one in found.searched}
+        missing = [over(*one) for one in dealt if one not in known]
+        return replace(found, searched=(*missing, *found.searched))
 
     def in_stages(self, module: Module, topology: Topology, context: PassContext) -> Module:
         """The function in stages. A plan whose stages exceed a device's memory once they are written (the search does not count
