@@ -209,6 +209,7 @@ def test_sums_over_hosts_are_made_inside_each_first() -> None:
 
 
 def members_update_as_unsplit(split: Module, whole: Module) -> None:
+    """All members of ``split``, which exchange something, against the step of the whole model."""
     values = values_of(split, classes=2) | values_of(whole, classes=2)
     members = Members(split, values)
     assert any(members.meets(op) for program in members.programs for op in program.ops)
