@@ -72,8 +72,9 @@ class Transfer:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one run of the model, on inputs that a person gave, showed of an op whose types do not say how large its results
-    are. ``shapes``: of each result, ``1x100x4``, empty for a scalar, ``?`` where the run did not tell. ``runs``: how often
-    a region of the op ran. Other inputs may give other sizes, so types stay as they are."""
+    are, or of one with regions or inside them. ``shapes``: of each result, ``1x100x4``, empty for a scalar, ``?`` where the run
+    did not tell. ``runs``: how often the op ran: in a loop as often as that turned, in the branch that was not taken never.
+    Other inputs may give other sizes, so types stay as they are."""
 
     keyword: ClassVar[str] = "measured"
     shapes: tuple[str, ...]

@@ -4,9 +4,10 @@ Writes a ``Cost`` facet on every op of every function, regions included. A formu
 ``pointwise.py``, ``microsoft.py``, ``backward.py``; conventions in ``facts.py``) gives flops and the parts of training; an
 operator without one is counted by its bytes, ``kind = default``, and listed by ``coverage``: no op is silently free.
 
-An op with regions carries the sum of one run of them: ``If`` its dearer branch, part by part, ``Loop`` and ``Scan`` their body
-times the trips where these are known (measured, or a Loop's limit that is a constant), else once. Its own operands and results
-are counted inside, where they are read and made. A call carries the sum of the function that it calls.
+An op with regions carries what is inside, each op as often as it ran on given inputs (``Measured``). Where nothing was run,
+``If`` carries its dearer branch, part by part, ``Loop`` and ``Scan`` their body times the trips where types tell them (a Loop's
+limit that is a constant), else once. Its own operands and results are counted inside, where they are read and made. A call
+carries the sum of the function that it calls.
 
 Sizes that types do not tell are those of a ``Measured`` facet (``measured.py``).
 """
@@ -27,12 +28,12 @@ from ir.ranges import COUNTED
 from ir.types import DType, TensorType, Type
 from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
-from passes.cost.measured import with_measurements, with_seconds
+from passes.cost.measured import with_measurements
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
 from passes.model.learning import is_float, trained
-from passes.model.op_time import COST_PARTS, total_cost
+from passes.model.op_time import COST_PARTS, ran, total_cost
 from passes.model.products import BITS
 from passes.model.profiled import with_profile
 from passes.model.sizes import sized_results
@@ -70,19 +71,15 @@ class CostPass(Pass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput where a dimension of the inputs is not bound: no cost could be a number."""
-        measured = None
-        if context.measure is not None and unknown_sizes(module.entry).unknown:
+        if context.measure is not None and (unknown_sizes(module.entry).unknown or any(op.regions for op in module.entry.ops)):
             context.progress("run the model to measure sizes", None)
-            measured = context.measure(module)
-            module = with_measurements(module, measured)
+            module = with_measurements(module, context.measure(module))
         sizes = _Sizes(module, self.unknown)
         program = _Program(module, sizes, context)
         symbols = tuple(program.func(symbol.name) if isinstance(symbol, Func) else symbol for symbol in module.symbols)
         _check_total(program.func(module.entry.name))
         result = replace(module, symbols=symbols)
         sizes.report(result, context)
-        if measured is not None:
-            result = with_seconds(result, measured)
         if context.profile is not None:
             result, origins = with_profile(result, context.profile)
             context.count(self.name, **{f"profile {name}": str(found) for name, found in origins.items()})
@@ -258,17 +255,19 @@ class _Coster:
             totals.append(total_cost(costed.ops))
         if self.learned is not None and any(name in self.learned for name in reads(op)):
             self.learned.update(value.name for value in op.results if is_float(value.type))
-        trips = self.trips(op)
-        if op.name == "onnx.If":
+        if (measured := op.facet(Measured)) is not None:
+            inside = [(ran(inner), inner.facet(Cost, Cost())) for _, region in regions for inner in region.ops]
+            times = max(1, measured.runs)
+            parts = {name: sum(runs * getattr(cost, name) for runs, cost in inside) // times for name in COST_PARTS}
+        elif op.name == "onnx.If":
             parts = {name: max(getattr(total, name) for total in totals) for name in COST_PARTS}
         else:
+            trips = self.trips(op)
             parts = {name: trips * sum(getattr(total, name) for total in totals) for name in COST_PARTS}
         return replace(op, regions=tuple(regions)).with_facets(Cost(**parts, kind="control"))
 
     def trips(self, op: Op) -> int:
-        """How often the regions run: as measured; else known for Scan, and for Loop where its limit is a constant; else 1."""
-        if (facet := op.facet(Measured)) is not None:
-            return facet.runs
+        """How often the regions run, as far as types tell: for Scan, and for Loop where its limit is a constant; else 1."""
         if op.name == "onnx.Scan":
             count = int(op.get("num_scan_inputs", 0))
             axes = op.get("scan_input_axes") or (0,)

@@ -83,12 +83,11 @@ class AnalysisCache:
 @dataclass(frozen=True, slots=True)
 class Measurements:
     """What one run of a module's entry function showed. ``shapes``: of values, as ``Measured`` spells them, those in regions
-    as they were the last time; ``runs``: how often the regions of an op ran, and ``seconds``: how long it took, on one core of
-    this machine, by the op's id."""
+    as they were the last time; ``runs``: how often each op ran, by its id: none that did not. No seconds: they would be others
+    each time, and so would be the plan."""
 
     shapes: Mapping[str, str]
     runs: Mapping[str, int]
-    seconds: Mapping[str, float]
 
 
 @dataclass(slots=True)

@@ -22,6 +22,9 @@ costs the further operands it reads, but for weights, at memory bandwidth and it
 It is an epilogue when it alone reads the result of a convolution, a matrix product or another epilogue, in the same body, and
 makes a result of the same shape. That is inference: what a backward pass reads is written, so in training nothing is fused.
 
+*Regions.* An ``If``, ``Loop`` or ``Scan`` takes its overhead and what is inside, each op as often as it ran on given inputs
+(``Measured``); where nothing was run, the dearer branch, or the body as often as the ``Cost`` of the op counts it.
+
 Seconds add up over any set of ops, but for epilogues that the set parts from the beginning of their chain: those are not fused
 there (``chain_heads``). ``body_seconds`` of the ops of a stage says what they take.
 """
@@ -33,7 +36,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from ir import operators
-from ir.facets import BackwardTime, Cost, Time
+from ir.facets import BackwardTime, Cost, Measured, Time
 from ir.ops import Op, all_reads
 from ir.topology import DeviceType
 from ir.types import DType, TensorType, Type, type_bytes
@@ -86,6 +89,8 @@ def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
     """By the roofline, where the op has this cost."""
     if cost is None:
         return device_type.overhead
+    if op.regions:
+        return _inside(op, device_type, cost) + device_type.overhead
     rate = rate_of(op, cost.kind, device_type)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is not None:
@@ -95,6 +100,26 @@ def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
     moved = cost.read + cost.write - waited
     bandwidth = _bandwidth(device_type) or math.inf
     return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
+
+
+def _inside(op: Op, device_type: DeviceType, cost: Cost) -> float:
+    """Seconds of the regions of an op that has this cost."""
+    bodies = [(region.ops, body_seconds(region.ops, device_type, region.results)) for _, region in op.regions]
+    measured = op.facet(Measured)
+    if measured is not None:
+        taken = (ran(inner) * seconds for ops, each in bodies for inner, seconds in zip(ops, each, strict=True))
+        return math.fsum(taken) / max(1, measured.runs)
+    if op.name == "onnx.If":
+        return max(math.fsum(each) for _, each in bodies)
+    body = total_cost(inner for ops, _ in bodies for inner in ops)
+    trips = next((getattr(cost, name) / once for name in COST_PARTS if (once := getattr(body, name))), 1.0)
+    return trips * math.fsum(seconds for _, each in bodies for seconds in each)
+
+
+def ran(op: Op) -> int:
+    """How often an op in a region ran on given inputs; once where no run told."""
+    measured = op.facet(Measured)
+    return measured.runs if measured is not None else 1
 
 
 def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
@@ -173,7 +198,7 @@ def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[s
     for op in ops:
         time = op.facet(Time)
         if time is None:
-            alike = id(op.facet(Cost)), dtype_of(op)
+            alike = id(op.facet(Cost)), dtype_of(op), id(op) if op.regions else 0
             if alike not in known:
                 known[alike] = _derived(op, device_type, op.facet(Cost))
             seconds.append(known[alike])

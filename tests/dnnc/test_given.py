@@ -13,10 +13,13 @@ from onnx import numpy_helper
 
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
+from dnnc.frontends import load_topology
 from dnnc.runtime import run_build
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.facets import Cost, Measured, Time
 from ir.ops import Op
+from ir.topology import DeviceType
+from passes.model.op_time import op_seconds
 from tests.dnnc.frontends.models import model
 
 DETECTOR = """g (float[n, 16] x, int64 steps) => (float[?, 16] y) {
@@ -101,15 +104,13 @@ def test_sizes_and_seconds_are_measured_on_the_inputs(tmp_path: Path) -> None:
     ops = {op.id: op for op in result.module.entry.ops}
     count = int((x > x.mean()).sum())
     assert ops["%found"].facet(Measured) == Measured((f"2x{count}",))
-    assert ops["%y"].facet(Measured) == Measured((f"{count}x16",), runs=5)
+    assert ops["%y"].facet(Measured) == Measured((f"{count}x16",))
     assert ops["%picked"].facet(Cost, Cost()).write == count * 16 * 4
     assert ops["%y"].facet(Cost, Cost()).flops >= 5 * 2 * count * 16 * 16
-    time = ops["%y"].facet(Time)
-    assert time is not None
-    assert [name for name, _ in time.seconds] == ["@core"]
-    assert 0 < time.seconds[0][1] < 1
+    inside = {op.id: op.facet(Measured, Measured(())).runs for _, region in ops["%y"].regions for op in region.ops}
+    assert inside["%p"] == inside["%s"] == 5
+    assert ops["%y"].facet(Time) is None, "a clock would tell other seconds each time"
     assert ops["%h"].facet(Measured) is None, "its type says all"
-    assert ops["%h"].facet(Time) is None
     # What was measured is of one input: the types are as they were, and another input runs.
     assert ops["%found"].results[0].type != ops["%found"].results[0].type.__class__(
         ops["%found"].results[0].type.dtype, (2, count)
@@ -176,3 +177,54 @@ def test_inputs_that_the_model_does_not_run_on_are_told(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="does not run on these inputs") as raised:
         compile_model(CompileOptions(path, "preset:cpu-1", tmp_path / "out", inputs=inputs))
     assert str(inputs) in str(raised.value)
+
+
+TURNS = """g (float[8, 16] x, int64 steps, bool big) => (float[8, 16] y, float[8, 16] z, float[12, 8] t) {
+  yes = Constant <value = bool {1}> ()
+  y = Loop (steps, yes, x) <body = b (int64 i, bool c, float[8, 16] v) => (bool o, float[8, 16] s) {
+    o = Identity(c) one = Constant <value = int64 {1}> () two = Constant <value = int64 {2}> ()
+    odd = Mod(i, two) is_odd = Equal(odd, one)
+    s = If (is_odd) <
+      then_branch = then () => (float[8, 16] a) { m = MatMul(v, w) a = Relu(m) },
+      else_branch = other () => (float[8, 16] a) { a = Neg(v) }>
+  }>
+  z = If (big) <
+    then_branch = many () => (float[8, 16] a) { m1 = MatMul(x, w) m2 = MatMul(m1, w) a = MatMul(m2, w) },
+    else_branch = few () => (float[8, 16] a) { a = Neg(x) }>
+  zeros = Constant <value = float[8] {0, 0, 0, 0, 0, 0, 0, 0}> ()
+  last, t = Scan <num_scan_inputs = 1, body = step (float[8] h, float[8] r) => (float[8] g, float[8] e) {
+    g = Add(h, r) e = Tanh(g)
+  }> (zeros, rows)
+}"""
+
+
+def test_loops_cost_what_ran_and_no_clock_decides(tmp_path: Path) -> None:
+    """Plans of equal bytes; a loop costs its iterations, a branch what was taken of it."""
+    proto = model(TURNS)
+    proto.graph.initializer.append(numpy_helper.from_array(np.eye(16, dtype=np.float32), "w"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((12, 8), np.float32), "rows"))
+    del proto.graph.input[3:]
+    onnx.save(proto, tmp_path / "m.onnx")
+    found: list[dict[str, Op]] = []
+    for steps, big in ((7, False), (7, False), (70, True)):
+        inputs = _npz(tmp_path, x=_x(8), steps=steps, big=big)
+        found.append(_ops(str(tmp_path / "m.onnx"), inputs, tmp_path / f"out{len(found)}"))
+    for name in ("plan.ir", "plan.json"):
+        assert (tmp_path / "out0" / name).read_bytes() == (tmp_path / "out1" / name).read_bytes()
+    product = 2 * 8 * 16 * 16
+    few, _, many = ({name: op.facet(Cost, Cost()).flops for name, op in ops.items()} for ops in found)
+    assert 3 * product <= few["%y"] < 4 * product, "of seven turns three are odd"
+    assert 35 * product <= many["%y"] < 40 * product
+    assert few["%z"] < product
+    assert many["%z"] == 3 * product
+    assert few["%last"] == many["%last"]
+    core = preset_core()
+    slow, quick = (op_seconds(ops["%y"], core) for ops in (found[2], found[0]))
+    assert 9 < slow / quick < 11, "ten times the turns"
+    assert op_seconds(found[0]["%last"], core) > 24 * core.overhead, "two ops, twelve rows"
+
+
+def preset_core() -> DeviceType:
+    """The device type of ``preset:cpu-1``."""
+    (core,) = load_topology("preset:cpu-1", DiagnosticSink()).types
+    return core
