@@ -110,7 +110,9 @@ def train(
         _check(opened, options, told, json=json, quiet=quiet)
         return
     if resume is not None:
-        show_warnings(resumption(opened, resume).diagnostics, quiet)
+        from dnnc.backend.torch.checkpoint import Checkpoint
+
+        show_warnings(resumption(opened, Checkpoint.open(resume)).diagnostics, quiet)
     seconds = launch(opened, options, told)
     later = steps_seconds[1:] or steps_seconds  # the first is slower than the others
     measured = statistics.median(later) if later else None  # other hosts than the first hear of no step

@@ -47,7 +47,7 @@ EDITED_PLAN = (
     "it holds a plan only, no programs: 'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2' without --plan-only makes a "
     "build of it, edited or not"
 )
-_READ_WHOLE = (".onnx", ".json", ".ir")
+_READ_WHOLE = (".onnx", ".json", ".ir", ".py")
 """Programs and plans; every other file is held open."""
 _SHOWN = 8
 _TRIES, _PAUSE = 50, 0.02
@@ -69,6 +69,12 @@ class OpenFile:
         """Of the bytes as they are now, whatever was known of them."""
         self._file.seek(0)
         return digest_file(self._file)
+
+    def was_written(self) -> bool:
+        """Whether its bytes were written to since it was opened. One that was renamed or deleted has the same bytes; written
+        ones may be as they were by now, and were not when they were read."""
+        now = Stamp.of(self.descriptor)
+        return (now.size, now.modified) != (self.stamp.size, self.stamp.modified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +128,8 @@ class Snapshot:
         """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
         changed = []
         for name, file in self.weights.items():
-            now = Stamp.of(file.descriptor)
-            # A file that was renamed or deleted has another time of change, but the same bytes. Written ones may be as they
-            # were by now, and were not when they were read.
-            written = (now.size, now.modified) != (file.stamp.size, file.stamp.modified)
-            if written or (now != file.stamp and file.digest() != self.manifest["files"][name]["sha256"]):
+            touched = Stamp.of(file.descriptor) != file.stamp
+            if file.was_written() or (touched and file.digest() != self.manifest["files"][name]["sha256"]):
                 changed.append(Diagnostic("the file was changed while it was used", where=self.where(name)))
         if changed:
             raise InvalidInput(changed)
@@ -332,4 +335,4 @@ def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
         raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
 
 
-__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]
+__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "OpenFile", "Progress", "Snapshot", "read_manifest", "sealed"]

@@ -2,28 +2,56 @@
 
 A build's ``weights.safetensors`` is the checkpoint of step 0. Optimizer state has names of its own (``fc.weight.exp_avg``). The
 header says the step and the seed of the data. A file appears under its name when it is whole: it is written under another.
+
+A ``Checkpoint`` is a file that was opened once, and is read through that descriptor alone. The format
+(https://github.com/huggingface/safetensors): the length of a header as 8 bytes, little endian; the header, JSON that has type,
+shape and place of each tensor by its name; the elements, without gaps.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from dnnc.program.snapshot import OpenFile
 from ir.diagnostics import InvalidInput
 from ir.files import open_input
+from ir.json_text import parse_json
 from ir.scratch import PARTIAL, locked_folder, remove_dead, umask
 from ir.signals import termination_raises
 
 INITIAL = "weights.safetensors"
 OTHER_MODEL = "is it of another model?"
+_HEADER_BYTES = 100_000_000
+"""Of the longest header, as the format has it."""
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+"""By their names in the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,73 +101,152 @@ def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: 
         raise InvalidInput(f"it cannot be written: {error}", where=str(path)) from error
 
 
-def position(path: Path) -> Position:
-    """Where the training of a checkpoint stands. Raises InvalidInput for what is none."""
-    with _opened(path) as file:
-        header = file.metadata() or {}
-    said = header.get("step", "0"), header.get("seed", "0")
-    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in said):
-        raise InvalidInput("its header does not say the step and the seed in numbers", where=str(path))
-    return Position(int(said[0]), int(said[1]))
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor of a checkpoint. ``offset``: of its first byte in the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
 
 
-def names(path: Path) -> tuple[str, ...]:
-    """The weights of a checkpoint. Raises InvalidInput."""
-    with _opened(path) as file:
-        return tuple(file.keys())
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that is open. ``where``: its name in messages; ``position``: where its training stands."""
 
+    file: OpenFile
+    where: str
+    position: Position
+    _entries: Mapping[str, _Entry]
 
-def read_parts(path: Path, parts: Mapping[str, Part], optional: Iterable[str] = ()) -> dict[str, torch.Tensor]:
-    """A part of each tensor; nothing else is read. What is ``optional`` may be missing. Raises InvalidInput for a tensor that
-    is missing, or of another type or shape."""
-    optional = set(optional)
-    found: dict[str, torch.Tensor] = {}
-    with _opened(path) as file:
-        stored = set(file.keys())
-        for name, part in parts.items():
-            if name not in stored:
+    @classmethod
+    def open(cls, path: Path) -> Checkpoint:
+        """Raises InvalidInput for a file that is no checkpoint."""
+        return cls.of(OpenFile(open_input(path, "a checkpoint", hint="checkpoints are called stepN.safetensors")), str(path))
+
+    @classmethod
+    def of(cls, file: OpenFile, where: str) -> Checkpoint:
+        """The checkpoint in an open file. Raises InvalidInput for what is none."""
+        start, header = _header(file, where)
+        told = header.pop("__metadata__", {})
+        entries = _entries(header, start, file.stamp.size, where)
+        return cls(file, where, _position(told if isinstance(told, dict) else {}, where), entries)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The weights that it holds."""
+        return tuple(self._entries)
+
+    def parts(self, wanted: Mapping[str, Part], optional: Iterable[str] = ()) -> dict[str, torch.Tensor]:
+        """A part of each tensor; nothing else is read. What is ``optional`` may be missing. Raises InvalidInput for a tensor
+        that is missing, or of another type or shape."""
+        optional = set(optional)
+        found: dict[str, torch.Tensor] = {}
+        for name, part in wanted.items():
+            entry = self._entries.get(name)
+            if entry is None:
                 if name in optional:
                     continue
-                raise InvalidInput(f"it holds no weight '{name}'", where=str(path), hint=OTHER_MODEL)
-            piece = file.get_slice(name)
-            shape = tuple(piece.get_shape())
-            fits = shape == part.shape
-            tensor = piece[tuple(slice(start, start + length) for start, length in part.box)] if fits and part.box else None
-            tensor = file.get_tensor(name) if tensor is None else tensor
-            if not fits or tensor.dtype != part.dtype:
-                message = f"its weight '{name}' is {_words(tensor.dtype, shape)}; expected {_words(part.dtype, part.shape)}"
-                raise InvalidInput(message, where=str(path), hint=OTHER_MODEL)
-            found[name] = tensor
+                raise InvalidInput(f"it holds no weight '{name}'", where=self.where, hint=OTHER_MODEL)
+            if (entry.dtype, entry.shape) != (part.dtype, part.shape):
+                words = f"{_words(entry.dtype, entry.shape)}; expected {_words(part.dtype, part.shape)}"
+                raise InvalidInput(f"its weight '{name}' is {words}", where=self.where, hint=OTHER_MODEL)
+            found[name] = self._read(entry, part.box)
+        return found
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Every tensor. Raises InvalidInput."""
+        return {name: self._read(entry, ()) for name, entry in self._entries.items()}
+
+    def confirm(self) -> None:
+        """Raises InvalidInput where the file was written to since it was opened. To be asked once it has been read."""
+        if self.file.was_written():
+            raise InvalidInput("the file was changed while it was used", where=self.where)
+
+    def _read(self, entry: _Entry, box: tuple[tuple[int, int], ...]) -> torch.Tensor:
+        """A part of a tensor, all of it where there is no box. Of its first dimension no more is read than the part has."""
+        start, count = box[0] if box else (0, entry.shape[0] if entry.shape else 1)
+        row = math.prod(entry.shape[1:]) * entry.dtype.itemsize
+        data = torch.empty(count * row, dtype=torch.uint8)
+        self._fill(data.numpy().data, entry.offset + start * row)
+        rows = data.view(entry.dtype).reshape((count, *entry.shape[1:]) if entry.shape else ())
+        part = rows
+        for dim, (start, length) in enumerate(box[1:], 1):
+            part = part.narrow(dim, start, length)
+        return part if part.numel() == rows.numel() else part.clone(memory_format=torch.contiguous_format)
+
+    def _fill(self, buffer: memoryview, offset: int) -> None:
+        done = 0
+        while done < len(buffer):
+            try:
+                count = os.preadv(self.file.descriptor, [buffer[done:]], offset + done)
+            except OSError as error:
+                raise InvalidInput(f"it cannot be read: {error.strerror}", where=self.where) from error
+            if not count:
+                raise InvalidInput("the file was changed while it was used: it ends too early", where=self.where)
+            done += count
+
+
+def _header(file: OpenFile, where: str) -> tuple[int, dict[str, Any]]:
+    """Where the elements begin, and what the header says. Raises InvalidInput."""
+    size = file.stamp.size
+    length = int.from_bytes(os.pread(file.descriptor, 8, 0), "little")
+    if size < 8 or length > min(size - 8, _HEADER_BYTES):
+        _refuse(where, f"its header would have {length} bytes" if size >= 8 else f"it has {size} bytes")
+    data = os.pread(file.descriptor, length, 8)
+    try:
+        header = parse_json(data.decode(), where)
+    except (UnicodeDecodeError, InvalidInput):
+        _refuse(where, "its header is no JSON")
+    if not isinstance(header, dict):
+        _refuse(where, "its header is no JSON object")
+    return 8 + length, header
+
+
+def _entries(header: Mapping[str, Any], start: int, size: int, where: str) -> dict[str, _Entry]:
+    """The tensors of a header, by name, in their order in the file, which they fill. Raises InvalidInput."""
+    found: dict[str, _Entry] = {}
+    ends: dict[str, int] = {}
+    for name, told in header.items():
+        told = told if isinstance(told, dict) else {}
+        dtype, shape, place = _DTYPES.get(str(told.get("dtype"))), _sizes(told.get("shape")), _sizes(told.get("data_offsets"))
+        if dtype is None or shape is None or place is None or len(place) != 2:
+            _refuse(where, f"its header does not say type, shape and place of '{name}'")
+        found[name], ends[name] = _Entry(dtype, shape, start + place[0]), start + place[1]
+    found = dict(sorted(found.items(), key=lambda item: (item[1].offset, ends[item[0]])))
+    end = start
+    for name, entry in found.items():
+        if entry.offset != end or ends[name] != end + entry.nbytes:
+            _refuse(where, f"the place of '{name}' is not that of its elements")
+        end = ends[name]
+    if end != size:
+        _refuse(where, f"it has {size} bytes, its header tells of {end}")
     return found
+
+
+def _sizes(numbers: Any) -> tuple[int, ...] | None:
+    """None for what is no list of sizes."""
+    good = isinstance(numbers, list) and all(type(number) is int and 0 <= number < 1 << 62 for number in numbers)
+    return tuple(numbers) if good else None
+
+
+def _refuse(where: str, reason: str) -> NoReturn:
+    raise InvalidInput(f"it cannot be read as safetensors: {reason}", where=where)
+
+
+def _position(header: Mapping[str, Any], where: str) -> Position:
+    said = str(header.get("step", "0")), str(header.get("seed", "0"))
+    if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in said):
+        raise InvalidInput("its header does not say the step and the seed in numbers", where=where)
+    return Position(int(said[0]), int(said[1]))
 
 
 def _words(dtype: torch.dtype, shape: Iterable[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-def read_whole(path: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint. Raises InvalidInput."""
-    with _opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-
-
-def _opened(path: Path) -> Any:
-    open_input(path, "a checkpoint", hint="checkpoints are called stepN.safetensors").close()
-    try:
-        return safe_open(str(path), framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise InvalidInput(f"it cannot be read as safetensors: {error}", where=str(path)) from error
-
-
-__all__ = [
-    "INITIAL",
-    "OTHER_MODEL",
-    "Part",
-    "Position",
-    "from_array",
-    "names",
-    "position",
-    "read_parts",
-    "read_whole",
-    "write_checkpoint",
-]
+__all__ = ["INITIAL", "OTHER_MODEL", "Checkpoint", "Part", "Position", "from_array", "write_checkpoint"]

@@ -3,7 +3,6 @@
 plan.json, plan.ir, trace.json   as in every build; the ranks read plan.ir
 stages/stageK.py                 the functions of a program (``stage_file``)
 weights.safetensors              the weights before the first step: a checkpoint like those that training writes
-train.py                         what torchrun starts on each rank
 manifest.json                    versions, source, size and digest of every file
 """
 
@@ -27,16 +26,6 @@ from dnnc.program.transaction import whole_directory
 from ir.diagnostics import InvalidInput
 from ir.module import Declared, Module, Splat
 from ir.ops import all_reads
-
-TRAIN = '''"""Trains this plan: torchrun --nproc-per-node {ranks} train.py --steps N. 'dnnc train' starts the same."""
-
-from pathlib import Path
-
-from dnnc.runtime.torch.rank import main
-
-if __name__ == "__main__":
-    raise SystemExit(main(Path(__file__).parent))
-'''
 
 
 def write_training_build(
@@ -73,7 +62,6 @@ def write_training_build(
                     (target / name).write_text(program_source(step.module, program, title), encoding="utf-8")
                 files[name] = list(program.devices)
             stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})
-        (target / "train.py").write_text(TRAIN.format(ranks=len(step.devices)), encoding="utf-8")
         progress("write the weights", None)
         _write_weights(step, folder, target / INITIAL)
         progress("digest", None)

@@ -4,6 +4,7 @@
   exchange    tensors between ranks: collectives, and what crosses between stages
   trainer     the interpreter of rows
   slowed      waits that make a rank as slow as another machine
+  files       what ranks read of a build, and of a checkpoint
   data        microbatches of a step, by number
   record      losses as steps are done, and the measured timeline
   rank        a process under torchrun, from its arguments to its exit
@@ -14,6 +15,5 @@
 ```
 
 What a rank needs to know of a plan says ``dnnc.program.training``; checkpoints are ``dnnc.backend.torch.checkpoint``, since a
-build begins with one. ``dnnc train`` (``launch``) starts ``torchrun`` with the ``train.py`` of a build, which calls
-``rank.main``.
+build begins with one. ``dnnc train`` (``launch``) starts ``torchrun`` with the module ``rank``.
 """

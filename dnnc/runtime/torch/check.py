@@ -26,13 +26,13 @@ from typing import Any
 
 import torch
 
-from dnnc.backend.torch.checkpoint import INITIAL, from_array, read_whole
+from dnnc.backend.torch.checkpoint import Checkpoint, from_array
 from dnnc.backend.torch.run import compiled
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import Data, open_data
 from dnnc.runtime.torch.exchange import torch_dtype
+from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions, train
-from dnnc.runtime.torch.rank import read_step
 from ir.diagnostics import CheckFailed, InvalidInput
 from ir.facets import FORWARD, phase_of
 from ir.grads import ASSIGN, STATE, hyperparameters
@@ -89,10 +89,10 @@ class Verdict:
 class Oracle:
     """The unsplit training step. ``weights``: of all resources, by name in the IR; ``done``: steps so far."""
 
-    def __init__(self, step: Step, folder: Path, data: Data, *, shaken: int = 0) -> None:
+    def __init__(self, step: Step, initial: Checkpoint, data: Data, *, shaken: int = 0) -> None:
         """``shaken``: trained weights begin one unit in the last place off, at random by this seed; 0: they do not."""
         self.step, self.data, self.done = step, data, 0
-        self.weights = initial_weights(step, folder)
+        self.weights = initial_weights(step, initial)
         self.trained = {op.operands[0]: op for op in update_ops(step)}
         self.run = compiled(step.module, forward_only(step))
         generator = torch.Generator().manual_seed(shaken)
@@ -147,10 +147,9 @@ def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Ten
             weight.grad.add_(gradient)
 
 
-def initial_weights(step: Step, folder: Path) -> dict[str, torch.Tensor]:
+def initial_weights(step: Step, initial: Checkpoint) -> dict[str, torch.Tensor]:
     """Every resource that the build holds, or that has one value, by name in the IR."""
-    stored = read_whole(folder / INITIAL)
-    weights = {f"@{name}": tensor for name, tensor in stored.items()}
+    weights = {f"@{name}": tensor for name, tensor in initial.tensors().items()}
     for name, resource in step.resources.items():
         if name not in weights and isinstance(resource.data, Splat):
             kind = tensor_type(resource.type)
@@ -186,8 +185,7 @@ def _optimizer(name: str, numbers: dict[str, float], weights: list[torch.Tensor]
 class Checker:
     """Compares the steps of ranks, as they are done, with those of the oracle."""
 
-    step: Step
-    folder: Path
+    files: TrainingFiles
     data: str
     seed: int
     losses: list[float] = field(default_factory=list)
@@ -197,16 +195,24 @@ class Checker:
     loose: dict[str, None] = field(default_factory=dict)
     shaken_losses: list[tuple[float, ...]] = field(default_factory=list)
 
+    @property
+    def step(self) -> Step:
+        return self.files.step
+
+    @property
+    def folder(self) -> Path:
+        return self.files.build.folder
+
     @cached_property
     def oracle(self) -> Oracle:
-        return Oracle(self.step, self.folder, open_data(self.data, self.step.module, self.seed))
+        return self._oracle(0)
 
     @cached_property
     def shaken(self) -> list[Oracle]:
-        seeds = range(1, 1 + SHAKEN)
-        return [
-            Oracle(self.step, self.folder, open_data(self.data, self.step.module, self.seed), shaken=seed) for seed in seeds
-        ]
+        return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
+
+    def _oracle(self, shaken: int) -> Oracle:
+        return Oracle(self.step, self.files.initial, open_data(self.data, self.step.module, self.seed), shaken=shaken)
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
@@ -320,16 +326,19 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
 
     Raises CheckFailed, and what ``train`` raises. Ranks run ahead of the comparison; what they wrote of a step is removed once
     it is compared."""
-    step = read_step(build.folder)
+    files = TrainingFiles(build.files)
+    step = files.step
     torch.set_num_threads(options.threads or max(map(step.cores, range(len(step.devices)))))
     if not update_ops(step):
-        raise InvalidInput("the plan updates no weight", where=str(build.folder), hint="compile with --objective training")
-    checker = Checker(step, build.folder, options.data, options.seed)
+        raise InvalidInput(
+            "the plan updates no weight", where=str(files.build.folder), hint="compile with --objective training"
+        )
+    checker = Checker(files, options.data, options.seed)
     with scratch_folder() as folder:
 
         def written(number: int) -> None:
             path = folder / f"step{number}.safetensors"
-            checker.compare(read_whole(path))
+            checker.compare(Checkpoint.open(path).tensors())
             path.unlink()
 
         seen: list[float] = []
@@ -345,6 +354,7 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
         train(build, replace(options, checkpoint=folder, every=int(flush), resume=None), step_done)
         written(options.steps)
         checker.compare_loss(options.steps - 1, seen[-1])
+    files.confirm()
     return checker.verdict()
 
 

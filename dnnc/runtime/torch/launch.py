@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dnnc.program.build import PLAN, PROGRAM, TORCH, require_programs
 from dnnc.program.plan_json import plan_from_json
@@ -33,6 +33,9 @@ from ir.facets import OptimizerState
 from ir.grads import STATE
 from ir.scratch import scratch_folder
 from passes.model.graph import listing
+
+if TYPE_CHECKING:
+    from dnnc.backend.torch.checkpoint import Checkpoint
 
 _STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s  (\S+) s")
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
@@ -69,7 +72,7 @@ class TrainOptions:
     slow: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The options of ``train.py``."""
+        """The options of a rank."""
         told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
         told += [word for device in self.slow for word in ("--slow", device)]
@@ -80,10 +83,10 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True)
 class TrainingBuild:
-    """A training build on disk, whose files are those that were written. ``labels``: what to call each rank; ``predicted``:
-    seconds of a step."""
+    """A training build, whose ``files`` are those that were written. ``labels``: what to call each rank; ``predicted``: seconds
+    of a step."""
 
-    folder: Path
+    files: Snapshot
     labels: tuple[str, ...]
     predicted: float
 
@@ -110,7 +113,7 @@ class TrainingBuild:
             message = f"the manifest does not describe a training build: {error}"
             raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
-        return cls(folder, tuple(labels), plan.value)
+        return cls(files, tuple(labels), plan.value)
 
     def ranks_of(self, options: TrainOptions) -> int:
         """How many ranks this host starts. Raises UsageError."""
@@ -125,18 +128,16 @@ class TrainingBuild:
         return count
 
 
-def resumption(build: TrainingBuild, checkpoint: Path) -> DiagnosticSink:
-    """A warning where training goes on from a checkpoint without the optimizer's state: another optimizer wrote it. Raises
-    InvalidInput for a file that is no checkpoint."""
-    from dnnc.backend.torch.checkpoint import names, position
+def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
+    """A warning where training goes on from a checkpoint without the optimizer's state: another optimizer wrote it."""
     from dnnc.frontends import DIALECTS
     from ir import load_module
 
-    sink, held = DiagnosticSink(), set(names(checkpoint))
-    if not position(checkpoint).step:  # the build's own weights, or others', without a step done
+    sink, held = DiagnosticSink(), set(checkpoint.names)
+    if not checkpoint.position.step:  # the build's own weights, or others', without a step done
         return sink
-    text = (build.folder / PROGRAM).read_text(encoding="utf-8")
-    resources = load_module(text, where=str(build.folder / PROGRAM), dialects=DIALECTS).resources.values()
+    text, where = build.files.text(PROGRAM), build.files.where(PROGRAM)
+    resources = load_module(text, where=where, dialects=DIALECTS).resources.values()
     lacking: dict[str, list[str]] = {}
     for resource in resources:
         optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
@@ -147,7 +148,7 @@ def resumption(build: TrainingBuild, checkpoint: Path) -> DiagnosticSink:
     before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
     for optimizer, weights in lacking.items():
         message = f"it holds no state of {optimizer} for {listing(weights)}: this begins at zero"
-        sink.warn(message, where=str(checkpoint), hint=f"to go on as before, compile with --optimizer {before}")
+        sink.warn(message, where=checkpoint.where, hint=f"to go on as before, compile with --optimizer {before}")
     return sink
 
 
@@ -174,10 +175,10 @@ def train(
     began = time.perf_counter()
     ranks = build.ranks_of(options)
     command = [*module_command("dnnc.runtime.torch.agent"), *_torchrun(options, ranks)]
-    command += [str(build.folder.absolute() / "train.py"), *options.arguments()]
+    command += ["-m", "dnnc.runtime.torch.rank", str(build.files.folder.absolute()), *options.arguments()]
     with scratch_folder() as folder:
         threads = {"OMP_NUM_THREADS": str(options.threads or 1)}
-        variables = {FAILURES: str(folder), **threads, **HEAP, **(more or {})}
+        variables = {FAILURES: str(folder), "PYTHONSAFEPATH": "1", **threads, **HEAP, **(more or {})}
         with _running(command, variables) as (process, said):
             hung = _follow(process, folder, options.timeout + _SLACK, told)
             status = process.wait() if not hung else None

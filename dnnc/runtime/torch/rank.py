@@ -1,4 +1,4 @@
-"""One process of training under torchrun, from its arguments to its exit.
+"""One process of training, from its arguments to its exit: ``python -P -m dnnc.runtime.torch.rank BUILD``, under torchrun.
 
 Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints
 and the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code
@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -23,21 +22,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from dnnc.backend.torch.checkpoint import (
-    INITIAL,
-    OTHER_MODEL,
-    Part,
-    Position,
-    names,
-    position,
-    read_parts,
-    write_checkpoint,
-)
-from dnnc.program.build import PROGRAM
+from dnnc.backend.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
+from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
+from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.record import Curve, write_trace
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from dnnc.runtime.torch.trainer import Trainer
@@ -54,8 +45,9 @@ START = 300.0
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The options of ``train.py``, which are those of ``dnnc train``."""
-    parser = argparse.ArgumentParser(description="Train this plan, one process per device.")
+    """The options of a rank, which are those of ``dnnc train``."""
+    parser = argparse.ArgumentParser(description="Train a build, one process per device.", prog="dnnc.runtime.torch.rank")
+    parser.add_argument("build", type=Path, metavar="BUILD", help="a directory that 'dnnc compile --objective training' wrote")
     parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
     parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
     parser.add_argument("--seed", type=int, default=0, help="of the data")
@@ -71,14 +63,15 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def main(folder: Path, argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train as one rank; the exit code."""
     options = arguments().parse_args(argv)
-    folder = folder.absolute()
+    files: TrainingFiles | None = None
     if "TORCHELASTIC_RUN_ID" in os.environ:
         threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
     try:
-        return _train(folder, options)
+        files = TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
+        return _train(files, options)
     except DnncError as error:
         return _failed(error.exit_code, error.diagnostics)
     except Terminated as request:  # what this rank was writing is removed
@@ -88,7 +81,8 @@ def main(folder: Path, argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed(ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
     except Exception as error:
-        told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=_place(error, folder))
+        where = files.place(error.__traceback__) if files is not None else ""
+        told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
         return _failed(ExitCode.INTERNAL, [told], lost=is_lost(error))
 
 
@@ -97,13 +91,6 @@ def _end_without(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(ExitCode.INTERNAL)
-
-
-def _place(error: Exception, folder: Path) -> str:
-    """The line of a stage's file in which an error was raised; empty where it was none of them."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)]
-    inside = [frame for frame in frames if Path(frame.filename) != folder / "train.py"]
-    return f"{Path(inside[-1].filename).relative_to(folder)}:{inside[-1].lineno}" if inside else ""
 
 
 def _failed(code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
@@ -119,13 +106,15 @@ def _failed(code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False)
     os._exit(code)  # gloo's threads may still wait for others
 
 
-def _train(folder: Path, options: argparse.Namespace) -> int:
-    step = read_step(folder)
+def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
+    step, resumed = files.step, files.resumed
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if world != len(step.devices):
         hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
         raise InvalidInput(
-            f"the plan has {len(step.devices)} devices, and {world} ranks were started", where=str(folder), hint=hint
+            f"the plan has {len(step.devices)} devices, and {world} ranks were started",
+            where=str(files.build.folder),
+            hint=hint,
         )
     mark = Marks(os.environ.get(FAILURES), rank)
     mark(STARTING)
@@ -136,10 +125,10 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
     mark("loading weights")
     network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
     network.connect()
-    begin = position(options.resume) if options.resume else Position(0, options.seed)
-    weights = load_weights(step, rank, folder / INITIAL, options.resume)
+    begin = resumed.position if resumed is not None else Position(0, options.seed)
+    weights = load_weights(step, rank, files.initial, resumed)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
-    trainer = Trainer(step, rank, folder, weights, network, mark)
+    trainer = Trainer(step, rank, files.functions, weights, network, mark)
     curve = Curve.open(step, rank, options.out, begin.step)
     number, end = begin.step, begin.step + options.steps
     while number < end:
@@ -152,24 +141,10 @@ def _train(folder: Path, options: argparse.Namespace) -> int:
             mark("writing a checkpoint")
             save(step, trainer, world, options.checkpoint / f"step{number}.safetensors", Position(number, begin.seed))
     if options.out:
-        write_trace(step, options.out, folder, trainer.spans, rank, world)
+        write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()
     dist.destroy_process_group()
     return 0
-
-
-def read_step(folder: Path) -> Step:
-    """The training step of a build. Raises InvalidInput for a text that is no plan of one."""
-    from dnnc.frontends import DIALECTS
-    from ir import load_module
-    from passes.model.folding import expand
-
-    path = folder / PROGRAM
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InvalidInput(f"it cannot be read: {error.strerror}", where=str(path)) from error
-    return Step.of(expand(load_module(text, where=str(path), dialects=DIALECTS)), DIALECTS, str(path))
 
 
 def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
@@ -195,7 +170,7 @@ def _meet(rank: int, world: int, limit: timedelta) -> Any:
     return dist.PrefixStore("dnnc", store)  # type: ignore[attr-defined]
 
 
-def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> dict[str, torch.Tensor]:
+def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:
     """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build. Raises
     InvalidInput for a checkpoint that lacks a weight that is trained, or holds one that the plan lacks."""
     parts, states = dict[str, Part](), dict[str, float]()
@@ -204,29 +179,29 @@ def load_weights(step: Step, rank: int, initial: Path, resumed: Path | None) -> 
         parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
         if isinstance(resource.data, Splat):
             states[name[1:]] = float(resource.data.value)
-    found = _resumed(step, parts, resumed) if resumed else {}
+    found = _resumed(step, parts, resumed) if resumed is not None else {}
     rest = {name: part for name, part in parts.items() if name not in found}
-    found.update(read_parts(initial, rest, states))
+    found.update(initial.parts(rest, states))
     for name, value in states.items():
         if name not in found:
             found[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
     return found
 
 
-def _resumed(step: Step, parts: Mapping[str, Part], path: Path) -> dict[str, torch.Tensor]:
+def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """What a checkpoint holds of these parts. It may lack weights that its plan did not train, but none that this one does; it
     may hold the state of another optimizer."""
     hint = f"{OTHER_MODEL} A plan that trains other weights cannot go on from it either"
     states = {state for names in STATE.values() for state in names}
-    for name in names(path):
+    for name in checkpoint.names:
         weight, _, state = name.rpartition(".")
         if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
-            raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=str(path), hint=hint)
-    found = read_parts(path, parts, parts)
+            raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=checkpoint.where, hint=hint)
+    found = checkpoint.parts(parts, parts)
     for name in parts:
         trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
         if trained and name not in found:
-            raise InvalidInput(f"it holds no weight '{name}', which the plan trains", where=str(path), hint=hint)
+            raise InvalidInput(f"it holds no weight '{name}', which the plan trains", where=checkpoint.where, hint=hint)
     return found
 
 
@@ -273,4 +248,7 @@ def _received(
     return part
 
 
-__all__ = ["arguments", "main", "read_step"]
+__all__ = ["arguments", "main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from dnnc.backend.timeline import predicted
 from dnnc.backend.write import TRACE
-from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
+from dnnc.program.trace import TraceEvent, to_perfetto
 from dnnc.program.training import Step
 from dnnc.runtime.torch.trainer import Span
 from ir.diagnostics import InvalidInput
@@ -156,9 +157,9 @@ def tell(step: Step, number: int, loss: float, seconds: float) -> None:
     print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s  {seconds:.6g} s", flush=True)
 
 
-def write_trace(step: Step, out: Path, folder: Path, spans: Iterable[Span], rank: int, world: int) -> None:
-    """Rank 0 writes the timeline of the last step, or steps, on all ranks, beside the predicted one of the build in ``folder``.
-    All ranks call this. Raises InvalidInput where the disk refuses."""
+def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: int) -> None:
+    """Rank 0 writes the timeline of the last step, or steps, on all ranks, beside the predicted one of the plan. All ranks call
+    this. Raises InvalidInput where the disk refuses."""
     mine = [
         (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
         for span in spans
@@ -179,12 +180,9 @@ def write_trace(step: Step, out: Path, folder: Path, spans: Iterable[Span], rank
         for r, row in enumerate(everyone)
         for kind, stage, number, channel, start, end in row
     ]
-    try:
-        trace = json.loads((folder / TRACE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # a build is whole without it
-        trace = to_perfetto({})
+    trace = to_perfetto({"predicted": predicted(step.module), "measured": events})
     with whole_file(out / TRACE) as file:
-        file.write((json.dumps(with_timeline(trace, "measured", events)) + "\n").encode())
+        file.write((json.dumps(trace) + "\n").encode())
 
 
 __all__ = ["LOSSES", "Losses", "tell", "write_trace"]

@@ -14,14 +14,12 @@ began until its update; an update that would write into tensors that steps still
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +29,6 @@ from dnnc.backend.torch.stage_file import UPDATES, functions_of
 from dnnc.program.training import Step, file_name, tensor_type
 from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending, torch_dtype
-from ir.diagnostics import InvalidInput
 from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
 from ir.grads import ACCUMULATE, ASSIGN
 from ir.module import Action, Program, Stage
@@ -87,12 +84,13 @@ class Trainer:
         self,
         step: Step,
         rank: int,
-        folder: Path,
+        load: Callable[[str], dict[str, Any]],
         weights: dict[str, torch.Tensor],
         network: Network,
         mark: Callable[[str], None] = lambda doing: None,
     ) -> None:
-        """``mark`` is told what the rank does, before it does it."""
+        """``load`` gives what a program of the build defines, by its name there; ``mark`` is told what the rank does, before
+        it does it."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
         self.phases = functions_of(step.schedule)
@@ -102,7 +100,8 @@ class Trainer:
         self.stages: dict[int, _Running] = {}
         for stage in step.stages_of(rank):
             program, _ = step.program(stage, rank)
-            functions = _load(folder / file_name(step, stage, program), program.name, network.device)
+            functions = load(file_name(step, stage, program))
+            functions["device"] = network.device
             arguments = tuple(value.name[1:] for value in program.args)
             results = tuple(value.name[1:] for value in program.results)
             sends = [action.channel for action in self.row if action.kind == "send" and action.stage == stage.index]
@@ -292,20 +291,6 @@ def accumulate(sums: dict[str, torch.Tensor], terms: Mapping[str, torch.Tensor],
         term = terms[name]
         alone = others[term.untyped_storage().data_ptr()] == 1 and term.is_contiguous()
         sums[name] = term if alone else term.clone(memory_format=torch.contiguous_format)
-
-
-def _load(path: Path, name: str, device: torch.device) -> Mapping[str, Callable[..., Any]]:
-    """The functions of a stage's file. Raises InvalidInput where it cannot be imported."""
-    spec = importlib.util.spec_from_file_location(f"dnnc_build_{path.stem}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise InvalidInput(f"the file of {name} is missing", where=str(path), hint="compile the model again")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # a person may have edited the file
-        raise InvalidInput(f"it cannot be imported: {type(error).__name__}: {error}", where=str(path)) from error
-    vars(module)["device"] = device
-    return vars(module)
 
 
 __all__ = ["Span", "Trainer", "accumulate"]

@@ -58,10 +58,11 @@ def test_a_device_of_several_cores_runs_by_as_many_threads(tmp_path: Path, capsy
 
 def test_a_rank_trains_by_as_many_threads_as_its_device_has_cores(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra 'train' is not installed")
-    from dnnc.runtime.torch.rank import read_step
+    from dnnc.program.snapshot import Snapshot
+    from dnnc.runtime.torch.files import read_step
 
     machine, build = tmp_path / "machine.toml", tmp_path / "build"
     machine.write_text(CORES, encoding="utf-8")
     asked = ["--objective", "training", "--loss", "mse:y", "-q"]
     assert main(["compile", "zoo:mlp,hidden=8,layers=2", "-t", str(machine), "-o", str(build), *asked]) == 0
-    assert read_step(build).cores(0) == 2
+    assert read_step(Snapshot.open(build)).cores(0) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import os
 import resource
@@ -25,7 +26,7 @@ pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 from safetensors.torch import save_file  # noqa: E402
 
 from dnnc.backend.torch import checkpoint  # noqa: E402
-from dnnc.backend.torch.checkpoint import Part, Position, from_array, names, position, read_parts, read_whole, write_checkpoint  # noqa: E402
+from dnnc.backend.torch.checkpoint import Checkpoint, Part, Position, from_array, write_checkpoint  # noqa: E402
 
 TENSORS = {
     "fc.weight": torch.arange(12, dtype=torch.float32).reshape(4, 3),
@@ -45,10 +46,11 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_what_was_written_is_read(path: Path) -> None:
-    found = read_whole(path)
-    assert found.keys() == TENSORS.keys() == {*names(path)}
+    opened = Checkpoint.open(path)
+    found = opened.tensors()
+    assert found.keys() == TENSORS.keys() == {*opened.names}
     assert all(torch.equal(found[name], tensor) and found[name].dtype == tensor.dtype for name, tensor in TENSORS.items())
-    assert position(path) == Position(7, 3)
+    assert opened.position == Position(7, 3)
     assert path.stat().st_mode & 0o600 == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
@@ -59,7 +61,7 @@ def test_parts_are_read(path: Path) -> None:
         "scalar": Part(torch.float64, (), ()),
         "fc.weight.exp_avg": WEIGHT,
     }
-    found = read_parts(path, parts, ["fc.weight.exp_avg"])
+    found = Checkpoint.open(path).parts(parts, ["fc.weight.exp_avg"])
     assert found.keys() == {"fc.weight", "scalar"}
     assert torch.equal(found["fc.weight"], TENSORS["fc.weight"][1:3])
     assert torch.equal(found["scalar"], TENSORS["scalar"])
@@ -86,7 +88,7 @@ def test_parts_are_read(path: Path) -> None:
 )
 def test_weights_of_another_model(name: str, part: Part, told: str, path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
-        read_parts(path, {name: part})
+        Checkpoint.open(path).parts({name: part})
     assert str(caught.value) == f"{path}: error: {told}\n  hint: is it of another model?"
     assert caught.value.exit_code is ExitCode.INVALID_INPUT
 
@@ -122,10 +124,78 @@ UNREADABLE = "it cannot be read as safetensors: "
 )
 def test_files_that_are_no_checkpoints(how: str, told: str, path: Path) -> None:
     damaged(path, how)
-    for read in (position, names, read_whole, lambda path: read_parts(path, {"fc.weight": WEIGHT})):
+    with pytest.raises(InvalidInput) as caught:
+        Checkpoint.open(path)
+    assert str(caught.value).startswith(f"{path}: error: {told}")
+
+
+def header(**tensors: Any) -> bytes:
+    data = json.dumps(tensors).encode()
+    return len(data).to_bytes(8, "little") + data
+
+
+def tensor(*place: Any, dtype: Any = "F32", shape: Any = (2,)) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": place}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        (1 << 63).to_bytes(8, "little") + b"{}",
+        b"\x02" + bytes(7) + b"[]",
+        b"\x04" + bytes(7) + b"\xff{}\xff",
+        header(a=None),
+        header(a=tensor(0, 8, dtype=None)) + bytes(8),
+        header(a=tensor(0, 8, dtype="F4")) + bytes(8),
+        header(a=tensor(0, 8, shape="2")) + bytes(8),
+        header(a=tensor(0, 8, shape=[-2])) + bytes(8),
+        header(a=tensor(0, 8, shape=[True, 2])) + bytes(8),
+        header(a=tensor(0)) + bytes(8),
+        header(a=tensor(8, 0)) + bytes(8),
+        header(a=tensor(0, 4)) + bytes(4),
+        header(a=tensor(0, 8), b=tensor(0, 8)) + bytes(8),
+        header(a=tensor(0, 8), b=tensor(12, 20)) + bytes(20),
+        header(a=tensor(0, 8)) + bytes(9),
+        header(a=tensor(0, 1 << 61, shape=[1 << 59])) + bytes(8),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    path.write_bytes(data)
+    with pytest.raises(InvalidInput) as caught:
+        Checkpoint.open(path)
+    assert str(caught.value).startswith(f"{path}: error: {UNREADABLE}")
+
+
+def test_a_part_along_each_dimension(tmp_path: Path) -> None:
+    whole = torch.arange(2 * 3 * 4).reshape(2, 3, 4)
+    save_file({"w": whole, "none": torch.zeros(0, 3)}, tmp_path / "a.safetensors")
+    opened = Checkpoint.open(tmp_path / "a.safetensors")
+    for box in (((0, 2), (1, 2), (0, 4)), ((1, 1), (0, 3), (3, 1)), ((0, 2), (0, 3), (0, 4)), ((1, 0), (0, 3), (0, 4))):
+        expected = whole[tuple(slice(start, start + length) for start, length in box)]
+        found = opened.parts({"w": Part(torch.int64, (2, 3, 4), box)})["w"]
+        assert torch.equal(found, expected)
+        assert found.untyped_storage().nbytes() == expected.numel() * 8
+    assert opened.tensors()["none"].shape == (0, 3)
+
+
+def test_a_checkpoint_that_is_replaced_is_read_as_it_was_opened(path: Path) -> None:
+    opened = Checkpoint.open(path)
+    write_checkpoint(path, {name: tensor + 1 for name, tensor in TENSORS.items()}, Position(8))
+    assert all(torch.equal(opened.tensors()[name], tensor) for name, tensor in TENSORS.items())
+    path.unlink()
+    assert torch.equal(opened.parts({"fc.weight": WEIGHT})["fc.weight"], TENSORS["fc.weight"])
+    opened.confirm()
+
+
+def test_a_checkpoint_that_is_written_to_is_found(path: Path) -> None:
+    opened = Checkpoint.open(path)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 5)
+    for use in (opened.confirm, opened.tensors):
         with pytest.raises(InvalidInput) as caught:
-            read(path)
-        assert str(caught.value).startswith(f"{path}: error: {told}")
+            use()
+        assert str(caught.value).startswith(f"{path}: error: the file was changed while it was used")
 
 
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -147,13 +217,13 @@ def test_a_header_that_says_no_position(header: dict[str, str], tmp_path: Path) 
     path = tmp_path / "a.safetensors"
     save_file({"w": torch.ones(1)}, path, header)
     with pytest.raises(InvalidInput) as caught:
-        position(path)
+        Checkpoint.open(path)
     assert str(caught.value) == f"{path}: error: its header does not say the step and the seed in numbers"
 
 
 def test_weights_of_elsewhere_are_those_of_the_first_step(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "a.safetensors")
-    assert position(tmp_path / "a.safetensors") == Position(0, 0)
+    assert Checkpoint.open(tmp_path / "a.safetensors").position == Position(0, 0)
 
 
 @contextmanager
@@ -172,7 +242,7 @@ def test_a_disk_that_refuses_leaves_the_file_as_it_was(path: Path) -> None:
         write_checkpoint(path, {"fc.weight": torch.zeros(1000)}, Position(8))
     assert caught.value.exit_code is ExitCode.INVALID_INPUT
     assert str(caught.value).startswith(f"{path}: error: it cannot be written: ")
-    assert position(path) == Position(7, 3)
+    assert Checkpoint.open(path).position == Position(7, 3)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
@@ -190,7 +260,7 @@ def test_a_request_to_end_leaves_the_file_as_it_was(path: Path, monkeypatch: pyt
     monkeypatch.setattr(checkpoint, "save_file", save)
     with pytest.raises(Terminated):
         write_checkpoint(path, TENSORS, Position(8))
-    assert position(path) == Position(7, 3)
+    assert Checkpoint.open(path).position == Position(7, 3)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 

@@ -40,14 +40,14 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ranks_of(folder: Path) -> list[int]:
-    """Processes that run the ``train.py`` of a build."""
+    """The ranks of a build."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             command = Path(f"/proc/{name}/cmdline").read_bytes()
         except OSError:
             continue
-        if str(folder / "train.py").encode() in command:
+        if b"dnnc.runtime.torch.rank" in command and str(folder).encode() in command:
             found.append(int(name))
     return found
 
@@ -257,7 +257,8 @@ def test_resumed_with_another_optimizer(build: Path, tmp_path: Path, capsys: pyt
 @pytest.mark.slow
 def test_torchrun_by_hand_is_the_same(build: Path, tmp_path: Path) -> None:
     assert main(["train", str(build), "--steps", "2", "--checkpoint", str(tmp_path / "a"), "-q"]) == 0
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(build / "train.py")]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "dnnc.runtime.torch.rank", str(build)]
     done = subprocess.run(
         [*command, "--steps", "2", "--checkpoint", str(tmp_path / "b")],
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -18,7 +18,7 @@ from tests.golden import ROOT
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
-from dnnc.backend.torch.checkpoint import INITIAL, Position, write_checkpoint  # noqa: E402
+from dnnc.backend.torch.checkpoint import INITIAL, Checkpoint, Position, write_checkpoint  # noqa: E402
 from dnnc.runtime.torch.rank import load_weights  # noqa: E402
 
 ROWS = torch.arange(32.0).reshape(8, 4)
@@ -44,11 +44,11 @@ def resumed(step: Step, initial: Path, rank: int = 0, **stored: Any) -> dict[str
     """What a rank holds that goes on from a checkpoint of these tensors."""
     path = initial.with_name("step3.safetensors")
     write_checkpoint(path, {name.replace("__", "."): tensor.clone() for name, tensor in stored.items()}, Position(3))
-    return load_weights(step, rank, initial, path)
+    return load_weights(step, rank, Checkpoint.open(initial), Checkpoint.open(path))
 
 
 def test_without_a_checkpoint_optimizer_state_begins_as_the_plan_says(step: Step, initial: Path) -> None:
-    found = load_weights(step, 1, initial, None)
+    found = load_weights(step, 1, Checkpoint.open(initial), None)
     assert found.keys() == {"w", "w.momentum", "const.f32.1.0"}
     assert torch.equal(found["w"], ROWS)
     assert torch.equal(found["w.momentum"], torch.zeros(4, 4))
@@ -93,5 +93,5 @@ def test_a_checkpoint_of_another_model(stored: dict[str, Any], told: str, step: 
 def test_a_build_that_lacks_a_weight(step: Step, initial: Path) -> None:
     write_checkpoint(initial, {"v": ROWS}, Position())
     with pytest.raises(InvalidInput) as caught:
-        load_weights(step, 0, initial, None)
+        load_weights(step, 0, Checkpoint.open(initial), None)
     assert str(caught.value).startswith(f"{initial}: error: it holds no weight 'w'")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
+from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step
 from dnnc.report import plan_headline
 from ir.module import Plan
@@ -18,7 +19,7 @@ torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not insta
 safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 from dnnc.runtime.torch.exchange import Network  # noqa: E402
-from dnnc.runtime.torch.rank import read_step  # noqa: E402
+from dnnc.runtime.torch.files import TrainingFiles, read_step  # noqa: E402
 from dnnc.runtime.torch.trainer import Trainer, _Running  # noqa: E402
 
 STAGES = ("--schedule", "pipedream", "--microbatches", "1", "--stages", "2")
@@ -32,7 +33,7 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def step(build: Path) -> Step:
-    return read_step(build)
+    return read_step(Snapshot.open(build))
 
 
 def test_the_plan_says_that_no_step_waits_for_the_last(build: Path, step: Step) -> None:
@@ -58,7 +59,8 @@ def held(step: Step, rank: int) -> set[str]:
 
 
 def test_versions_are_of_weights_and_not_of_what_the_optimizer_keeps(build: Path, step: Step) -> None:
-    trainer = Trainer(step, 0, build, {}, Network(step, 0, torch.device("cpu")))
+    files = TrainingFiles(Snapshot.open(build))
+    trainer = Trainer(step, 0, files.functions, {}, Network(step, 0, torch.device("cpu")))
     assert trainer.stages[0].replaced == ("fc1.weight", "fc1.bias")
 
 
@@ -79,14 +81,14 @@ def test_the_plan_can_be_built_again(build: Path, name: str, tmp_path: Path) -> 
     out = tmp_path / "again"
     plan = ["--plan", str(build / name), "--loss", "mse:y", "-q", "-o", str(out)]
     assert main(["compile", MODEL, "-t", "preset:cpu-2", *plan]) == 0
-    rows = [read_step(folder).schedule.rows for folder in (build, out)]
+    rows = [read_step(Snapshot.open(folder)).schedule.rows for folder in (build, out)]
     assert rows[0] == rows[1]
 
 
 def test_another_order_brings_the_flush_back(build: Path, tmp_path: Path) -> None:
     plan = ["--plan", str(build / "plan.json"), "--schedule", "1f1b", "--loss", "mse:y", "-q", "-o", str(tmp_path)]
     assert main(["compile", MODEL, "-t", "preset:cpu-2", *plan]) == 0
-    step = read_step(tmp_path)
+    step = read_step(Snapshot.open(tmp_path))
     decided = step.module.first(Plan)
     assert decided is not None
     assert decided.flush

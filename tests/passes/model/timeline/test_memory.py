@@ -222,20 +222,21 @@ def test_what_comes_from_a_mesh_of_another_shape_is_held_whole() -> None:
 
 def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from dnnc.backend.torch.checkpoint import read_whole
+    from dnnc.program.snapshot import Snapshot
     from dnnc.program.training import Step, file_name
-    from dnnc.runtime.torch.trainer import _load
+    from dnnc.runtime.torch.files import TrainingFiles
     from tests.dnnc.runtime.torch.training_builds import compiled
 
     folder = compiled(tmp_path / "build")
     module = scheduled(folder, "", DiagnosticSink())
     unlowered = module.without(Stage, Program)
     assert [one.of_microbatch for one in stage_memory(unlowered)] == [one.of_microbatch for one in stage_memory(module)]
-    step, weights = Step.of(module, DIALECTS), read_whole(folder / "weights.safetensors")
+    files = TrainingFiles(Snapshot.open(folder))
+    step, weights = Step.of(module, DIALECTS), files.initial.tensors()
     sent = {"x": torch.ones(4, 784), "target": torch.ones(4, 10)}
     for stage, memory in zip(step.stages, stage_memory(module), strict=True):
         program, _ = step.program(stage, step.ranks[stage.devices[0]])
-        functions = _load(folder / file_name(step, stage, program), program.name, torch.device("cpu"))
+        functions = files.functions(file_name(step, stage, program))
         made, _, saved = functions["forward"](weights, sent, {}, None)
         sent |= made
         assert sum(tensor.nbytes for tensor in saved.values()) == memory.of_microbatch > 0
