@@ -14,7 +14,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -79,21 +79,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """An open file that becomes ``path`` when the block ends without an exception. Raises InvalidInput where the system
     refuses, and where something that is no file is at ``path``."""
     refuse_special(path)
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}{PARTIAL}")
     remove_dead(partials(path.parent, path.name))
-    with told_of_disk(path, "free some space, or name another file"), termination_raises(), _mine(temporary):
+    with told_of_disk(path, "free some space, or name another file"), termination_raises(), ExitStack() as stack:
         try:
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            temporary = stack.enter_context(_locked(path.parent, f".{path.name}.", PARTIAL, folder=False))
         except OSError as error:
             if error.errno in _DISK:
                 raise
             message = f"cannot be written: {error.strerror or error}"
             raise InvalidInput(message, where=str(path), hint="name another file") from None
-        with os.fdopen(descriptor, "wb") as file:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with open(temporary, "r+b") as file:
             yield file
             file.flush()
-            os.fchmod(descriptor, 0o666 & ~umask())
+            os.fchmod(file.fileno(), 0o666 & ~umask())
             os.replace(temporary, path)
 
 
@@ -127,18 +125,31 @@ def told_of_disk(path: Path, hint: str) -> Iterator[None]:
 @contextmanager
 def locked_folder(base: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
     """A new folder in ``base`` that this process holds locked; removed at the end, if it is still there. Raises OSError."""
+    with _locked(base, prefix, suffix, folder=True) as made:
+        yield made
+
+
+@contextmanager
+def _locked(base: Path, prefix: str, suffix: str, *, folder: bool) -> Iterator[Path]:
+    """A new folder or file in ``base`` that this process holds locked. Raises OSError.
+
+    Until it is locked another process may take it for a dead one's and remove it: then the next is made. Who removes holds the
+    lock meanwhile, so what is still there under its name once it is locked stays there."""
     while True:
-        folder = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
-        with _mine(folder):
-            os.mkdir(folder, 0o700)
+        path = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
+        with _mine(path):
+            if folder:
+                os.mkdir(path, 0o700)
+            else:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             try:
-                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
-                continue  # another process took it for a dead one's before it was opened
+                continue
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                if folder.is_dir():  # nor before it was locked
-                    yield folder
+                if os.path.lexists(path):
+                    yield path
                     return
             finally:
                 os.close(lock)

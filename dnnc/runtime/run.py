@@ -25,16 +25,16 @@ def run_build(
     microbatches: Sequence[Mapping[str, Any]] | Mapping[str, Any],
     options: RunOptions | None = None,
 ) -> RunResult:
-    """Runs the stages of a build on microbatches (input name to array each; one mapping is one microbatch, or several stacked).
+    """Runs the stages of a build on microbatches (input name to array each), and gives the outputs of each. A mapping, alone or
+    in a list, is one microbatch, or several where its arrays are stacked.
 
     Raises InvalidInput for inputs that the model does not take, RuntimeFailure when a stage dies, hangs or raises."""
     build = build if isinstance(build, Build) else Build.open(build)
     if isinstance(microbatches, Mapping):
         items = split_microbatches(build.inputs, microbatches, where="inputs").items
     else:
-        items = tuple(
-            split_microbatches(build.inputs, one, where=f"microbatch {i}").items[0] for i, one in enumerate(microbatches)
-        )
+        parts = [split_microbatches(build.inputs, one, where=f"microbatch {i}").items for i, one in enumerate(microbatches)]
+        items = tuple(item for part in parts for item in part)
     with Pipeline(build, options) as pipeline:
         return pipeline.run(items)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ir.diagnostics import InvalidInput
-from ir.scratch import remove_dead_scratch, scratch_folder, whole_file
+from ir.scratch import remove_dead, remove_dead_scratch, scratch_folder, whole_file
 
 HOLD = """
 import sys, time
@@ -214,3 +215,34 @@ def test_a_link_to_a_file_may_be_replaced(tmp_path: Path) -> None:
     with whole_file(tmp_path / "out") as file:
         file.write(b"whole")
     assert (tmp_path / "out").read_bytes() == b"whole"
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_is_not_locked_yet_may_be_taken_for_a_dead_ones(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process removes what is made between its opening and its locking, three times: the next one is made."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    lock, removed = fcntl.flock, []
+
+    def late(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and len(removed) < 3:
+            removed.append(entries(tmp_path))
+            remove_dead(tmp_path.iterdir())
+            assert entries(tmp_path) == []
+        lock(descriptor, operation)
+
+    monkeypatch.setattr("ir.scratch.fcntl.flock", late)
+    if what == "file":
+        with whole_file(tmp_path / "out") as file:
+            file.write(b"whole")
+        assert (tmp_path / "out").read_bytes() == b"whole"
+        assert entries(tmp_path) == ["out"]
+    else:
+        with scratch_folder() as folder:
+            (folder / "data").write_bytes(b"whole")
+            remove_dead(tmp_path.iterdir())
+            assert (folder / "data").read_bytes() == b"whole", "what is locked stays"
+        assert entries(tmp_path) == []
+    assert len(removed) == 3
+    assert len({name for names in removed for name in names}) == 3, "each under a name of its own"

@@ -70,6 +70,17 @@ def test_random_inputs_are_the_same_for_the_same_seed(build: Build) -> None:
     assert (first.outputs["y"] != other.outputs["y"]).any()
 
 
+def test_stacked_microbatches_in_a_list_are_all_run(build: Build) -> None:
+    """Three stacked and one alone are four."""
+    x = np.random.default_rng(1).standard_normal((4, 4, 8)).astype(np.float32)
+    result = run_build(build, [{"x": x[:3]}, {"x": x[3]}])
+    assert len(result.outputs) == 4
+    for m in range(4):
+        np.testing.assert_allclose(
+            result.outputs[m]["y"], unsplit(build.folder.parent / "model.onnx", x[m]), rtol=1e-5, atol=1e-5
+        )
+
+
 def test_faults_of_the_request(tmp_path: Path, build: Build) -> None:
     with pytest.raises(UsageError):
         run_command(RunCommand(build.folder, repeat=0))
