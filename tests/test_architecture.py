@@ -224,6 +224,24 @@ def _is_false(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
 
 
+def test_an_assert_tells_the_type_checker_and_nothing_else() -> None:
+    """``python -O`` drops asserts: one says that a value is not None, or of a class. What must hold is an ``if`` with a
+    ``raise``."""
+
+    def narrows(test: ast.expr) -> bool:
+        if isinstance(test, ast.Call):
+            return isinstance(test.func, ast.Name) and test.func.id in ("isinstance", "issubclass")
+        return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
+
+    found = [
+        f"{path}:{node.lineno}"
+        for path in sources()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Assert) and not narrows(node.test)
+    ]
+    assert not found, "what must hold is an if with a raise:\n" + "\n".join(found)
+
+
 def test_dialects_are_passed_in() -> None:
     """dnnc knows ONNX's operators: who verifies a module there, or lets passes do it, says so."""
     wanted = {"load_module", "verify", "ir.load_module", "ir.verify", "PassContext"}

@@ -103,8 +103,9 @@ def _boxed(resource: Resource, part: Part, stored: Resource) -> Resource:
     first, count = (n * type_.dtype.bits for n in (_index(start, shape), math.prod(length)))
     if isinstance(stored.data, External) and is_contiguous(part.box, shape) and first % 8 == count % 8 == 0:
         data: External | View = External(stored.data.file, stored.data.offset + first // 8, count // 8)
+    elif isinstance(stored.data, View):
+        raise AssertionError(f"the view {stored.name} is neither in a model nor in a file")
     else:
-        assert not isinstance(stored.data, View), "views are in the models or in a file by now"
         data = View(stored.data, shape, start, length)
     return replace(stored, type=part.type, data=data, digest="")
 

@@ -139,7 +139,8 @@ def write_topology(topology: Topology, notes: Notes, out: Path | None, quiet: bo
     if out is not None and file_syntax(out) != "toml":
         raise UsageError(f"found {str(out)!r}, expected a file that ends in .toml", where="--out")
     text = topology_to_toml(topology, notes)
-    assert read_topology(text, name=topology.name[1:]) == topology
+    if read_topology(text, name=topology.name[1:]) != topology:
+        raise AssertionError(f"the text of {topology.name} is read back as another topology")
     if out is None:
         put(text)
         return

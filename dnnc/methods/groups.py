@@ -130,7 +130,8 @@ def _plan(
 
 def _replicas(kind: int, most: int) -> int:
     """Devices of a kind that ``replicated_kinds`` made of a single one."""
-    assert 0 <= kind < most, "kinds of 1 to the most devices, in this order"
+    if not 0 <= kind < most:
+        raise AssertionError(f"kind {kind} is none of 1 to {most} devices")
     return kind + 1
 
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
@@ -347,7 +346,8 @@ def runs(weights: Sequence[float], count: int) -> list[int]:
     for weight in weights:
         found.append(min(count - 1, int((done + weight / 2) / total * count)))
         done += weight
-    assert all(one <= other for one, other in pairwise(found))
+    if found != sorted(found):
+        raise AssertionError(f"the runs {found} do not follow each other")
     return found
 
 

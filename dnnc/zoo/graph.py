@@ -105,7 +105,8 @@ class Graph:
     def _append(self, kind: str, name: str, operands: list[str], results: tuple[Value, ...], attrs: Mapping[str, Any]) -> None:
         for value in results:
             assert isinstance(value.type, TensorType)
-            assert value.name not in self._types, f"two values named {value.name}"
+            if value.name in self._types:
+                raise AssertionError(f"two values named {value.name}")
             self._types[value.name] = value.type
         location = Location(self.name, f"/{name.replace('.', '/')}", name.rpartition(".")[0])
         self._ops.append(Op(f"onnx.{kind}", tuple(operands), results, attributes(attrs), location=location))

@@ -144,7 +144,8 @@ class _Tape:
     def checked(self, site: Site, number: int, gradient: str) -> None:
         """A gradient has the type of its value: a rule that gives another is wrong."""
         has, wanted = site.type_of(gradient), site.type(number)
-        assert has == wanted, f"the rule of {site.op.name} gives {has} for operand {number} of {wanted}"
+        if has != wanted:
+            raise AssertionError(f"the rule of {site.op.name} gives {has} for operand {number} of {wanted}")
 
     def through_body(self, op: Op, gradients: Mapping[str, str]) -> None:
         """Differentiates the ops that define ``op``, which run again for it."""

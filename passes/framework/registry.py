@@ -55,7 +55,8 @@ class _Registry(Mapping[str, type[Pass]]):
         found = getattr(importlib.import_module(module), cls)
         assert isinstance(found, type), f"{module}:{cls} is no class"
         assert issubclass(found, Pass), f"{module}:{cls} is no pass"
-        assert found.name == name, f"{module}:{cls} is pass {found.name}, listed as {name}"
+        if found.name != name:
+            raise AssertionError(f"{module}:{cls} is pass {found.name}, listed as {name}")
         return found
 
     def __iter__(self) -> Iterator[str]:

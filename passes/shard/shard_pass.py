@@ -134,7 +134,8 @@ class ShardPass(Pass):
         given, stage = fitter.given, fitter.staged(plan.choices)
         bill = stage.bill
         modelled, counted = given.problem.cost(plan.choices), bill.relaxed(given.overlap, self.step_microbatches)
-        assert math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15), (modelled, counted)
+        if not math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15):
+            raise AssertionError(f"the search counts {modelled} s of a plan, its second count {counted} s")
         if given.unsharded:
             context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
         _count(context, given, plan, bill)

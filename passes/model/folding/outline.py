@@ -105,7 +105,8 @@ class _Outline:
             marks.COPIES: len(variant.copies),
             **({marks.VARIANT: self.blocks[variant.block][1:]} if variant.number else {}),
         }
-        assert len(block.inputs) == len(args)
+        if len(block.inputs) != len(args):
+            raise AssertionError(f"{len(args)} arguments for the {len(block.inputs)} inputs of a block")
         return Func(self.names[number], args, results, tuple(ops), tuple(sorted([*attributes(said), *order], key=_key)))
 
     def call(self, number: int, op: int, names: Mapping[str, str], held: Facets) -> Op:

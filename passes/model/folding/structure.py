@@ -253,10 +253,13 @@ class _Structure:
         program = self.program
         mapping = dict(zip(outside, others, strict=True))
         for left, right in zip(one, other, strict=True):
-            assert program.keys[left] == program.keys[right], (left, right)
+            if program.keys[left] != program.keys[right]:
+                raise AssertionError(f"ops {left} and {right} are not alike")
             mapping.update(zip(program.defs[left], program.defs[right], strict=True))
-            assert [mapping[value] for value in program.reads[left]] == list(program.reads[right]), (left, right)
-        assert len(set(mapping.values())) == len(mapping)
+            if [mapping[value] for value in program.reads[left]] != list(program.reads[right]):
+                raise AssertionError(f"ops {left} and {right} do not read the same")
+        if len(set(mapping.values())) != len(mapping):
+            raise AssertionError("two values of a block are one in its copy")
 
     def inputs(self, outside: Sequence[Sequence[int]]) -> tuple[tuple[Input, ...], list[int]]:
         """The interface, and which of the values from outside each input is: values, then resources."""

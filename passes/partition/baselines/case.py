@@ -115,7 +115,8 @@ def judge(case: Case, stages: Stages) -> Plan:
     device that cannot run a node, a colour torn apart, no pipeline where the objective needs one."""
     stages = tuple((label, tuple(sorted(nodes))) for label, nodes in stages if nodes)
     placed = sorted(v for _, nodes in stages for v in nodes)
-    assert placed == list(range(len(placed))), "a baseline places every node once"
+    if placed != list(range(len(placed))):
+        raise AssertionError("a baseline places every node once")
     if case.judged is not None:
         return case.judged(stages)
     ordered = in_order(case.chained, stages)

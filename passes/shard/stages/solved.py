@@ -261,7 +261,8 @@ class StageSolver:
             microbatches=bounding.microbatches,
             in_flight=solved.in_flight,
         )
-        assert math.isclose(bill.total, solved.work, rel_tol=AGREE, abs_tol=1e-12), (bill.total, solved.work)
+        if not math.isclose(bill.total, solved.work, rel_tol=AGREE, abs_tol=1e-12):
+            raise AssertionError(f"the search counts {solved.work} s of a stage, its second count {bill.total} s")
         return Staged(tuple(sorted(solved.ops)), mesh, decisions, bill)
 
 
