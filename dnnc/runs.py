@@ -20,6 +20,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dnnc.program.build import PROGRAM
+from dnnc.program.snapshot import Snapshot
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.files import read_input_text
 from ir.limits import LIMITS
@@ -118,9 +120,11 @@ def require_appendable(path: Path) -> None:
         read_rows(path)
 
 
-def append_row(path: Path, build: Path, seconds: float) -> None:
-    """Adds a row, below the columns that the file has, or those of ``COLUMNS`` in a new one. Raises InvalidInput."""
-    told = os.path.relpath(build.absolute(), path.absolute().parent), digest(_plan_text(build)), f"{seconds:.6g}"
+def append_row(path: Path, build: Snapshot, seconds: float) -> None:
+    """Adds a row of the build that was measured, below the columns that the file has, or those of ``COLUMNS`` in a new one.
+    Raises InvalidInput."""
+    folder = os.path.relpath(build.folder.absolute(), path.absolute().parent)
+    told = folder, digest(build.text(PROGRAM)), f"{seconds:.6g}"
     fields = dict(zip(COLUMNS, told, strict=True))
     names = _columns(path) if path.exists() else []
     row = io.StringIO()
@@ -143,7 +147,6 @@ def _columns(path: Path) -> list[str]:
 def read_stated(row: Row) -> StatedPlan:
     """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
     from dnnc.frontends import DIALECTS
-    from dnnc.program.build import PROGRAM
     from dnnc.program.plan_json import plan_to_json, replay_from_json
     from ir import load_module, print_symbol
     from ir.module import Program, Schedule, Stage
@@ -153,8 +156,10 @@ def read_stated(row: Row) -> StatedPlan:
     from passes.place import PlacePass
     from passes.schedule import SchedulePass
 
-    text = _plan_text(row.build, row.where)
-    where = str(row.build / PROGRAM)
+    if not row.build.is_dir():
+        raise InvalidInput(f"no such build: {row.build}", where=row.where, hint="make it with 'dnnc compile'")
+    files = Snapshot.open(row.build, only=(PROGRAM,))
+    text, where = files.text(PROGRAM), files.where(PROGRAM)
     written = load_module(text, where, dialects=DIALECTS)
     module = expand(written.without(Stage, Program))
     plan, topology = module.first(Plan), module.first(Topology)
@@ -178,14 +183,6 @@ def read_stated(row: Row) -> StatedPlan:
 def digest(text: str) -> str:
     """As the column ``plan`` has it."""
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
-
-
-def _plan_text(build: Path, where: str = "") -> str:
-    from dnnc.program.build import PROGRAM
-
-    if not build.is_dir():
-        raise InvalidInput(f"no such build: {build}", where=where or str(build), hint="make it with 'dnnc compile'")
-    return read_input_text(build / PROGRAM, "the plan of a build", LIMITS.text_bytes)
 
 
 __all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]

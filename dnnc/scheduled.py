@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dnnc.program.snapshot import Snapshot
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.files import read_input_text
 from ir.json_text import parse_json
@@ -37,20 +38,26 @@ def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str 
 
 
 def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
-    from dnnc.frontends import DIALECTS
-    from dnnc.program.build import PROGRAM, TORCH, Build
-    from dnnc.program.snapshot import Snapshot
-    from ir import load_module
+    from dnnc.program.build import TORCH, Build
     from passes.model.folding import expand
 
     files = Snapshot.open(folder)
     if files.manifest.get("stages") != [] and files.manifest.get("engine") != TORCH:
         return Build.of(files).program()
-    module = expand(load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS))
+    return _with_schedule(expand(written_plan(files)), sink)
+
+
+def written_plan(files: Snapshot) -> Module:
+    """The module of a build's ``plan.ir``. Raises InvalidInput where it has no plan."""
+    from dnnc.frontends import DIALECTS
+    from dnnc.program.build import PROGRAM
+    from ir import load_module
+
+    module = load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
     if module.first(Plan) is None:
         hint = "make it again with 'dnnc compile --plan-only'"
         raise InvalidInput("the module has no plan", where=files.where(PROGRAM), hint=hint)
-    return _with_schedule(module, sink)
+    return module
 
 
 def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
@@ -218,4 +225,4 @@ def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Pat
     return sets
 
 
-__all__ = ["scheduled"]
+__all__ = ["scheduled", "written_plan"]

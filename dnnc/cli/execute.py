@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +9,11 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.diagnostics import DiagnosticSink, UsageError
 from ir.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
-    from dnnc.runtime import CheckReport, Event
+    from dnnc.runtime import CheckReport
     from dnnc.runtime.run import RunReport
 
 InputsOption = Annotated[
@@ -77,10 +76,9 @@ def run(
     with progress(not quiet) as report:
         done = run_command(command, lambda diagnostic: show_warnings([diagnostic], quiet), report)
     if runs is not None:
-        append_row(runs, build, done.measured)
+        append_row(runs, done.build.files, done.measured)
     if trace:
-        tensors = {channel.id: channel.tensor for channel in done.build.channels}
-        _add_measured(build / "trace.json", done.result.events, tensors)
+        _write_trace(build / "trace.json", done)
     if json:
         fields = done.to_json()
         del fields["schema"]
@@ -91,33 +89,22 @@ def run(
         talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
 
 
-def _add_measured(path: Path, events: Iterable[Event], tensors: Mapping[int, str]) -> None:
-    """Puts the runtime's events beside the predicted timeline in the trace file, in the place of those of a former run.
-    ``tensors``: by channel."""
+def _write_trace(path: Path, done: RunReport) -> None:
+    """Writes the trace file anew: the runtime's events beside the predicted timeline of the plan."""
     import json
-    import os
 
-    from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
-    from ir.files import read_input_text
-    from ir.json_text import parse_json
-    from ir.limits import LIMITS
+    from dnnc.backend.timeline import predicted
+    from dnnc.program.trace import TraceEvent, to_perfetto
 
+    tensors = {channel.id: channel.tensor for channel in done.build.channels}
     timeline = []
-    for event in events:
+    for event in done.result.events:
         name = f"{event.title or event.action} {event.stage}.{event.microbatch}"
         args: tuple[tuple[str, int | float | str], ...] = (("stage", event.stage), ("microbatch", event.microbatch))
         if event.channel is not None:
             name, args = f"{name} {tensors[event.channel]}", (*args, ("tensor", tensors[event.channel]))
         timeline.append(TraceEvent(event.device, name, event.action, event.start, event.end, args))
-    if os.path.lexists(path):
-        hint = "remove it, or compile the model again"
-        before = parse_json(read_input_text(path, "a trace", LIMITS.text_bytes, hint=hint), str(path), hint=hint)
-        try:
-            data = with_timeline(before, "measured", timeline)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise InvalidInput(f"it is no trace: {error}", where=str(path), hint=hint) from error
-    else:
-        data = to_perfetto({"measured": timeline})
+    data = to_perfetto({"predicted": predicted(done.build.program()), "measured": timeline})
     write_whole(path, json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
 
 

@@ -38,47 +38,54 @@ def inspect_(
     """Print what a model, IR text or build holds: inputs, weights, ops and their cost, or the plan."""
     if (short or programs) and json:
         raise UsageError(f"{'--short' if short else '--programs'} prints IR text, --json does not: choose one of them")
-    if (short or programs) and not subject.startswith("zoo:") and Path(subject).is_dir():
-        subject = str(Path(subject) / "plan.ir")
     if not subject.startswith("zoo:") and Path(subject).is_dir():
-        _inspect_build(Path(subject), json)
+        _inspect_build(Path(subject), short=short, programs=programs, json=json, quiet=quiet)
         return
     sink = DiagnosticSink()
     try:
         with progress(not quiet) as report:
             report("inspect", None)
-            module, costed = _load(subject, opt.parse_dims(dim), sink, opt.parse_limits(limit))
+            module = _load(subject, opt.parse_dims(dim), sink, opt.parse_limits(limit))
+            costed = module if short or programs else _costed(module)
     finally:
         show_warnings(sink.diagnostics, quiet)
-    if programs:
-        put(_programs_text(module, subject, short))
-    elif short:
-        from ir import print_module
-
-        put(print_module(module, short=True))
+    if short or programs:
+        put(_text(module, subject, short=short, programs=programs))
     else:
         _print_module(module, costed, json)
 
 
-def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> tuple[Module, Module]:
-    """The module as it was given, and with costs where its shapes are known: the same module where they are not."""
-    from dnnc.driver import pass_context
+def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> Module:
     from dnnc.frontends import load_model
-    from ir.facets import Cost
     from ir.module import Func
-    from passes.framework.manager import PassManager
-    from passes.framework.pipeline import parse_pipeline
-    from passes.model.folding import expand
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:
         raise InvalidInput("the module has no function, so there is nothing to tell of it", where=subject)
+    return module
+
+
+def _costed(module: Module) -> Module:
+    """The module with costs where its shapes are known, else the same."""
+    from dnnc.driver import pass_context
+    from ir.facets import Cost
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
+    from passes.model.folding import expand
+
     if any(op.facet(Cost) for op in module.entry.ops):
-        return module, module
+        return module
     try:
-        return module, PassManager(parse_pipeline("canonicalize,cost")).run(expand(module), pass_context(DiagnosticSink()))
+        return PassManager(parse_pipeline("canonicalize,cost")).run(expand(module), pass_context(DiagnosticSink()))
     except InvalidInput:  # a symbolic dimension: there is no cost to tell yet, and the summary says how to bind it
-        return module, module
+        return module
+
+
+def _text(module: Module, where: str, *, short: bool, programs: bool) -> str:
+    """The module as IR text, or its programs alone."""
+    from ir import print_module
+
+    return _programs_text(module, where, short) if programs else print_module(module, short=short)
 
 
 def _programs_text(module: Module, subject: str, short: bool) -> str:
@@ -96,17 +103,6 @@ def _programs_text(module: Module, subject: str, short: bool) -> str:
         hint = "compile it without --plan-only, or 'dnnc opt' it with the passes place, schedule, lower"
         raise InvalidInput("the module has no stages, so devices have no programs", where=subject, hint=hint)
     return print_module(Module(module.name, programs), short=short)
-
-
-def _load_plan(folder: Path, sink: DiagnosticSink) -> Module:
-    """The module of a plan without programs, verified."""
-    from ir.module import Plan
-
-    path = folder / "plan.ir"
-    module, _ = _load(str(path), {}, sink)
-    if module.first(Plan) is None:
-        raise InvalidInput("the module has no plan", where=str(path), hint="make it again with 'dnnc compile --plan-only'")
-    return module
 
 
 def _print_module(module: Module, costed: Module | None, json: bool) -> None:
@@ -132,16 +128,23 @@ def _plan_json(module: Module) -> dict[str, Any]:
     return plan_to_json(expand(module))
 
 
-def _inspect_build(folder: Path, json: bool) -> None:
-    from dnnc.program.build import TORCH, Build
-    from dnnc.program.snapshot import read_manifest
+def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, quiet: bool) -> None:
+    """Tells of a build by its files, which are verified."""
+    from dnnc.program.build import PROGRAM, TORCH, Build
+    from dnnc.program.snapshot import Snapshot
     from dnnc.report import plan_headline, print_table, stages_table
+    from dnnc.scheduled import written_plan
 
-    manifest = read_manifest(folder)
-    if manifest.get("stages") == [] or manifest.get("engine") == TORCH:  # --plan-only, or training: the plan tells all
-        _print_module(_load_plan(folder, DiagnosticSink()), None, json)
+    with progress(not quiet) as report:
+        files = Snapshot.open(folder, report)
+    if short or programs:
+        put(_text(written_plan(files), files.where(PROGRAM), short=short, programs=programs))
         return
-    build = Build.open(folder)
+    # Of a plan alone, and of a build for training, the plan tells all.
+    if files.manifest.get("stages") == [] or files.manifest.get("engine") == TORCH:
+        _print_module(written_plan(files), None, json)
+        return
+    build = Build.of(files)
     if json:
         put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.files.manifest)})
         return

@@ -124,7 +124,7 @@ def train(
 
         put(f"a step takes {seconds_text(measured)} (predicted {seconds_text(opened.predicted)})")
     if runs is not None and measured is not None:
-        append_row(runs, build, measured)
+        append_row(runs, opened.files, measured)
     if options.out is not None and not node:
         talk(f"losses and the measured timeline are in {options.out}", quiet)
 

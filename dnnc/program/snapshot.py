@@ -1,8 +1,8 @@
 """The files of a build directory, opened once and held against the manifest: what was verified is what is used.
 
 Invariants of a ``Snapshot``:
-1. every file that the manifest lists was opened once, below the directory that was opened once; no symbolic link was followed
-   inside it;
+1. every file that the manifest lists, or that was asked for alone, was opened once, below the directory that was opened once;
+   no symbolic link was followed inside it;
 2. the bytes of each have the size and the SHA-256 digest that the manifest states, and the manifest's other entries have the
    digest that it states of itself;
 3. programs and plans are the bytes that were hashed; weights stay open and are read through these descriptors, so that a build
@@ -22,7 +22,7 @@ import os
 import re
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -87,14 +87,20 @@ class Snapshot:
     weights: Mapping[str, OpenFile]
 
     @classmethod
-    def open(cls, folder: str | Path, progress: Progress = lambda label, fraction: None) -> Snapshot:
-        """The files of the build at ``folder``. Raises InvalidInput for what is no build, and naming each file that is not what
-        was written."""
+    def open(
+        cls,
+        folder: str | Path,
+        progress: Progress = lambda label, fraction: None,
+        *,
+        only: Collection[str] | None = None,
+    ) -> Snapshot:
+        """The files of the build at ``folder``, or ``only`` those of these names. Raises InvalidInput for what is no build, and
+        naming each file that is not what was written."""
         folder = Path(folder)
         for attempt in range(_TRIES):
             with _Directory.at(folder) as directory:
                 try:
-                    return _read(directory, progress)
+                    return _read(directory, progress, only)
                 except InvalidInput:
                     if attempt == _TRIES - 1 or not directory.is_changing():
                         raise
@@ -221,11 +227,11 @@ class _Directory:
         return self.manifest is None or not os.path.samestat(manifest, self.manifest)
 
 
-def _read(directory: _Directory, progress: Progress) -> Snapshot:
-    """Opens and verifies everything, once. Raises InvalidInput."""
+def _read(directory: _Directory, progress: Progress, only: Collection[str] | None) -> Snapshot:
+    """Opens and verifies everything, or ``only`` these files, once. Raises InvalidInput."""
     manifest = _read_manifest(directory)
     where = str(directory.folder / MANIFEST)
-    listed = _listed(manifest, where)
+    listed = {name: entry for name, entry in _listed(manifest, where).items() if only is None or name in only}
     _verify_seal(manifest, directory.folder)
     opened: dict[str, BinaryIO] = {}
     faults: list[Diagnostic] = []

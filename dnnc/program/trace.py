@@ -29,20 +29,8 @@ class TraceEvent:
 
 def to_perfetto(timelines: Mapping[str, Iterable[TraceEvent]]) -> dict[str, Any]:
     """The trace of the timelines, by their names. Tracks stand in order of their first event's place in the list."""
-    trace: dict[str, Any] = {"traceEvents": [], "displayTimeUnit": "ms"}
-    for title, timeline in timelines.items():
-        trace = with_timeline(trace, title, timeline)
-    return trace
-
-
-def with_timeline(trace: Mapping[str, Any], title: str, timeline: Iterable[TraceEvent]) -> dict[str, Any]:
-    """The trace with this timeline added, in the place of the one of the same title."""
-    old = {
-        event["pid"] for event in trace["traceEvents"] if event["name"] == "process_name" and event["args"].get("name") == title
-    }
-    kept = [event for event in trace["traceEvents"] if event["pid"] not in old]
-    pid = 1 + max((event["pid"] for event in kept), default=0)
-    return {**trace, "traceEvents": [*kept, *_events(pid, title, timeline)]}
+    events = [event for pid, timeline in enumerate(timelines.items(), 1) for event in _events(pid, *timeline)]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
 def _events(pid: int, title: str, timeline: Iterable[TraceEvent]) -> list[dict[str, Any]]:

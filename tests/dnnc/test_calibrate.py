@@ -19,6 +19,7 @@ from dnnc.calibrate import bounded, calibrated, machines_at, numbers_of
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology
+from dnnc.program.snapshot import Snapshot
 from dnnc.runs import Row, StatedPlan, append_row, read_rows, read_stated
 from dnnc.training import TrainingOptions
 from ir.diagnostics import DiagnosticSink
@@ -208,8 +209,8 @@ def test_a_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan], tmp_path: Path) -> None:
     for text in ("seconds,note,build\n", ""):
         (tmp_path / "rows.csv").write_text(text)
-        append_row(tmp_path / "rows.csv", plans["two"].build, 0.25)
-        append_row(tmp_path / "rows.csv", plans["alone"].build, 0.5)
+        append_row(tmp_path / "rows.csv", Snapshot.open(plans["two"].build), 0.25)
+        append_row(tmp_path / "rows.csv", Snapshot.open(plans["alone"].build), 0.5)
         rows = read_rows(tmp_path / "rows.csv")
         assert [(row.build, row.seconds) for row in rows] == [(plans["two"].build, 0.25), (plans["alone"].build, 0.5)]
 

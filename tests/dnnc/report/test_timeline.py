@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnc.program.trace import TraceEvent, to_perfetto, with_timeline
+from dnnc.program.trace import TraceEvent, to_perfetto
 from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table, timeline_text
 from dnnc.report.gantt import gantt_svg, gantt_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, covered
@@ -35,18 +35,12 @@ def titles(trace: dict[str, list[dict[str, object]]]) -> list[object]:
     return [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]  # type: ignore[index]
 
 
-def test_a_timeline_is_added_beside_the_others_and_replaces_its_former_self() -> None:
-    trace = to_perfetto({"predicted": TIMELINE})
-    twice = with_timeline(with_timeline(trace, "measured", TIMELINE), "measured", TIMELINE[:1])
+def test_each_timeline_is_a_process_of_its_own() -> None:
+    twice = to_perfetto({"predicted": TIMELINE, "measured": TIMELINE[:1]})
     assert titles(twice) == ["predicted", "measured"]
     assert len({event["pid"] for event in twice["traceEvents"]}) == 2
     assert sum(event["ph"] == "X" for event in twice["traceEvents"]) == len(TIMELINE) + 1
     assert json.loads(json.dumps(twice)) == twice
-
-
-def test_a_device_called_like_a_timeline_stays() -> None:
-    trace = to_perfetto({"predicted": [bar("measured", "F", 0, 0.0, 1.0)]})
-    assert titles(with_timeline(trace, "measured", TIMELINE)) == ["predicted", "measured"]
 
 
 def test_summary_counts_compute_transfers_and_waiting() -> None:
