@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -175,6 +175,29 @@ class Found:
         return max(1 if mesh.axes else len(mesh.devices) for mesh in self.where)
 
 
+@dataclass(frozen=True)
+class Steered:
+    """What a person asks of a plan of whole operators, as ``CompileOptions`` has it."""
+
+    pins: dict[str, str]
+    cuts: tuple[str, ...]
+    stages: int | None
+    replicas: int | None
+    split: str
+    comm: str
+    pieces: int | None
+
+    @property
+    def shares(self) -> bool:
+        """Whether stages may share a device."""
+        return bool(self.split or self.pieces)
+
+    @property
+    def options(self) -> dict[str, object]:
+        """Of a compile."""
+        return {**vars(self), "mesh": "none", **({"objective": "latency"} if self.pieces else {})}
+
+
 class Priced(ReplayPass):
     """A plan on meshes priced as it is stated, without the search for its bound."""
 
@@ -185,7 +208,8 @@ class Priced(ReplayPass):
 class Case:
     """A random model and machines, as files in a folder."""
 
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, *, unlike_handover: bool = False) -> None:
+        """``unlike_handover``: types of devices differ in what handing over takes."""
         self.folder, self.rng = folder, Random(seed)
         self.training = self.rng.random() < 0.5
         self.microbatches = self.rng.choice((1, 2, 4)) if self.training else 0
@@ -194,7 +218,12 @@ class Case:
         if self.rng.random() < 0.4:
             memory = int(self.rng.uniform(0.3, 1.3) * _bytes(text) * (4 if self.training else 1)) + 300
         (folder / "model.ir").write_text(text, encoding="utf-8")
-        (folder / "machines.toml").write_text(topology_to_toml(random_machines(self.rng, memory)), encoding="utf-8")
+        machines = random_machines(self.rng, memory)
+        if unlike_handover:
+            seconds = [self.rng.choice((0.0, 2e-7, 1e-6, 5e-6)) for _ in machines.types]
+            types = [replace(type_, handover=own) for type_, own in zip(machines.types, seconds, strict=True)]
+            machines = replace(machines, types=tuple(types))
+        (folder / "machines.toml").write_text(topology_to_toml(machines), encoding="utf-8")
         self.topology = load_topology(str(folder / "machines.toml"), DiagnosticSink())
         self.names = [device.name for device in self.topology.devices]
         self.context = pass_context(DiagnosticSink())
@@ -250,18 +279,75 @@ class Case:
 
     def replicated(self, most: int) -> Iterator[Found]:
         """Plans in up to three stages of whole operators with replicas, on any devices: all, or ``most`` of them."""
-        of_count = {count: list(_dealt(self.names, count)) for count in range(1, min(3, len(self.names)) + 1)}
-        pairs = [(stages, devices) for stages in self.splits(max(of_count)) for devices in of_count[max(stages) + 1]]
+        pairs = list(self._on_devices())
         for stages, devices in pairs if len(pairs) <= most else self.rng.sample(pairs, most):
-            step = AssignPass(
-                ops=tuple(f"{stage}:{op.id}" for stage, op in zip(stages, self.module.entry.ops, strict=True)),
-                devices=tuple(f"{stage}:{name}" for stage, of in enumerate(devices) for name in of),
-                objective=self.options().objective or "throughput",
-                microbatches=self.microbatches,
-            )
-            value = self.priced(step, PlacePass())
-            if value < math.inf:
-                yield Found(value, stages, tuple(map(Mesh, devices)), True, "replicas")
+            if (found := self.of_operators(stages, devices)).value < math.inf:
+                yield found
+
+    def _on_devices(self, *, shared: bool = False) -> Iterator[tuple[tuple[int, ...], tuple[tuple[str, ...], ...]]]:
+        """Up to three stages of whole operators, and the devices of each; with ``shared`` one each, also of several stages."""
+        counts = range(1, 4 if shared else min(3, len(self.names)) + 1)
+        alone = [(name,) for name in self.names]
+        dealt = {n: list(itertools.product(alone, repeat=n) if shared else _dealt(self.names, n)) for n in counts}
+        for stages in self.splits(max(counts)):
+            for devices in dealt[max(stages) + 1]:
+                yield stages, devices
+
+    def of_operators(
+        self, stages: tuple[int, ...], devices: Sequence[Sequence[str]], objective: str = "", comm: str = "sum"
+    ) -> Found:
+        """A plan of whole operators on these devices; without a value where it does not fit."""
+        step = AssignPass(
+            ops=tuple(f"{stage}:{op.id}" for stage, op in zip(stages, self.module.entry.ops, strict=True)),
+            devices=tuple(f"{stage}:{name}" for stage, of in enumerate(devices) for name in of),
+            objective=objective or self.options().objective or "throughput",
+            comm=comm,
+            microbatches=self.microbatches,
+        )
+        return Found(self.priced(step, PlacePass()), stages, tuple(Mesh(tuple(of)) for of in devices), True, "replicas")
+
+    # -- plans that a person steers ----------------------------------------------------------------------------------------
+
+    def steered(self) -> Steered:
+        """Pins, cuts, a number of stages, of replicas, another split, comm or objective, drawn at random."""
+        rng, ops = self.rng, self.module.entry.ops
+        form = rng.choice(("", "", "", "any", "latency"))
+        form = "" if self.training and form == "latency" else form
+        read = {name for op in ops for name in reads(op)}
+        inner = [value.name for op in ops for value in op.results if value.name in read]
+        cuts = rng.sample(inner, rng.choice((0, 0, 1)) if inner and form != "latency" else 0)
+        pinned = rng.sample(ops, min(len(ops), rng.choice((0, 1, 1, 2))))
+        return Steered(
+            pins={op.id: rng.choice(self.names) for op in pinned},
+            cuts=tuple(cuts),
+            stages=None if form else rng.choice((None, None, None, 1, 2, 3)),
+            replicas=None if form else rng.choice((None, None, 1, 2)),
+            split="any" if form == "any" else "",
+            comm=rng.choice(("", "", "overlap", "duplex")) if form == "" and not self.training else "",
+            pieces=rng.choice((1, 2)) if form == "latency" else None,
+        )
+
+    def steered_plans(self, asked: Steered, most: int) -> Iterator[Found]:
+        """Plans that ``asked`` allows: all in up to three stages, or ``most`` of those."""
+        pairs = [pair for pair in self._on_devices(shared=asked.shares) if self._allowed(asked, *pair)]
+        for stages, devices in pairs if len(pairs) <= most else self.rng.sample(pairs, most):
+            objective = "latency" if asked.pieces else ""
+            if (found := self.of_operators(stages, devices, objective, asked.comm or "sum")).value < math.inf:
+                yield found
+
+    def _allowed(self, asked: Steered, stages: tuple[int, ...], devices: Sequence[tuple[str, ...]]) -> bool:
+        ops = self.module.entry.ops
+        on = {op.id: devices[stage] for op, stage in zip(ops, stages, strict=True)}
+        maker = {value.name: i for i, op in enumerate(ops) for value in op.results}
+        crossing = [(maker[name], i) for i, op in enumerate(ops) for name in reads(op) if name in asked.cuts]
+        most = min(asked.replicas or len(self.names), self.microbatches or len(self.names))
+        return (
+            all(on[op] == (device,) for op, device in asked.pins.items())
+            and all(devices[stages[i]] != devices[stages[j]] for i, j in crossing)
+            and asked.stages in (None, len(devices))
+            and all(len(of) <= most for of in devices)
+            and (not asked.pieces or all(devices.count(of) <= asked.pieces for of in devices))
+        )
 
     def meshed(self, most: int) -> Iterator[Found]:
         """Plans in stages on blocks of devices, ``most`` of which are priced: drawn at random, then improved op by op."""
@@ -410,4 +496,4 @@ def _bytes(text: str) -> int:
     return sum(ir.type_bytes(resource.type) or 0 for resource in module.of_type(ir.Resource))
 
 
-__all__ = ["Case", "Found", "Mesh"]
+__all__ = ["Case", "Found", "Mesh", "Steered"]

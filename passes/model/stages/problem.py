@@ -3,7 +3,8 @@
 A DAG of nodes is split into *stages*, one per device, such that the stages taken in order form nested ideals
 (downsets): data flows forward only. The load of a stage with node set S on a device of kind k, in seconds per sample:
 
-- compute: sum of ``seconds[k, v]`` for v in S (inf: the kind cannot run v);
+- compute: sum of ``seconds[k, v]`` for v in S (inf: the kind cannot run v), and what the kind takes for any stage
+  (``Kind.handover``);
 - receive: sum of ``transfer[k, h]`` over tensors h made outside S and read inside;
 - send: sum of ``transfer[k, h]`` over tensors h made inside S and read outside.
 
@@ -53,12 +54,13 @@ def slots(comm: str) -> int:
 @dataclass(frozen=True)
 class Kind:
     """Interchangeable devices: same type, memory limit (bytes, None when unlimited), ports and pins. A stage of this kind takes
-    ``replicas`` of them."""
+    ``replicas`` of them, and computes ``handover`` seconds besides those of its nodes."""
 
     type: str
     devices: tuple[str, ...]
     memory: int | None = None
     replicas: int = 1
+    handover: float = 0.0
 
     @property
     def count(self) -> int:
@@ -275,7 +277,7 @@ def stage_cost(problem: Problem, nodes: Iterable[int], kind: int) -> StageCost:
     """The stage ``nodes`` on a device of ``kind``, from the definition; the solvers are tested against it."""
     inside = sorted(set(nodes))
     member = set(inside)
-    compute = math.fsum(problem.seconds[kind, inside])
+    compute = math.fsum((*problem.seconds[kind, inside], problem.kinds[kind].handover))
     touched, held = problem.touched
     tensors = sorted({h for v in inside for h in touched[v]})
     outside = [int(maker) not in member for maker in problem.producer[tensors]]
@@ -334,6 +336,7 @@ def plan_loads(problem: Problem, stages: Sequence[tuple[int, Sequence[int]]]) ->
     every, kind_of, joins = np.arange(problem.size), kinds[place], problem.joins
     if joins is None:
         compute = np.bincount(place, weights=problem.seconds[kind_of, every], minlength=count)
+        compute = compute + np.array([kind.handover for kind in problem.kinds])[kinds]
         moved = distinct((tensor * count + read)[read > made[tensor]])
         receiver, received = moved % count, moved // count
         sent = distinct(received)

@@ -1,41 +1,80 @@
 """Hand-over: what a stage spends on each microbatch for being one of several, whatever its tensors.
 
 Between stages a microbatch wakes one process after another; the seconds of that (``DeviceType.handover``) come once per stage
-and microbatch, besides the latency and the bytes of each tensor. A plan of one stage has none. Where all devices have the same,
-the best plan of several stages is the best one without hand-over, that much slower, so the search need not know: what remains
-is to compare it with the model on one device. Where they differ, the bound takes the least.
+and microbatch, besides the latency and the bytes of each tensor. Each of r devices of a stage is woken once in r microbatches,
+for an r-th of these seconds per microbatch. A plan of one stage has none.
+
+Of a pipeline whose loads add up, every stage of several takes at least the least of these seconds. The search of such plans
+counts what each kind of device takes beyond that (``counting``), whatever it holds, and the least is added to its value and
+bound. The model as one stage, which takes neither, is compared with what was found (``with_handover``). Where compute hides
+transfers nothing is common to all loads, and the search counts everything. Where it counts nothing (latency, splits of any
+form), value and bound are of what is certain.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ir.topology import Topology
-from passes.model.stages.problem import Problem, stage_cost
+from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.problem import Kind, Problem, stage_cost
+from passes.partition.bridge.memory import with_bound
+from passes.partition.bridge.plan import Asked, Parts
 from passes.partition.objective import Solution
 
 
-def with_handover(
-    problem: Problem, topology: Topology, solution: Solution, stages: int, *, latency: bool, alone: bool
-) -> Solution:
-    """The solution of ``stages`` stages with hand-over in value and bound; or the whole model on one device, if ``alone`` is
-    allowed and no slower. A ``latency`` is a sum over stages, else the objective is a largest load."""
-    seconds = [topology.type(kind.type).handover for kind in problem.kinds]
-    if solution.stages is None or stages < 2 or not any(seconds):
+def counting(problem: Problem, topology: Topology) -> Problem:
+    """The problem of a pipeline whose stages take what their kind of device takes beyond the least (``common``)."""
+    own, least = _seconds(problem.kinds, topology), common(problem, topology)
+    kinds = tuple(replace(kind, handover=seconds - least) for kind, seconds in zip(problem.kinds, own, strict=True))
+    return replace(problem, kinds=kinds)
+
+
+def common(problem: Problem, topology: Topology) -> float:
+    """Seconds that each load of a plan of several stages has for hand-over at least."""
+    return min(_seconds(problem.kinds, topology)) if problem.comm == "sum" else 0.0
+
+
+def with_handover(asked: Asked, solution: Solution, pieces: int = 0) -> Solution:
+    """The solution with hand-over in its value and bound, or the model as one stage where that is faster and allowed.
+    ``pieces``: of a sample alone, how many a device may run; 0 for a stream."""
+    problem, topology = asked.problem, asked.topology
+    if solution.stages is None or not any(_seconds(problem.kinds, topology)):
         return solution
-    used = [kind for kind, _ in solution.stages]
-    shared = max(problem.kinds[kind].replicas for kind in range(len(problem.kinds)))
-    value = solution.value + max(seconds[kind] for kind in used) * (stages if latency else 1)
-    # Where transfers hide behind compute, hand-over may hide behind transfers.
-    bound = solution.bound + (min(seconds) / shared if latency or problem.comm == "sum" else 0.0)
-    single, kind = whole_model(problem) if alone else (math.inf, 0)
-    bound = min(bound, single)
-    if single > value:
-        return replace(solution, value=value, bound=bound)
+    parts, single = asked.parts(solution), one_stage(asked, solution)
+    value = (
+        _value(asked, solution, parts, pieces)
+        if len(parts) > 1
+        else stage_cost(problem, parts[0][1], solution.stages[0][0]).load
+    )
+    bound = min(solution.bound + common(problem, topology), value if len(parts) == 1 else math.inf)
+    if single is not None:
+        bound = min(bound, single.value)
+        if single.value < value:
+            return with_bound(single, bound, solution.reason)
+    return with_bound(replace(solution, value=value), bound, solution.reason)
+
+
+def one_stage(asked: Asked, solution: Solution) -> Solution | None:
+    """The best plan of one stage, with the bound of ``solution``; None where several stages were asked for, or no device has
+    what is pinned and memory for all as ``place`` counts it."""
+    problem = asked.problem
+    if problem.forced or problem.stages not in (None, 1) or not problem.size:
+        return None
+    needed = stage_memory(asked.module, [range(len(asked.module.entry.ops))], (), problem.comm)[0].least
     nodes = tuple(range(problem.size))
-    status = "optimal" if bound >= single else "feasible"
-    return Solution(status, ((kind, nodes),), single, bound, solution.reason, solution.statistics, solution.interrupted)
+    found = [
+        (stage_cost(problem, nodes, k).load, k)
+        for k, kind in enumerate(problem.kinds)
+        if kind.memory is None or needed <= kind.memory
+    ]
+    value, kind = min(found, default=(math.inf, 0))
+    if math.isinf(value):
+        return None
+    told = solution.bound, solution.reason, solution.statistics, solution.interrupted
+    return Solution("feasible", ((kind, nodes),), value, *told)
 
 
 def whole_model(problem: Problem) -> tuple[float, int]:
@@ -48,4 +87,25 @@ def whole_model(problem: Problem) -> tuple[float, int]:
     return best
 
 
-__all__ = ["whole_model", "with_handover"]
+def _seconds(kinds: Sequence[Kind], topology: Topology) -> list[float]:
+    """Of each kind of device the seconds of hand-over per microbatch."""
+    return [topology.type(kind.type).handover / kind.replicas for kind in kinds]
+
+
+def _value(asked: Asked, solution: Solution, parts: Parts, pieces: int) -> float:
+    """What a plan of several stages takes with hand-over: as much longer computes the first node of each."""
+    problem, stages = asked.problem, solution.stages or ()
+    own, seconds = _seconds(problem.kinds, asked.topology), problem.seconds.copy()
+    for owner, nodes in parts:
+        seconds[stages[owner][0], nodes[0]] += own[stages[owner][0]]
+    raised = replace(problem, seconds=seconds)
+    if not pieces:
+        return max(stage_cost(raised, nodes, kind).load for kind, nodes in stages)
+    from passes.partition.latency.build import latency_problem
+    from passes.partition.latency.problem import Piece, schedule
+
+    built = latency_problem(raised, [False] * len(problem.kinds), (), pieces)
+    return schedule(built.problem, [Piece(stages[owner][0], owner, nodes) for owner, nodes in parts]).latency
+
+
+__all__ = ["common", "counting", "one_stage", "whole_model", "with_handover"]

@@ -43,7 +43,7 @@ from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import at_least_a_plan, check_separable, explain
-from passes.partition.bridge.handover import whole_model, with_handover
+from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, bounded, within_memory
 from passes.partition.bridge.plan import (
     Asked,
@@ -269,10 +269,14 @@ class PartitionPass(Pass):
         overcounts = self.split == ANY and self._minimises.streams and memory_can_bind(asked.fine)
         seconds = self.time_limit * (FIRST_SHARE if overcounts else 1.0)
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, seconds, beaten)
-        search = self._solver(asked.module, asked.topology, asked.net, asked.groups)
+        solver = self._solver(asked.module, asked.topology, asked.net, asked.groups)
+        counts = self._pipeline and asked.steps is None
+
+        def search(problem: Problem, limits: Budget) -> Solution:
+            return solver(counting(problem, asked.topology) if counts else problem, limits, context.progress)
 
         def solve_within(problem: Problem, limits: Budget) -> Solution:
-            return at_least_a_plan(lambda given: search(problem, given, context.progress), limits)
+            return at_least_a_plan(lambda given: search(problem, given), limits)
 
         solution = solve_within(asked.problem, budget)
         if asked.steps is None and contracted_inexactly(asked.module.entry):
@@ -283,7 +287,7 @@ class PartitionPass(Pass):
             elif asked.problem.size < whole.size:
                 solution = against(solution, whole, best_bound, "the graph was contracted for a quick search")
         if solution.stages is None and solution.bound >= beaten < math.inf:
-            raise NoBetterPlan(solution.bound, self.name)
+            solution = self._below(asked, solution, beaten)
         if solution.stages is None:
             raise explain(asked.problem, solution, asked.topology, training=asked.steps is not None)
         if overcounts:
@@ -291,12 +295,23 @@ class PartitionPass(Pass):
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
 
         def again(tightened: Problem) -> Solution:
-            return search(tightened, replace(budget, seconds=max(0.5, ends - now())), context.progress)
+            return search(tightened, replace(budget, seconds=max(0.5, ends - now())))
 
         # What a workload states is what either counts; of a sample alone an edge needs no more buffers.
         if not states_bytes(asked.module.entry) and not self._minimises.alone:
             solution = within_memory(asked, held, solution, again)
         return replace(asked, fine=asked.safe, problem=held), solution
+
+    def _below(self, asked: Asked, solution: Solution, beaten: float) -> Solution:
+        """The model as one stage where that is below ``beaten``, for the search counts hand-over in every stage (``handover``).
+        Raises NoBetterPlan where it is not."""
+        if asked.steps is not None:
+            raise NoBetterPlan(solution.bound, self.name)
+        single = one_stage(asked, solution)
+        if single is None or single.value >= beaten:
+            least = solution.bound + common(asked.problem, asked.topology)
+            raise NoBetterPlan(least if single is None else min(least, single.value), self.name)
+        return single
 
     def _on_machines(self, asked: Asked, solution: Solution, seconds: float) -> Solution:
         """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
@@ -310,9 +325,7 @@ class PartitionPass(Pass):
             solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds)
         if asked.steps is not None:
             return solution
-        alone = not (self.pins or self.cuts) and self.stages in (0, 1)
-        several = len(asked.parts(solution))
-        return with_handover(asked.problem, topology, solution, several, latency=self._minimises.alone, alone=alone)
+        return with_handover(asked, solution, self.pieces if self._minimises.alone else 0)
 
     @property
     def _minimises(self) -> Objective:

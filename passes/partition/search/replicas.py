@@ -1,9 +1,9 @@
 """Replication: a stage on r devices of one kind, of which each handles every r-th sample.
 
-A device of the stage is busy with compute and transfers once in r samples, so per sample for an r-th of their seconds; it holds
-what the stage would hold alone. So a stage on r devices is a stage on one device of another kind, r times as fast, which
-takes r devices of those there are. ``replicate`` adds these kinds; all else (windows, bounds, the programme) then holds as it
-stands, at r times the price (``bounds.prices``): a stage of load at most T does at most r T seconds of work.
+A device of the stage is busy with compute, transfers and hand-over once in r samples, so per sample for an r-th of their
+seconds; it holds what the stage would hold alone. So a stage on r devices is a stage on one device of another kind, r times as
+fast, which takes r devices of those there are. ``replicate`` adds these kinds; all else (windows, bounds, the programme) then
+holds as it stands, at r times the price (``bounds.prices``): a stage of load at most T does at most r T seconds of work.
 
 Nothing is refused replicas: at inference no sample depends on the one before, and at training a colour (forward and backward
 nodes of the same weights) is whole on each replica. Devices with free transfers replicate like others. The largest node is no
@@ -27,7 +27,7 @@ def replicated_kinds(kinds: Sequence[Kind], most: int) -> tuple[tuple[Kind, ...]
     """The kinds, then each with 2 to ``most`` devices per stage as far as it has them; and which one each was made of."""
     made = [(k, r) for k, kind in enumerate(kinds) for r in range(2, min(most, kind.count) + 1)]
     every = [(k, 1) for k in range(len(kinds))] + sorted(made, key=lambda pair: (pair[1], pair[0]))
-    return tuple(replace(kinds[k], replicas=r) for k, r in every), tuple(k for k, _ in every)
+    return tuple(replace(kinds[k], replicas=r, handover=kinds[k].handover / r) for k, r in every), tuple(k for k, _ in every)
 
 
 def replicate(problem: Problem, most: int) -> Problem:

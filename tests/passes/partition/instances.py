@@ -12,10 +12,13 @@ import numpy as np
 from passes.model.stages.problem import Kind, Problem, stage_cost
 
 
-def random_problem(seed: int, *, nodes: int = 6, comm: str = "sum", memory: bool = True, demands: bool = True) -> Problem:
+def random_problem(
+    seed: int, *, nodes: int = 6, comm: str = "sum", memory: bool = True, demands: bool = True, handover: bool = False
+) -> Problem:
     """A DAG of 1 to ``nodes`` nodes on 1 to 3 kinds. Small whole numbers, so that ties are frequent; now and then kinds that
-    cannot run a node, zero costs, shared weights, limits that bind, demanded cuts, a prescribed number of stages."""
-    rng = random.Random(seed)
+    cannot run a node, zero costs, shared weights, limits that bind, demanded cuts, a prescribed number of stages, and with
+    ``handover`` seconds of any stage."""
+    rng, other = random.Random(seed), random.Random(seed + 1)
     n = rng.randint(1, nodes)
     kinds = rng.randint(1, 3)
     density = rng.choice((0.2, 0.4, 0.7))
@@ -42,7 +45,15 @@ def random_problem(seed: int, *, nodes: int = 6, comm: str = "sum", memory: bool
     counts = [rng.randint(1, 3) for _ in range(kinds)]
     return Problem(
         names=tuple(f"%n{v}" for v in range(n)),
-        kinds=tuple(Kind(f"kind{k}", tuple(f"d{k}{i}" for i in range(counts[k])), limits[k]) for k in range(kinds)),
+        kinds=tuple(
+            Kind(
+                f"kind{k}",
+                tuple(f"d{k}{i}" for i in range(counts[k])),
+                limits[k],
+                handover=float(other.choice((0, 0, 1, 4))) if handover else 0.0,
+            )
+            for k in range(kinds)
+        ),
         seconds=seconds,
         producer=np.array(producer, np.int64),
         consumers=tuple(consumers),

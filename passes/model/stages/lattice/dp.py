@@ -119,7 +119,7 @@ def _arrays(tables: Tables) -> tuple[Tensors, Devices, Held]:
         tables.turn_cost,
         tables.turn_side,
     )
-    devices = Devices(tables.port, tables.price, tables.limit, *tables.states.before, tables.states.idle)
+    devices = Devices(tables.port, tables.price, tables.limit, tables.handover, *tables.states.before, tables.states.idle)
     live = tables.problem.live
     most = int(tables.shared_bytes.sum()) + int(live.max(initial=0))
     return tensors, devices, Held(tables.shared_ptr, tables.shared, tables.shared_bytes, live, most)

@@ -103,12 +103,14 @@ class Tensors(NamedTuple):
 
 class Devices(NamedTuple):
     """``port[T]`` names the kind's class, ``price[T]`` bounds the weight that it takes per second of load, ``limit[T]``: bytes,
-    -1 unlimited. States are vectors of devices used, numbered: ``pred[pred_ptr[s]:pred_ptr[s + 1]]`` are those that one stage
-    of kind ``pred_kind`` leads from to s; ``idle[S, D]`` are those with a device more, unused (-1: none)."""
+    -1 unlimited; ``handover[T]``: seconds of any stage. States are vectors of devices used, numbered:
+    ``pred[pred_ptr[s]:pred_ptr[s + 1]]`` are those that one stage of kind ``pred_kind`` leads from to s; ``idle[S, D]`` are
+    those with a device more, unused (-1: none)."""
 
     port: Any
     price: Any
     limit: Any
+    handover: Any
     pred_ptr: Any
     pred: Any
     pred_kind: Any

@@ -198,7 +198,7 @@ def solve_family(
     bits, weight, compute, lacking, boundary, busy, moving, bytes_before, own_before, turns = ideals[:10]
     cut_start, cut_end, cut, allowed = ideals[10:]
     pin_ptr, pin, lane_in, lane_out, transfer, size, forced, turn_cost, turn_side = tensors
-    port, price, limit, pred_ptr, pred, pred_kind, idle = devices
+    port, price, limit, handover, pred_ptr, pred, pred_kind, idle = devices
     value, parent, via, link, head, stamp, memo, priced_at, raw = table
     count, states, kinds, infinite = weight.shape[0], idle.shape[0], port.shape[0], np.inf
     classes, most_beside, demands = transfer.shape[0], held.most, forced.shape[0] > 0
@@ -268,7 +268,7 @@ def solve_family(
                                 memory = np.int64(-1)
                                 for k in range(kinds):
                                     first, second = max(moved[0, port[k]], 0.0), max(moved[1, port[k]], 0.0)
-                                    load = compute[i, k] - compute[j, k]
+                                    load = compute[i, k] - compute[j, k] + handover[k]
                                     if mode == 3:
                                         first += load
                                         second += compute[i, kinds + k] - compute[j, kinds + k]

@@ -75,6 +75,7 @@ class Tables:
         self.port = np.array([classes.setdefault(row.tobytes(), len(classes)) for row in transfer], np.int64)
         self.transfer = np.array([np.frombuffer(row) for row in classes]).reshape(len(classes), transfer.shape[1])
         self.limit = np.array([-1 if k.memory is None else k.memory for k in problem.kinds], np.int64)
+        self.handover = np.array([kind.handover for kind in problem.kinds], np.float64)
         self.own_weights = np.zeros(n, np.int64)
         self._weights()
         self.forced = np.array(problem.forced, np.int64)

@@ -19,7 +19,7 @@ from passes.place import PlacePass
 
 
 def _chain(flops: tuple[int, ...], handover: tuple[float, ...]) -> Module:
-    """A chain of ops, and a device for each hand-over, all at 1 Gflop/s and a microsecond from each other."""
+    """A chain of ops, and a device for each hand-over, of one type where that is alike, at 1 Gflop/s, a microsecond apart."""
     builder = Builder("@m")
     with builder.func("main") as func:
         x = func.arg("x", TensorType(DType.F32, (8,)))
@@ -29,8 +29,9 @@ def _chain(flops: tuple[int, ...], handover: tuple[float, ...]) -> Module:
     module = builder.build()
     entry = module.entry
     ops = tuple(op.with_facets(Cost(flops=count, kind="k")) for op, count in zip(entry.ops, flops, strict=True))
-    types = tuple(DeviceType(f"t{i}", rates=(("f32", 1e9),), handover=seconds) for i, seconds in enumerate(handover))
-    devices = tuple(Device(f"d{i}", f"t{i}", "host") for i in range(len(handover)))
+    numbers = {seconds: i for i, seconds in enumerate(dict.fromkeys(handover))}
+    types = tuple(DeviceType(f"t{i}", rates=(("f32", 1e9),), handover=seconds) for seconds, i in numbers.items())
+    devices = tuple(Device(f"d{i}", f"t{numbers[seconds]}", "host") for i, seconds in enumerate(handover))
     link = Link("bus", ("host", *(device.name for device in devices)), 1e9, 1e-6)
     topology = Topology("@topology", types, (Host("host"),), devices, links=(link,))
     return replace(module.replace(entry, replace(entry, ops=ops)), symbols=()).extend([replace(entry, ops=ops), topology])
@@ -59,6 +60,39 @@ def test_a_large_model_is_split_and_pays() -> None:
     assert len(paid.stages) == 2
     assert paid.value == pytest.approx(free.value + 150e-6)
     assert (paid.status, paid.single) == ("optimal", free.single)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"pins": ("v0=d0",)}, {"pins": ("v0=d0", "v1=d0")}, {"split": "any", "pins": ("v0=d0",)}, {"stages": 1}, {"replicas": 2}],
+)
+def test_one_stage_is_considered_whatever_is_asked(options: dict[str, object]) -> None:
+    """Without hand-over the better plan has two stages, with it one, on the device that is pinned."""
+    module = _chain((100_000, 100_000), (150e-6, 150e-6))
+    plan = _plan(module, **{**options, **({"pins": _named(module, options["pins"])} if "pins" in options else {})})
+    assert (len(plan.stages), plan.status) == (1, "optimal")
+    assert plan.value == pytest.approx(200e-6 / plan.stages[0].replicas)
+
+
+def test_several_stages_stay_where_pins_or_cuts_part_them() -> None:
+    module = _chain((100_000, 100_000), (150e-6, 150e-6))
+    for options in ({"pins": _named(module, ("v0=d0", "v1=d1"))}, {"cuts": (module.entry.ops[0].results[0].name,)}):
+        plan = _plan(module, **options)
+        assert (len(plan.stages), plan.status) == (2, "optimal")
+
+
+def test_replicas_hand_over_in_turns() -> None:
+    """Of two stages on three devices the longer one runs on two, each woken every other time."""
+    plan = _plan(_chain((100_000, 200_000), (150e-6, 150e-6, 150e-6)), replicas=2, stages=2)
+    assert [stage.replicas for stage in plan.stages] == [1, 2]
+    assert (plan.value, plan.status) == (pytest.approx(max(100e-6 + 150e-6, (200e-6 + 150e-6) / 2) + 1.032e-6), "optimal")
+
+
+def _named(module: Module, pins: object) -> tuple[str, ...]:
+    """Pins of the first and second op, which are called v0 and v1."""
+    assert isinstance(pins, tuple)
+    names = {f"v{i}": op.id for i, op in enumerate(module.entry.ops)}
+    return tuple(f"{names[pin.partition('=')[0]]}={pin.partition('=')[2]}" for pin in pins)
 
 
 def test_stages_that_were_asked_for_are_kept() -> None:
