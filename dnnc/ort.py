@@ -14,7 +14,7 @@ from typing import Any
 
 from dnnc.providers import CPU, ON_CPU, Provider
 
-__all__ = ["ProviderUnavailable", "load_onnxruntime", "load_symbolic_shape_inference", "make_session", "plain_words", "silence"]
+__all__ = ["ProviderUnavailable", "load_onnxruntime", "make_session", "plain_words", "silence"]
 
 VARIABLE = "ORT_DISABLE_TELEMETRY"
 
@@ -54,14 +54,6 @@ def make_session(model: bytes, options: Any, provider: Provider = ON_CPU) -> Any
     if provider.name not in session.get_providers():  # onnxruntime logs why, and goes on without it
         raise ProviderUnavailable(f"onnxruntime has {provider.name} and could not start it")
     return session
-
-
-def load_symbolic_shape_inference() -> Any:
-    """onnxruntime's class ``SymbolicShapeInference``. Raises ImportError where a package that it needs is absent."""
-    silence()
-    from onnxruntime.tools.symbolic_shape_infer import SymbolicShapeInference
-
-    return SymbolicShapeInference
 
 
 _BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"

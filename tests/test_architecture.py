@@ -35,7 +35,6 @@ DOORS = {
     "onnx_ir": ("dnnc/frontends/*", "dnnc/backend/*"),
     "google": ("dnnc/frontends/*", "dnnc/backend/*"),  # protobuf, which onnx brings and whose errors it lets through
     "onnxruntime": ("dnnc/ort.py",),  # where its telemetry is turned off first
-    "sympy": ("dnnc/frontends/*shape*.py",),
     "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*", "dnnc/search_tag/training.py"),
     "onnxscript": ("dnnc/frontends/torch/*",),
     "safetensors": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*"),
@@ -347,7 +346,7 @@ COMMANDS = sorted(f"dnnc.cli.{path.stem}" for path in (ROOT / "dnnc" / "cli").gl
 @pytest.mark.parametrize("module", ["ir", "passes", "dnnc", "dnnc.driver", ", ".join(COMMANDS)])
 def test_imports_stay_light(module: str) -> None:
     """``dnnc --help`` answers at once: nothing that takes long to import is imported before a command needs it."""
-    heavy = ("lark", "networkx", "numba", "highspy", "onnx", "onnx_ir", "onnxruntime", "sympy", "rich", "numpy", "ml_dtypes")
+    heavy = ("lark", "networkx", "numba", "highspy", "onnx", "onnx_ir", "onnxruntime", "rich", "numpy", "ml_dtypes")
     code = f"import sys, {module}; print(*sorted(set({heavy!r}) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert not done.stdout.split(), f"import {module} loads {done.stdout.strip()}"

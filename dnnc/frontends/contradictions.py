@@ -28,8 +28,7 @@ class Ports:
         self.inputs = _copies(model.graph.input)
 
     def put_back(self, model: ModelProto) -> ModelProto:
-        """A copy of the model with these types, and no shape of any other value: what exporters note down there is often of
-        one batch size, and proves nothing against another."""
+        """A copy of the model with these types of inputs, and none of any other value: those are of the bindings."""
         copy = ModelProto()
         copy.CopyFrom(model)
         for graph in graphs(copy.graph):
@@ -37,7 +36,7 @@ class Ports:
         del copy.graph.input[:]
         copy.graph.input.extend(self.inputs)
         for value in copy.graph.output:
-            value.type.tensor_type.ClearField("shape") if value.type.HasField("tensor_type") else value.ClearField("type")
+            value.ClearField("type")
         return copy
 
 

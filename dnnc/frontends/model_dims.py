@@ -57,6 +57,12 @@ def model_symbols(model: ModelProto) -> list[str]:
     return list(found)
 
 
+def input_symbols(model: ModelProto) -> list[str]:
+    """Names of symbolic dimensions of the inputs: each stands for one number in a run."""
+    names = (dim.dim_param for value in _real_inputs(model) for dim in tensor_dims(value.type) if dim.dim_param)
+    return list(dict.fromkeys(symbol for name in names for symbol in dimensions.symbols(name)))
+
+
 def name_input_dims(model: ModelProto) -> None:
     """Gives a name of its own (``INPUT_dim0``) to every input dimension that has neither a number nor a name that says
     something; elsewhere such a dimension loses its name."""
@@ -99,4 +105,4 @@ def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
                 dim.dim_param = bound
 
 
-__all__ = ["bind_dims", "graphs", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]
+__all__ = ["bind_dims", "graphs", "input_symbols", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]

@@ -22,9 +22,9 @@ from pathlib import Path
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
-from dnnc.frontends import shapes
 from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
+from dnnc.frontends.claims import refuse_defaults
 from dnnc.frontends.contradictions import Ports, refuse_contradiction
 from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
 from dnnc.frontends.model import Arrays, ImportedModel, bindings_of, dim_flags, used_names
@@ -33,7 +33,9 @@ from dnnc.frontends.model_file import open_model
 from dnnc.frontends.onnx_types import dense_of, tensor_type
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.refusals import refuse_nodes
+from dnnc.frontends.shapes import infer_shapes
 from dnnc.frontends.type_check import check_types
+from dnnc.frontends.value_types import graph_types, is_complete
 from dnnc.frontends.weights import data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
@@ -103,8 +105,10 @@ def import_proto(
     translator = _Translator(model, where, file, folder, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
+    refuse_defaults(model, where, sink)
+    sink.raise_errors()
     remarks = DiagnosticSink()
-    fault = shapes.infer_shapes(model, where, remarks, limits)
+    fault = infer_shapes(model, where, remarks, limits)
     if fault:
         refuse_contradiction(model, ports, bindings, where, limits)
     check_types(model, where, sink)
@@ -126,7 +130,7 @@ def import_proto(
 def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
     used = used_names(module.entry)
     values = [value for op in module.entry.ops for value in op.results if value.name in used]
-    unknown = [value.name for value in values if not shapes.is_complete(value.type)]
+    unknown = [value.name for value in values if not is_complete(value.type)]
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         flags = dim_flags(module.entry)
@@ -180,7 +184,7 @@ class _Translator:
         own += [output for node in graph.node for output in node.output]
         scope = {value: "%" + value for value in own}
         self.values.update(scope.values())
-        types = shapes.graph_types(graph)
+        types = graph_types(graph)
         self._initializers(graph, scope)
         self._constants(graph, scope)
         args = tuple(Value("%" + v.name, types.get(v.name, UNKNOWN)) for v in graph.input if v.name not in initialized)
@@ -236,7 +240,7 @@ class _Translator:
         return tuple(ops)
 
     def _region(self, graph: GraphProto, outer: dict[str, str], path: str) -> Region:
-        scope, types = dict(outer), shapes.graph_types(graph)
+        scope, types = dict(outer), graph_types(graph)
         initialized = {tensor.name for tensor in graph.initializer}
         for name in [*(value.name for value in graph.input), *(output for node in graph.node for output in node.output)]:
             if name not in initialized:

@@ -16,7 +16,7 @@ from dnnc.frontends.checks import node_label
 from dnnc.frontends.domains import STANDARD_DOMAINS
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import RANK_LIMIT
-from dnnc.frontends.shapes import graph_types
+from dnnc.frontends.value_types import graph_types
 from ir.diagnostics import DiagnosticSink
 from ir.ranges import MOST_BYTES
 from ir.types import DType, TensorType, Type

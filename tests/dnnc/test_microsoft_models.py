@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends.onnx_import import import_proto
-from dnnc.frontends.shapes import is_static
+from dnnc.frontends.value_types import is_static
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, check_build, random_inputs
 from ir.diagnostics import DiagnosticSink
