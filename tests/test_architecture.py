@@ -58,6 +58,8 @@ WRITTEN_HERE = ("dnnc/backend/torch/run.py", "dnnc/runtime/torch/files.py")
 whoever made it (the guide says so)."""
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
+UNPICKLE = ("*_object", "*_object_list")
+"""Calls of ``torch.distributed`` that unpickle what another process sends."""
 MAX_LINES = 700
 MOST_ENTRIES = 12
 """Files and folders of a room of ``passes.partition``."""
@@ -210,6 +212,8 @@ def test_no_code_from_data() -> None:
                 if path.as_posix() in WRITTEN_HERE:
                     continue
                 wrong.append(f"{path}:{node.lineno}: {node.func.id}()")
+            if isinstance(node, ast.Attribute) and any(fnmatch(node.attr, name) for name in UNPICKLE):
+                wrong.append(f"{path}:{node.lineno}: {node.attr}")
             if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
                 wrong.append(f"{path}:{node.value.lineno}: allow_pickle")
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("np.load"):

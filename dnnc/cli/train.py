@@ -66,10 +66,18 @@ def train(
     nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Hosts; each runs this command.")] = 1,
     node: Annotated[int, typer.Option("--node", min=0, metavar="I", help="Which of the hosts this is, from 0.")] = 0,
     meet: Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")] = "",
+    secret: Annotated[
+        Path | None,
+        typer.Option(
+            "--secret",
+            metavar="FILE",
+            help="What hosts prove to each other that they share: the same file on each (or its text in DNNC_SECRET).",
+        ),
+    ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Train the build DIR, one process per device, under torchrun; 'torchrun DIR/train.py' by hand is the same.
+    """Train the build DIR, one process per device, on this host or on several.
 
     When a rank dies, hangs or raises, all end, and its stage and its message are told: exit 2 or 3 for options and inputs, 3
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
@@ -90,7 +98,7 @@ def train(
     if runs is not None:
         require_appendable(runs)
     opened = TrainingBuild.open(build)
-    machines = (threads or 0, nodes, node, meet, tuple(slow or ()))
+    machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
     options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, *machines)
     slow_devices(options.slow)
     losses: list[float] = []

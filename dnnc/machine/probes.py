@@ -14,7 +14,7 @@ from typing import Any
 
 from dnnc.ort import silence
 from dnnc.runtime.edges import Edge, ValueSpec, anonymous_memory
-from dnnc.runtime.torch.launch import HEAP
+from dnnc.runtime.torch.starting import rank_environment
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
 
@@ -160,7 +160,7 @@ def _started(
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=module_environment(HEAP if module == _TORCH_MODULE else None),
+                    env=rank_environment() if module == _TORCH_MODULE else module_environment(),
                     pass_fds=passed,
                 )
             )

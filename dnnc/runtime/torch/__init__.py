@@ -7,13 +7,15 @@
   files       what ranks read of a build, and of a checkpoint
   data        microbatches of a step, by number
   record      losses as steps are done, and the measured timeline
-  rank        a process under torchrun, from its arguments to its exit
-  agent       torchrun, which reports how ranks ended
-  launch      starts torchrun, follows it, ends it
+  job         what a rank is told by who starts it, and how it meets the others
+  rank        a process, from its arguments to its exit
+  meeting     how hosts prove to each other that they belong together
+  starting    the processes of ranks: started, watched, ended
+  launch      a training: its ranks, what they tell, why they end
   failures    why training ended
   check       the same steps of the unsplit model, compared
 ```
 
 What a rank needs to know of a plan says ``dnnc.program.training``; checkpoints are ``dnnc.backend.torch.checkpoint``, since a
-build begins with one. ``dnnc train`` (``launch``) starts ``torchrun`` with the module ``rank``.
+build begins with one. ``dnnc train`` (``launch``) starts ``rank`` for each device of the host.
 """

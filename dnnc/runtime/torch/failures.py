@@ -1,13 +1,12 @@
-"""Why training ended: what ranks and torchrun say of it in one folder, and the one reason that a person is told.
+"""Why training ended: what ranks say of it in one folder, how they ended, and the one reason that a person is told.
 
-``DNNC_FAILURES`` names the folder, which ``dnnc train`` makes. In it are:
+In the folder, which ``dnnc train`` makes, are:
 
 - ``rankR.doing``: what rank R does now (``Marks``);
-- ``rankR.json``: why rank R ended (``report``). A rank is *lost* when it ended because another did not answer;
-- ``agent.json``: how the ranks ended that torchrun saw end (``dnnc.runtime.torch.agent``).
+- ``rankR.json``: why rank R ended (``report``). A rank is *lost* when it ended because another did not answer.
 
-The reason is, in this order: the first rank that says of itself what went wrong; a rank that a signal ended; a rank that
-said nothing while others waited for it in vain; what torchrun said last.
+The reason is, in this order: the first rank that says of itself what went wrong; the first that ended without a word, by a
+signal or in the middle of its work; one that said nothing while others waited for it in vain.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ from dnnc.runtime.errors import RuntimeFailure, StageStopped, machine_hint
 from dnnc.runtime.processes import KILLED, ending
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 
-FAILURES = "DNNC_FAILURES"
-"""The variable that names the folder."""
-AGENT = "agent.json"
 STARTING = "starting"
 """What a rank does until it has met the others."""
+DONE = "done"
+"""What a rank does once it has done its part."""
 _SIZE = 120
 
 
@@ -65,43 +63,38 @@ def said_by(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What is known of ranks when training ended without success. ``labels``: what to call each rank. ``said``: the last lines
-    of standard error."""
+    """What is known of ranks when training ended without success. ``labels``: what to call each rank. ``ends``: rank and exit
+    status of those that ended by themselves, in their order; ``said``: the last lines of standard error."""
 
     labels: Sequence[str]
     reports: Sequence[Mapping[str, Any]]
     doing: Mapping[int, str]
-    agent: Sequence[Mapping[str, Any]]
+    ends: Mapping[int, int]
     said: Sequence[str] = field(default=())
 
     @classmethod
-    def read(cls, folder: Path, labels: Sequence[str], said: Sequence[str] = ()) -> Ended:
+    def read(cls, folder: Path, labels: Sequence[str], ends: Mapping[int, int], said: Sequence[str] = ()) -> Ended:
         """What is in the folder."""
-        reports = [one for path in sorted(folder.glob("rank*.json")) if (one := _json(path)) is not None]
-        return cls(labels, reports, doing(folder), _json(folder / AGENT) or [], said)
+        return cls(labels, reports(folder), doing(folder), ends, said)
 
     def reason(self, seconds: float) -> DnncError:
         """The error that tells a person why; ``seconds``: how long ranks waited for each other."""
         own = said_by([one for one in self.reports if not one["lost"]])
         if own is not None:
             return self._own(own)
-        waited = any("timed out" in one["diagnostics"][0]["message"].lower() for one in self.reports)
-        for end in sorted(self.agent, key=lambda one: (one["status"] == -signal.SIGTERM, one["rank"])):
-            if end["status"] < 0 and not (waited and end["status"] == -signal.SIGTERM):
-                return self._killed(int(end["rank"]), int(end["status"]))
         reported = {one["rank"] for one in self.reports}
-        silent = [rank for rank in sorted(self.doing) if rank not in reported]
+        for rank, status in self.ends.items():
+            if rank not in reported and (status or self.doing.get(rank) != DONE):
+                return self._ended(rank, status)
+        silent = [rank for rank in sorted(self.doing) if rank not in reported and rank not in self.ends]
         if silent:
             return self.hangs(silent, seconds)
         lost = said_by(self.reports)
-        if lost is not None:
-            hint = "did a rank on another host fail? Its 'dnnc train' says why"
-            return RuntimeFailure(
-                f"lost another rank: {lost['diagnostics'][0]['message']}", where=self._at(lost["rank"]), hint=hint
-            )
-        words = "\n".join(self.said)
-        failure = StageStopped if machine_hint(words) else RuntimeFailure
-        return failure(f"torchrun ended before training began{self._words()}", hint=machine_hint(words))
+        assert lost is not None
+        hint = "did a rank on another host fail? Its 'dnnc train' says why"
+        return RuntimeFailure(
+            f"lost another rank: {lost['diagnostics'][0]['message']}", where=self._at(lost["rank"]), hint=hint
+        )
 
     def hangs(self, ranks: Sequence[int], seconds: float) -> DnncError:
         """The error of a rank that does not go on: the first of these that does not itself wait for another."""
@@ -122,11 +115,13 @@ class Ended:
         failure = StageStopped if machine_hint(first.message) else RuntimeFailure
         return failure(words, where=self._at(said["rank"]), hint=hint)
 
-    def _killed(self, rank: int, status: int) -> DnncError:
-        hint = KILLED if status == -signal.SIGKILL else "see what it said last"
-        outside = -status in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+    def _ended(self, rank: int, status: int) -> DnncError:
+        """A rank that ended without a word."""
+        machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(self.said))
+        outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
         failure = StageStopped if outside else RuntimeFailure
-        return failure(f"it {ending(status)} {self._doing(rank)}", where=self._at(rank), hint=hint + self._words())
+        hint = (machine or "see what it said last") + self._words()
+        return failure(f"it {ending(status)} {self._doing(rank)}", where=self._at(rank), hint=hint)
 
     def _at(self, rank: int) -> str:
         return self.labels[rank] if rank < len(self.labels) else f"rank {rank}"
@@ -136,6 +131,11 @@ class Ended:
 
     def _words(self) -> str:
         return "".join(f"\n    {line}" for line in self.said)
+
+
+def reports(folder: Path) -> list[Mapping[str, Any]]:
+    """Why those ranks of this host ended that said so."""
+    return [one for path in sorted(folder.glob("rank*.json")) if (one := _json(path)) is not None]
 
 
 def doing(folder: Path) -> dict[int, str]:
@@ -154,4 +154,4 @@ def _json(path: Path) -> Any:
         return None
 
 
-__all__ = ["AGENT", "FAILURES", "STARTING", "Ended", "Marks", "doing", "is_lost", "report"]
+__all__ = ["DONE", "STARTING", "Ended", "Marks", "doing", "is_lost", "report", "reports"]

@@ -1,33 +1,36 @@
-"""Starts the ranks of a training build with torchrun, follows them, and ends them all when one fails.
+"""Starts the ranks of a training build, follows them, and ends them all when one fails.
 
 Invariants: whatever happens (an error, Ctrl-C, a request to end, the end of this process itself), no process of the training
-is left; what is raised says which rank failed and why (``dnnc.runtime.torch.failures``).
+is left (``dnnc.runtime.torch.starting``); what is raised says which rank failed and why (``dnnc.runtime.torch.failures``).
 
-The ranks of one host are those of its torchrun. On several hosts ``dnnc train`` runs on each, with its number in ``node``:
-ranks follow the order of devices in the stages, and each host takes the next of them.
+On several hosts ``dnnc train`` runs on each, with its number in ``node``: ranks follow the order of devices in the stages, and
+each host takes the next of them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
+import json
+import math
 import os
 import re
 import select
-import subprocess
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from dnnc.program.build import PLAN, PROGRAM, TORCH, require_programs
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
-from dnnc.runtime.torch.failures import FAILURES, STARTING, Ended, doing
-from ir.child import module_command, module_environment
+from dnnc.runtime.edges import anonymous_memory
+from dnnc.runtime.torch.failures import DONE, STARTING, Ended, doing, reports
+from dnnc.runtime.torch.job import Job
+from dnnc.runtime.torch.meeting import hosts_met, read_secret
+from dnnc.runtime.torch.starting import Ranks, started
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.facets import OptimizerState
 from ir.grads import STATE
@@ -38,24 +41,19 @@ if TYPE_CHECKING:
     from dnnc.backend.torch.checkpoint import Checkpoint
 
 _STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s  (\S+) s")
-_NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
-HEAP = {
-    name: os.environ.get(name, value) for name, value in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", str(1 << 40)))
-}
-"""Variables by which glibc keeps freed memory, unless somebody set them. Without them each pass of a microbatch gives its
-tensors back to the system and takes them page by page anew: a step of an MLP of 2048x2048 weights took 1.4 times as long."""
-_POLL = 0.5
-_GRACE = 10.0
-"""Seconds that torchrun has to end its ranks."""
+_POLL = 0.05
+"""Seconds between two looks at the ranks."""
+_REPORTS = 2.0
+"""Seconds that other ranks have to say why they end when one has lost them: one of them is the reason."""
 _SLACK = 10.0
 """Seconds beyond the time-out of ranks, who tell of it themselves, before this process ends them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainOptions:
-    """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``: how many hosts, which
-    this is, and HOST:PORT of the first, where they meet. ``slow``: DEVICE=K for each device that waits K seconds for each one
-    that it computes."""
+    """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``, ``secret``: how many
+    hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
+    ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes."""
 
     steps: int = 1
     data: str = "synthetic"
@@ -69,6 +67,7 @@ class TrainOptions:
     nodes: int = 1
     node: int = 0
     meeting: str = ""
+    secret: Path | None = None
     slow: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
@@ -80,15 +79,22 @@ class TrainOptions:
             told += [name, str(path.absolute())] if path is not None else []
         return told
 
+    def alike(self, digest: str) -> dict[str, Any]:
+        """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
+        more = {"build": digest, "--steps": self.steps, "--seed": self.seed, "--every": self.every}
+        given = {"--checkpoint": self.checkpoint is not None, "--resume": self.resume is not None}
+        return {"node": self.node, "nodes": self.nodes, **more, **given}
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingBuild:
     """A training build, whose ``files`` are those that were written. ``labels``: what to call each rank; ``predicted``: seconds
-    of a step."""
+    of a step; ``digest``: of the manifest, which lists the digests of all files."""
 
     files: Snapshot
     labels: tuple[str, ...]
     predicted: float
+    digest: str
 
     @classmethod
     def open(cls, folder: Path) -> TrainingBuild:
@@ -113,7 +119,8 @@ class TrainingBuild:
             message = f"the manifest does not describe a training build: {error}"
             raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
-        return cls(files, tuple(labels), plan.value)
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        return cls(files, tuple(labels), plan.value, digest)
 
     def ranks_of(self, options: TrainOptions) -> int:
         """How many ranks this host starts. Raises UsageError."""
@@ -121,7 +128,7 @@ class TrainingBuild:
         if rest or not count:
             hint = f"the plan has {len(self.labels)} devices: choose a divisor of them"
             raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
-        if options.nodes > 1 and not re.fullmatch(r"[^:]+:\d+", options.meeting):
+        if options.nodes > 1 and not options.meeting:
             raise UsageError("hosts must know where to meet", where="--meet", hint="give HOST:PORT of the first to all of them")
         if not 0 <= options.node < options.nodes:
             raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
@@ -162,106 +169,77 @@ class Progressed:
     seconds: float
 
 
-def train(
-    build: TrainingBuild,
-    options: TrainOptions,
-    told: Callable[[Progressed], None] = lambda progressed: None,
-    more: Mapping[str, str] | None = None,
-) -> float:
-    """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds. ``more``: variables for the ranks.
+def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None] = lambda progressed: None) -> float:
+    """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds.
 
     Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
     time-out, the machine)."""
     began = time.perf_counter()
-    ranks = build.ranks_of(options)
-    command = [*module_command("dnnc.runtime.torch.agent"), *_torchrun(options, ranks)]
-    command += ["-m", "dnnc.runtime.torch.rank", str(build.files.folder.absolute()), *options.arguments()]
+    count = build.ranks_of(options)
+    arguments = [str(build.files.folder.absolute()), *options.arguments()]
     with scratch_folder() as folder:
-        threads = {"OMP_NUM_THREADS": str(options.threads or 1)}
-        variables = {FAILURES: str(folder), "PYTHONSAFEPATH": "1", **threads, **HEAP, **(more or {})}
-        with _running(command, variables) as (process, said):
-            hung = _follow(process, folder, options.timeout + _SLACK, told)
-            status = process.wait() if not hung else None
+        with (
+            _jobs(build, options, folder, count) as (jobs, passed),
+            started(jobs, arguments, passed, options.threads or 1) as ranks,
+        ):
+            hung = _follow(ranks, folder, options.timeout + _SLACK, told)
+        found = Ended.read(
+            folder, build.labels, {r: s for r, s in ranks.ends.items() if r not in ranks.asked}, tuple(ranks.said)
+        )
         if hung:
-            found = Ended.read(folder, build.labels, tuple(said))
             raise found.hangs(sorted(found.doing), options.timeout + _SLACK)
-        if status:
-            raise Ended.read(folder, build.labels, tuple(said)).reason(options.timeout)
+        if any(ranks.ends.values()) or any(doing != DONE for doing in found.doing.values()):
+            raise found.reason(options.timeout)
     return time.perf_counter() - began
 
 
-def _torchrun(options: TrainOptions, ranks: int) -> list[str]:
-    """The options of torchrun: one host finds a free port, several meet where they were told."""
-    if options.nodes == 1:
-        return ["--standalone", "--nproc-per-node", str(ranks)]
-    host, _, port = options.meeting.rpartition(":")
-    place = ["--nnodes", str(options.nodes), "--node-rank", str(options.node), "--master-addr", host, "--master-port", port]
-    return [*place, "--nproc-per-node", str(ranks)]
-
-
 @contextmanager
-def _running(command: Sequence[str], more: Mapping[str, str]) -> Iterator[tuple[subprocess.Popen[bytes], deque[str]]]:
-    """A process in a session of its own, so that Ctrl-C reaches it through this one alone, and the last lines of its standard
-    error. It is gone at the end."""
-    said: deque[str] = deque(maxlen=12)
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=module_environment(more),
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    listener = threading.Thread(target=_listen, args=(process.stderr, said), daemon=True)
-    listener.start()
-    try:
-        yield process, said
-    finally:
-        _end(process)
-        listener.join(1.0)
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            pipe.close()
+def _jobs(build: TrainingBuild, options: TrainOptions, folder: Path, count: int) -> Iterator[tuple[list[Job], list[int]]]:
+    """The jobs of the ``count`` ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
+    with ExitStack() as stack:
+        alive, mine = os.pipe()
+        for descriptor in (alive, mine):
+            stack.callback(os.close, descriptor)
+        first = options.node * count
+        job = Job(first, len(build.labels), str(folder), alive, "")
+        if options.nodes == 1:
+            memory = anonymous_memory(0)
+            stack.callback(os.close, memory)
+            yield [replace(job, rank=rank, store=f"/proc/self/fd/{memory}") for rank in range(count)], [memory]
+            return
+        secret = read_secret(options.secret)
+        met = stack.enter_context(hosts_met(options.meeting, secret, options.alike(build.digest), options.timeout))
+        job = replace(job, store=met.store, address=met.address)
+        yield [replace(job, rank=rank, listen=None if rank else met.listen) for rank in range(first, first + count)], []
 
 
-def _listen(pipe: IO[bytes], said: deque[str]) -> None:
-    with suppress(OSError, ValueError):
-        for line in pipe:
-            text = line.decode(errors="replace").rstrip()
-            if text and not _NOISE.match(text):
-                said.append(text)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End torchrun, which ends its ranks. Ranks end too when it is killed (``rank``)."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(_GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    process.wait()
-
-
-def _follow(process: subprocess.Popen[bytes], folder: Path, limit: float, told: Callable[[Progressed], None]) -> bool:
-    """Pass on what the ranks say until they end. Returns whether, instead, all of them have stood still for ``limit``
-    seconds."""
-    assert process.stdout is not None
-    pipe = process.stdout.fileno()
+def _follow(ranks: Ranks, folder: Path, limit: float, told: Callable[[Progressed], None]) -> bool:
+    """Pass on what the ranks say until they end, or one fails. Returns whether, instead, all of them have stood still for
+    ``limit`` seconds."""
     before: Any = None
-    changed, rest = time.monotonic(), b""
+    changed, failed, rest = time.monotonic(), math.inf, b""
     while True:
-        if select.select([pipe], [], [], _POLL)[0]:
-            data = os.read(pipe, 1 << 16)
-            if not data:
-                return False
+        ended = ranks.poll()
+        while select.select([ranks.output], [], [], 0.0 if ended else _POLL)[0]:
+            data = os.read(ranks.output, 1 << 16)
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 if match := _STEP.match(line.decode(errors="replace")):
                     told(Progressed(int(match[1]), *(float(text) for text in match.groups()[1:])))
-            changed = time.monotonic()
+            if data:
+                changed = time.monotonic()
+            elif not ended:  # all have closed it
+                time.sleep(_POLL)
+            if not (ended and data):
+                break
+        if ended:
+            return False
         now = doing(folder)
+        if any(status or now.get(rank) != DONE for rank, status in ranks.ends.items()):
+            failed = min(failed, time.monotonic())
+            lost = {one["rank"] for one in reports(folder) if one["lost"]}
+            if not lost.issuperset(ranks.ends) or time.monotonic() - failed > _REPORTS:
+                return False
         if now != before or not now or STARTING in now.values():  # ranks bound the time of their start
             before, changed = now, time.monotonic()
         elif time.monotonic() - changed > limit:

@@ -1,8 +1,8 @@
-"""One process of training, from its arguments to its exit: ``python -P -m dnnc.runtime.torch.rank BUILD``, under torchrun.
+"""One process of training, from its arguments to its exit: ``python -P -m dnnc.runtime.torch.rank BUILD``.
 
 Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints
-and the measured timeline. A rank that fails tells why in the folder that ``DNNC_FAILURES`` names, and ends with the exit code
-of its fault; torchrun then ends the others, and who launched it prints the first reason.
+and the measured timeline. A rank that fails tells why in the folder of its job, or without one, under ``torchrun``, on
+standard error, and ends with the exit code of its fault; who started the ranks ends the others.
 """
 
 from __future__ import annotations
@@ -11,24 +11,21 @@ import argparse
 import os
 import signal
 import sys
-import threading
-import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import HashStore
 
 from dnnc.backend.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
 from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
-from dnnc.runtime.torch.failures import FAILURES, STARTING, Marks, is_lost, report
+from dnnc.runtime.torch.failures import DONE, STARTING, Marks, is_lost, report
 from dnnc.runtime.torch.files import TrainingFiles
+from dnnc.runtime.torch.job import Job, by_hand, join_by_hand
 from dnnc.runtime.torch.record import Curve, write_trace
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from dnnc.runtime.torch.trainer import Trainer
@@ -60,6 +57,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slow", action="append", default=[], help="DEVICE=K: it waits K seconds for each one that it computes"
     )
+    parser.add_argument("--job", type=Job.read, help=argparse.SUPPRESS)
     return parser
 
 
@@ -67,40 +65,33 @@ def main(argv: list[str] | None = None) -> int:
     """Train as one rank; the exit code."""
     options = arguments().parse_args(argv)
     files: TrainingFiles | None = None
-    if "TORCHELASTIC_RUN_ID" in os.environ:
-        threading.Thread(target=_end_without, args=(os.getppid(),), daemon=True).start()
+    job: Job | None = options.job
+    if job is not None:
+        job.end_with_starter()
     try:
         files = TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
         return _train(files, options)
     except DnncError as error:
-        return _failed(error.exit_code, error.diagnostics)
+        return _failed(job, error.exit_code, error.diagnostics)
     except Terminated as request:  # what this rank was writing is removed
         signal.signal(request.number, signal.SIG_DFL)
         os.kill(os.getpid(), request.number)
         raise
     except KeyboardInterrupt:
-        return _failed(ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
+        return _failed(job, ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
     except Exception as error:
         where = files.place(error.__traceback__) if files is not None else ""
         told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
-        return _failed(ExitCode.INTERNAL, [told], lost=is_lost(error))
+        return _failed(job, ExitCode.INTERNAL, [told], lost=is_lost(error))
 
 
-def _end_without(parent: int) -> None:
-    """End this rank when torchrun has gone and could not end it."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(ExitCode.INTERNAL)
-
-
-def _failed(code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
-    """Say why this rank ends, for whoever launched it, and else on its own standard error."""
-    rank = int(os.environ.get("RANK", "0"))
-    if folder := os.environ.get(FAILURES):
-        report(folder, rank, code, diagnostics, lost=lost)
+def _failed(job: Job | None, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
+    """Say why this rank ends, for whoever started it, and else on its own standard error."""
+    if job is not None:
+        report(job.folder, job.rank, code, diagnostics, lost=lost)
     else:
         for diagnostic in diagnostics:
-            print(f"rank {rank}: {diagnostic}", file=sys.stderr, flush=True)
+            print(f"rank {os.environ.get('RANK', '0')}: {diagnostic}", file=sys.stderr, flush=True)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # gloo's threads may still wait for others
@@ -108,7 +99,8 @@ def _failed(code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False)
 
 def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
     step, resumed = files.step, files.resumed
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    job: Job | None = options.job
+    rank, world = (job.rank, job.world) if job is not None else by_hand()
     if world != len(step.devices):
         hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
         raise InvalidInput(
@@ -116,12 +108,15 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
             where=str(files.build.folder),
             hint=hint,
         )
-    mark = Marks(os.environ.get(FAILURES), rank)
+    mark = Marks(job.folder if job is not None else None, rank)
     mark(STARTING)
     torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
-    store = _meet(rank, world, timedelta(seconds=max(options.timeout, START)))
-    dist.init_process_group("gloo", timeout=timedelta(seconds=options.timeout), store=store, rank=rank, world_size=world)
+    limit, patience = timedelta(seconds=max(options.timeout, START)), timedelta(seconds=options.timeout)
+    if job is not None:
+        job.join(limit, patience)
+    else:
+        join_by_hand(limit, patience)
     mark("loading weights")
     network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
     network.connect()
@@ -144,6 +139,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
         write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()
     dist.destroy_process_group()
+    mark(DONE)
     return 0
 
 
@@ -156,18 +152,6 @@ def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
         if device not in there:
             raise UsageError(f"there is no device '{device}'", where="--slow", hint=f"the topology has {listing(there)}")
     return factors.get(step.devices[rank], 0.0)
-
-
-def _meet(rank: int, world: int, limit: timedelta) -> Any:
-    """The store by which ranks find each other, once all have begun: some start much later than others. A process that
-    torchrun did not start is alone."""
-    if world == 1:
-        return HashStore()
-    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=limit))  # type: ignore[attr-defined]
-    if store.add("dnnc/begun", 1) == world:
-        store.set("dnnc/all", "begun")
-    store.wait(["dnnc/all"], limit)
-    return dist.PrefixStore("dnnc", store)  # type: ignore[attr-defined]
 
 
 def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:

@@ -164,8 +164,7 @@ def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: 
         (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
         for span in spans
     ]
-    everyone: list[Any] = [None] * world
-    dist.all_gather_object(everyone, mine) if world > 1 else everyone.__setitem__(0, mine)
+    everyone = _gathered(mine, rank, world)
     if rank:
         return
     events = [
@@ -183,6 +182,23 @@ def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: 
     trace = to_perfetto({"predicted": predicted(step.module), "measured": events})
     with whole_file(out / TRACE) as file:
         file.write((json.dumps(trace) + "\n").encode())
+
+
+def _gathered(mine: list[Any], rank: int, world: int) -> list[Any]:
+    """On rank 0 the lists of all ranks, as JSON has them: ``torch.distributed`` would unpickle what it receives."""
+    text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
+    if rank:
+        dist.send(torch.tensor([text.numel()]), 0, tag=_TAG)
+        dist.send(text, 0, tag=_TAG)
+        return []
+    everyone = [mine]
+    for other in range(1, world):
+        size = torch.empty(1, dtype=torch.int64)
+        dist.recv(size, other, tag=_TAG)
+        text = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(text, other, tag=_TAG)
+        everyone.append(json.loads(text.numpy().tobytes()))
+    return everyone
 
 
 __all__ = ["LOSSES", "Losses", "tell", "write_trace"]

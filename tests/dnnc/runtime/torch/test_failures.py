@@ -1,9 +1,11 @@
-"""The one reason that a person is told, of what ranks and torchrun say when training ends."""
+"""The one reason that a person is told, of what ranks say when training ends, and how they end."""
 
 from __future__ import annotations
 
 import signal
 from typing import Any
+
+import pytest
 
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.torch.failures import Ended
@@ -17,8 +19,9 @@ def said(rank: int, message: str, *, code: int = 1, lost: bool = False, time: fl
     return {"rank": rank, "code": code, "lost": lost, "time": time, "diagnostics": [told]}
 
 
-def ended(*reports: dict[str, Any], agent: tuple[dict[str, Any], ...] = (), words: tuple[str, ...] = ()) -> Ended:
-    return Ended(LABELS, reports, {0: "recv of stage 0 of microbatch 1 in step 3", 1: "F of stage 1 in step 3"}, agent, words)
+def ended(*reports: dict[str, Any], ends: dict[int, int] | None = None, words: tuple[str, ...] = ()) -> Ended:
+    doing = {0: "recv of stage 0 of microbatch 1 in step 3", 1: "F of stage 1 in step 3"}
+    return Ended(LABELS, reports, doing, ends or {}, words)
 
 
 def test_a_rank_that_lost_another_is_not_the_reason() -> None:
@@ -40,15 +43,22 @@ def test_faults_of_the_input_keep_their_place() -> None:
 
 
 def test_a_signal() -> None:
-    ends = ({"rank": 0, "status": -signal.SIGTERM}, {"rank": 1, "status": -signal.SIGKILL})
-    error = ended(said(0, "Connection closed by peer", lost=True), agent=ends).reason(5)
+    ends = {0: 1, 1: -signal.SIGKILL}
+    error = ended(said(0, "Connection closed by peer", lost=True), ends=ends).reason(5)
     assert type(error) is StageStopped
     assert str(error).startswith("stage 1 on b: error: it was killed by SIGKILL while F of stage 1 in step 3")
 
 
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_rank_that_ended_in_the_middle_without_a_word(status: int) -> None:
+    error = ended(said(0, "Connection closed by peer", lost=True), ends={0: 1, 1: status}, words=("bye",)).reason(5)
+    assert type(error) is RuntimeFailure
+    assert str(error).startswith(f"stage 1 on b: error: it ended with status {status} while F of stage 1 in step 3")
+    assert str(error).endswith("\n    bye")
+
+
 def test_a_rank_that_others_waited_for() -> None:
-    ends = ({"rank": 0, "status": 1}, {"rank": 1, "status": -signal.SIGTERM})
-    error = ended(said(0, "Timed out waiting", lost=True), agent=ends).reason(5)
+    error = ended(said(0, "Timed out waiting", lost=True), ends={0: 1}).reason(5)
     assert type(error) is StageStopped
     assert str(error).startswith("stage 1 on b: error: it did not go on for 5 s, while F of stage 1 in step 3")
 
@@ -57,8 +67,3 @@ def test_memory_that_ran_out_is_no_fault_of_a_program() -> None:
     error = ended(said(1, "RuntimeError: DefaultCPUAllocator: can't allocate memory")).reason(5)
     assert type(error) is StageStopped
     assert "memory" in error.diagnostics[0].hint
-
-
-def test_what_torchrun_said_last() -> None:
-    error = Ended(LABELS, (), {}, (), ("RuntimeError: the address is in use",)).reason(5)
-    assert str(error) == "error: torchrun ended before training began\n    RuntimeError: the address is in use"

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -268,31 +266,6 @@ def test_torchrun_by_hand_is_the_same(build: Path, tmp_path: Path) -> None:
     )
     assert "step 2  loss " in done.stdout
     assert same(tmp_path / "a/step2.safetensors", tmp_path / "b/step2.safetensors")
-
-
-@pytest.mark.slow
-def test_two_hosts(build: Path, tmp_path: Path) -> None:
-    """Two agents on this host's loopback, one rank each."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = ["--steps", "3", "--nodes", "2", "--meet", f"127.0.0.1:{port}", "--out", str(tmp_path)]
-    codes: dict[int, int] = {}
-
-    def host(node: int) -> None:
-        command = [sys.executable, "-m", "dnnc", "train", str(build), *options, "--node", str(node)]
-        codes[node] = subprocess.run(command, check=False, capture_output=True).returncode
-
-    hosts = [threading.Thread(target=host, args=(node,)) for node in (0, 1)]
-    for thread in hosts:
-        thread.start()
-    for thread in hosts:
-        thread.join()
-    assert codes == {0: 0, 1: 0}
-    assert [entry["step"] for entry in json.loads((tmp_path / "losses.json").read_text())] == [1, 2, 3]
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    names = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
-    assert names == ["predicted", "measured"]
 
 
 @pytest.mark.slow
