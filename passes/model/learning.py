@@ -205,7 +205,13 @@ class InFlight:
 def step_seconds(period: float, microbatches: int, replicas: Sequence[int], *, flush: bool = True) -> float:
     """Seconds of a training step in stages of so many replicas, each device of which is busy ``period`` seconds per microbatch
     at most: the pipeline fills, runs and drains. Without a ``flush``, the seconds from a step to the next: it stays full."""
-    return (microbatches - 1 + sum(replicas) if flush else microbatches) * period
+    return (sum(replicas) + max(periods_behind(microbatches, r) for r in replicas) if flush else microbatches) * period
+
+
+def periods_behind(microbatches: int, replicas: int) -> int:
+    """Periods that a stage goes on for behind its first microbatch: of r replicas, each of which takes r periods for one, the
+    first gets every r-th."""
+    return replicas * (-(-microbatches // replicas) - 1)
 
 
 def _gradients(func: Func, state: Mapping[str, int]) -> set[str]:
@@ -226,6 +232,7 @@ __all__ = [
     "learning_seconds",
     "made_last",
     "of_weights",
+    "periods_behind",
     "recomputes",
     "samples_of",
     "saved_values",

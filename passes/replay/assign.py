@@ -206,7 +206,7 @@ def step_bound(module: Module, topology: Topology, net: Network, microbatches: i
     problem = replace(problem, seconds=seconds)
     count = len(topology.devices)
     if alone:
-        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1))
+        bound = least_step(problem, prices(problem), microbatches, 0.0, range(1, count + 1), count)
         return bound, "load balance: both passes and updates spread evenly over as many devices as fill quickest"
     every = least_step(problem, prices(problem), microbatches, 0.0, range(count, count + 1))
     return every * microbatches / (

@@ -21,11 +21,13 @@ the devices have too little: the largest load is above it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
 import numpy as np
 
+from passes.model.learning import periods_behind
 from passes.model.stages.problem import Floats, Problem, pools
 
 _STEPS = 200
@@ -134,15 +136,23 @@ def lower_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     return balance, f"load balance: all compute spread evenly over {used} devices, at their rates, transfers free"
 
 
-def least_step(problem: Problem, price: Floats, microbatches: int, period: float, devices: range) -> float:
-    """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``:
-    M - 1 + k periods. A period takes at least w(V) / (sum of the k highest prices), and at least ``period``, a lower bound for
-    every k. ``problem`` has the seconds of both passes and of each microbatch's part of the update."""
+def least_step(problem: Problem, price: Floats, microbatches: int, period: float, devices: range, replicas: int = 1) -> float:
+    """A lower bound on the seconds of a training step of M microbatches in a pipeline on k devices, for any k in ``devices``,
+    in at least as many stages as its first says, with up to so many ``replicas`` of each: k periods, and those that the stage
+    that goes on longest takes behind them, M - 1 of one without replicas (``step_seconds``). A period takes at least w(V) over
+    the sum of the k highest prices, and at least ``period``, a lower bound for every k. ``problem`` has the seconds of both
+    passes and of each microbatch's part of the update."""
     weight = float(node_weights(problem, price).sum())
     alone = sorted(set(pools(problem.kinds)))
     every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
     balance = weight * (1 - _SLACK) / np.cumsum(every)
-    return min((microbatches - 1 + k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
+    behind = list(itertools.accumulate((periods_behind(microbatches, r) for r in range(1, len(every) + 1)), min))
+
+    def periods(k: int) -> int:
+        fewest = min(k // devices.start, replicas, microbatches, len(every))  # replicas of some stage, at most
+        return k + behind[max(fewest, 1) - 1]
+
+    return min(periods(k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
 
 
 def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:

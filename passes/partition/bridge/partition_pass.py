@@ -159,14 +159,16 @@ class PartitionPass(Pass):
         stream._check(topology, Planned.OPS)
         if self.microbatches < 0:
             raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
-        steps = Steps(module, topology, context.analyses.get(network, topology), self.microbatches or MICROBATCHES, self.family)
+        every, most = len(topology.devices), self.replicas or MOST_REPLICAS
+        net = context.analyses.get(network, topology)
+        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most)
         if not steps.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
             message = "without a flush behind each step, every stage has one device, and every device one stage"
             raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
 
-        every, most = len(topology.devices), self.replicas or MOST_REPLICAS
         beaten = _worth(context)
-        least, worth = steps.least(0.0, range(1, every + 1)), steps.longest(beaten, range(1, every + 1))
+        any_devices = range(min(self.stages or 1, every), every + 1)
+        least, worth = steps.least(0.0, any_devices), steps.longest(beaten, any_devices)
         if worth <= 0.0 or (context.incumbent and least >= max(context.incumbent.bound, beaten / (1 + HARDLY))):
             raise NoBetterPlan(least, self.name)
 
@@ -188,7 +190,7 @@ class PartitionPass(Pass):
                 return plan_of(self.stages)[0]
             return steps.quickest(plan_of, devices, beaten)
         except NoBetterPlan as error:  # a bound on periods
-            raise NoBetterPlan(steps.least(error.bound, range(1, every + 1)), self.name) from None
+            raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
 
     def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
         """The module with a plan of ``chunks`` stages on each device."""

@@ -3,9 +3,9 @@ quickest.
 
 A stage is busy with a microbatch forward and backward, with its part of the update, and with tensors and the gradients that
 come back. So the least largest load is that of throughput with these numbers. A step of M microbatches takes M - 1 and as many
-periods as there are devices to fill (``step_seconds``), so fewer stages may be better although each is slower: every number of
-stages below that of the least load is tried that may be. Without a flush behind each step the pipeline stays full, and the
-least load is the best.
+periods as there are devices to fill, fewer where all stages have replicas, which begin at once (``step_seconds``). So fewer
+stages may be better although each is slower: every number of stages below that of the least load is tried that may be. Without
+a flush behind each step the pipeline stays full, and the least load is the best.
 
 What is saved depends on how many microbatches a stage holds, which its place in the pipeline says. The search counts as many as
 every stage holds (``InFlight``); the exact memory of its plan is looked at afterwards, as for buffers.
@@ -54,13 +54,14 @@ _HALVINGS = 30
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does."""
+    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``."""
 
     module: Module
     topology: Topology
     network: Network
     microbatches: int
     family: str = ""
+    replicas: int = 1
 
     @property
     def flush(self) -> bool:
@@ -162,7 +163,7 @@ class Steps:
         periods."""
         if not self.flush:
             return self.microbatches * period
-        return least_step(*self._alone, self.microbatches, period, devices)
+        return least_step(*self._alone, self.microbatches, period, devices, self.replicas)
 
     def longest(self, step: float, devices: range) -> float:
         """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite

@@ -146,7 +146,8 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
                     once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY * size / BUCKET)
                 moved = crossing.get(a, 0.0) + crossing.get(b, 0.0)
                 loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
-            best = min(best, (microbatches - 1 + sum(replicas)) * max(loads))
+            behind = max(r * (math.ceil(microbatches / r) - 1) for r in replicas)
+            best = min(best, (sum(replicas) + behind) * max(loads))
             period = min(period, max(loads))
     return best, period
 
@@ -169,9 +170,17 @@ def test_no_step_with_replicas_is_below_the_bound(widths: list[int], devices: in
     assert best <= plan.value * (1 + 1e-9)
     topology = module.first(Topology)
     assert topology is not None
-    steps = Steps(module, topology, network(topology), microbatches)
+    steps = Steps(module, topology, network(topology), microbatches, replicas=devices)
     filling = range(stages or 1, devices + 1)
     assert steps.least(0.0, filling) <= steps.least(period, filling) <= best * (1 + 1e-9), "no value of a plan limits these"
+
+
+def test_replicas_of_the_whole_model_begin_at_once() -> None:
+    """Each of two works on half of the microbatches, one after the other, and nothing fills or drains."""
+    module = chain([256] * 3, 2)
+    plan = planned(module, microbatches=6, stages=1, replicas=2)
+    assert plan.value == pytest.approx(3 * plan.stages[0].compute)
+    assert plan.status == "optimal"
 
 
 def test_the_bound_of_replicas_counts_the_devices_that_fill() -> None:
