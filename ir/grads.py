@@ -39,8 +39,8 @@ COUNTS = frozenset({"adam", "adamw"})
 """Optimizers that read the number of the step."""
 
 DEFAULTS: Mapping[str, Mapping[str, float]] = {
-    "sgd": {"learning_rate": 0.01, "weight_decay": 0.0},
-    "momentum": {"learning_rate": 0.01, "momentum": 0.9, "weight_decay": 0.0},
+    "sgd": {"learning_rate": 0.001, "weight_decay": 0.0},
+    "momentum": {"learning_rate": 0.001, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.0},
     "adamw": {"learning_rate": 0.001, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "weight_decay": 0.01},
 }

@@ -1,12 +1,14 @@
 """One op of the forward program, as its rule of differentiation sees it, and the ops that the rule adds.
 
 A rule is ``Callable[[Site], Sequence[str | None]]``: it emits ops and returns the name of the gradient of each operand of
-``site.op``, None where there is none. What it gets:
+``site.op``: ``ZERO`` where the operand changes no result, None where nobody needs the gradient or where the rule does not know
+it: such an op is differentiated through its body, or refused. What it gets:
 
 - ``site.op``; ``site.operand(i)``, ``site.result(i)``: names; ``site.type(i)``, ``site.shape(i)`` of operand i, or of result j
   as ``-1 - j``; ``site.numbers(i)``: the elements of a small constant operand, None where they are not known.
-- ``site.gradient(j)``: name of the gradient of result j, of the result's type; None where nothing reads that result. At least
-  one is there. ``site.wants(i)``: whether anybody needs the gradient of operand i; a rule leaves out the others.
+- ``site.given``: name of the gradient of the first result, of the result's type. A rule of ``EVERY_RESULT`` takes
+  ``site.gradient(j)`` of each result j, None where nothing reads that result; at least one is there.
+- ``site.wants(i)``: whether anybody needs the gradient of operand i; a rule leaves out the others.
 - ``site.emit("onnx.Mul", (a, b), type, key = value)``: adds an op, gives the name of its result; ``site.multi`` for several
   results. ``site.scalar(0.5, dtype)`` and ``site.ints((1, 2))`` are constants. ``site.add``, ``sub``, ``mul``, ``div``,
   ``unary`` work by broadcasting and find the type themselves. ``site.summed(name, i)`` reduces over what operand i was
@@ -34,6 +36,9 @@ from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from passes.model.graph import describe
+
+ZERO = ""
+"""What a rule returns for an operand that changes no result: its gradient is zero, wherever it has one."""
 
 
 @dataclass(slots=True)
@@ -145,8 +150,7 @@ class Site:
     def given(self) -> str:
         """The gradient of the first result, the only one of most ops that has a gradient."""
         found = self.gradient(0)
-        if found is None:
-            raise self.fault("the gradient of its first result is missing, and its rule knows that of no other result")
+        assert found is not None, f"a rule of the first result of {self.op.name} runs for another"
         return found
 
     def wants(self, number: int) -> bool:
@@ -282,6 +286,12 @@ class Site:
             return name
         return self.emit("onnx.Cast", (name,), TensorType(dtype, type_.shape), to=ONNX_TYPES[dtype])
 
+    def total(self, names: Sequence[str]) -> str:
+        """The sum of values of one type; itself of one alone."""
+        if len(names) == 1:
+            return names[0]
+        return self.emit("onnx.Add" if len(names) == 2 else "onnx.Sum", names, self.type_of(names[0]))
+
     def reshape(self, name: str, shape: Sequence[int]) -> str:
         """The value in another shape; itself where it has that one."""
         if self.shape_of(name) == tuple(shape):
@@ -355,4 +365,4 @@ AXES_OPERAND = 13
 
 Rule: TypeAlias = Callable[[Site], Sequence[str | None]]
 
-__all__ = ["Added", "Program", "Rule", "Site", "broadcast"]
+__all__ = ["ZERO", "Added", "Program", "Rule", "Site", "broadcast"]

@@ -19,8 +19,8 @@ from ir.module import Func, Module
 from ir.names import unique
 from ir.ops import Op, Value
 from ir.types import TensorType, Type, without_layout
-from passes.differentiate.rules import RULES
-from passes.differentiate.site import Added, Program, Site
+from passes.differentiate.rules import EVERY_RESULT, RULES
+from passes.differentiate.site import ZERO, Added, Program, Site
 from passes.model.graph import describe, reads
 
 Body = Callable[[Op], Module | None]
@@ -131,15 +131,24 @@ class _Tape:
             return
         rule = RULES.get(op.name) if not op.regions else None
         if rule is None:
-            self.through_body(op, gradients)
+            self.through_body(op, gradients, "has no rule")
+            return
+        if op.name not in EVERY_RESULT and (beyond := [v.name for v in op.results[1:] if v.name in gradients]):
+            self.through_body(op, gradients, f"has no rule for the gradient of its result {', '.join(beyond)}")
             return
         wanted = [name in self.depends for name in op.operands]
         site = Site(self.program, op, gradients, wanted)
-        found = rule(site)
-        for number, gradient in enumerate(found[: len(op.operands)]):
-            if gradient is not None and wanted[number]:
+        found = [*rule(site), *(None for _ in op.operands)]
+        unknown = [
+            name for name, wants, gradient in zip(op.operands, wanted, found, strict=False) if wants and gradient is None
+        ]
+        if unknown:
+            self.through_body(op, gradients, f"has no rule for the gradient of its operand {', '.join(unknown)}")
+            return
+        for number, (name, gradient) in enumerate(zip(op.operands, found, strict=False)):
+            if wanted[number] and gradient is not None and gradient != ZERO:
                 self.checked(site, number, gradient)
-                self.contribute(op.operands[number], gradient, op)
+                self.contribute(name, gradient, op)
 
     def checked(self, site: Site, number: int, gradient: str) -> None:
         """A gradient has the type of its value: a rule that gives another is wrong."""
@@ -147,11 +156,11 @@ class _Tape:
         if has != wanted:
             raise AssertionError(f"the rule of {site.op.name} gives {has} for operand {number} of {wanted}")
 
-    def through_body(self, op: Op, gradients: Mapping[str, str]) -> None:
-        """Differentiates the ops that define ``op``, which run again for it."""
+    def through_body(self, op: Op, gradients: Mapping[str, str], lack: str) -> None:
+        """Differentiates the ops that define ``op``, which run again for it. ``lack``: why there is no other way."""
         module = self.body(op)
         if module is None:
-            what = "holds a body that runs as its values say" if op.regions else "has no rule"
+            what = "holds a body that runs as its values say" if op.regions else lack
             hint = "freeze the weights before it (--frozen), or export the model with simpler operators"
             raise InvalidInput(f"a gradient passes {op.name}, which {what}", where=describe(op), hint=hint)
         names = self.program.imported(module)
@@ -189,10 +198,7 @@ class _Tape:
 
     def sum_of(self, names: Sequence[str], op: Op) -> str:
         """Their sum, in the present stage."""
-        if len(names) == 1:
-            return names[0]
-        site = Site(self.program, op, {}, ())
-        return site.emit("onnx.Add" if len(names) == 2 else "onnx.Sum", names, site.type_of(names[0]))
+        return Site(self.program, op, {}, ()).total(names)
 
     # -- the end -------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ normalisation trains.
   targets are further arguments.
 - A resource is trained iff it has the facet ``optimizer``, whose ``size`` is the bytes of the optimizer's state. Trained are
   all floating-point initializers from which a path of floats leads to the loss, unless globs say otherwise: neither the running
-  averages of batch normalisation, nor single numbers to which an exporter gave a name.
+  averages of batch normalisation and the weights of classes in a loss, nor single numbers to which an exporter gave a name.
 - BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps;
   with ``batchnorm = frozen`` it stays as it is. Dropout drops nothing, or with ``dropout = on`` what the seed of the microbatch
   says, which is a further argument.
@@ -45,6 +45,13 @@ _MADE_BY_EXPORTERS = re.compile(
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
 RECOMPUTES = ("none", "stage")
+_NONE = slice(0, 0)
+_NEVER_TRAINED = {
+    BATCH_NORMALIZATION: slice(3, 5),
+    "onnx.NegativeLogLikelihoodLoss": slice(2, 3),
+    "onnx.SoftmaxCrossEntropyLoss": slice(2, 3),
+}
+"""Operands that are no parameters in torch: running averages, and the weights of classes."""
 _BUFFERS = re.compile(r".*\binv_freq")
 """Tables that PyTorch models keep beside their parameters: the frequencies of rotary embeddings."""
 
@@ -127,9 +134,9 @@ class TrainingPass(Pass):
     def _marked(self, module: Module, context: PassContext) -> Module:
         """The module with the facet on what is trained."""
         reached = _reached(module.entry)
-        averages = {name for op in module.entry.ops if op.name == BATCH_NORMALIZATION for name in op.operands[3:5]}
+        untrained = {name for op in module.entry.ops for name in op.operands[_NEVER_TRAINED.get(op.name, _NONE)]}
         floats = [r for r in module.of_type(Resource) if isinstance(r.type, TensorType) and r.type.dtype.is_float]
-        candidates = [r for r in floats if r.name in reached and r.name not in averages]
+        candidates = [r for r in floats if r.name in reached and r.name not in untrained]
         self._check_globs(floats, candidates)
         generated = any(isinstance(resource.data, Random | Declared) for resource in candidates)
         chosen = {resource.name for resource in candidates if self._trains(resource, generated)}

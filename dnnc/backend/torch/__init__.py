@@ -38,6 +38,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "onnx.Attention": ("attention", "attention_results"),
     "onnx.BatchNormalization": ("batch_norm_train",),
     "onnx.LRN": ("local_response",),
+    "onnx.LayerNormalization": ("layer_norm",),
     "onnx.RotaryEmbedding": ("rotary",),
     "grad.adam": ("adam",),
     "grad.adamw": ("adam", "adamw"),

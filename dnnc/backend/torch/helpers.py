@@ -35,6 +35,19 @@ def batch_norm_train(
     return y, mean * momentum + batch_mean * (1.0 - momentum), variance * momentum + batch_variance * (1.0 - momentum)
 
 
+def layer_norm(
+    x: Tensor, shape: tuple[int, ...], scale: Tensor, bias: Tensor | None, epsilon: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Layer normalisation of the last dimensions, of ``shape``, and of each row the mean and the reciprocal of the deviation.
+
+    torch gives these two no gradient: where autograd is to have it they are computed again."""
+    y, mean, inverse = torch.native_layer_norm(x, shape, scale, bias, epsilon)
+    if x.requires_grad:
+        variance, mean = torch.var_mean(x.to(mean.dtype), tuple(range(-len(shape), 0)), correction=0, keepdim=True)
+        inverse = torch.rsqrt(variance + epsilon)
+    return y, mean, inverse
+
+
 def local_response(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
     """LRN: each element over a power of the sum of squares of ``size`` neighbouring channels."""
     before = (size - 1) // 2

@@ -98,7 +98,11 @@ def _pad(call: Call) -> str:
         sides[axis] = pads[i], pads[i + len(axes)]
     mode = call.get("mode", "constant")
     if mode == "constant":
-        return f"F.pad({call.arg(0)}, {listed(_backwards(sides))}{_pad_value(call)})"
+        around, x = listed(_backwards(sides)), call.arg(0)
+        if call.present(2) and call.numbers(2) is None:  # F.pad takes a number, which would have no gradient
+            inside = f"F.pad(torch.ones_like({x}, dtype=torch.bool), {around})"
+            return f"torch.where({inside}, F.pad({x}, {around}), {call.arg(2)})"
+        return f"F.pad({x}, {around}{_pad_value(call)})"
     text = call.arg(0)
     for axis, (before, after) in enumerate(sides):
         if (before, after) != (0, 0):
@@ -112,7 +116,8 @@ def _pad_value(call: Call) -> str:
     if not call.present(2):
         return ""
     numbers = call.numbers(2)
-    return f", value={call.arg(2)}.item()" if numbers is None else f", value={_number(call, numbers[0], 0)}"
+    assert numbers is not None
+    return f", value={_number(call, numbers[0], 0)}"
 
 
 def _backwards(sides: Sequence[tuple[int, int]]) -> tuple[int, ...]:

@@ -111,7 +111,7 @@ def _layer_norm(call: Call) -> str:
     scale, bias, epsilon = _whole(call, 1, axis), _whole(call, 2, axis), call.float("epsilon", 1e-5)
     if len(call.op.results) == 1:
         return f"F.layer_norm({call.arg(0)}, {inner}, {scale}, {bias}, {epsilon})"
-    text = f"torch.native_layer_norm({call.arg(0)}, {inner}, {scale}, {bias}, {epsilon})"
+    text = f"layer_norm({call.arg(0)}, {inner}, {scale}, {bias}, {epsilon})"
     return text if len(call.op.results) == 3 else f"{text}[:{len(call.op.results)}]"
 
 
@@ -138,6 +138,12 @@ def _batch_norm(call: Call) -> str:
     x, scale, bias, mean, variance = (call.arg(i) for i in range(5))
     epsilon = call.float("epsilon", 1e-5)
     if not call.get("training_mode", 0):
+        if any(name[:1] != "@" for name in call.op.operands[3:5]):  # computed: F.batch_norm gives these no gradient
+            shape = listed(tuple(size if i == 1 else 1 for i, size in enumerate(call.shape(0))))
+            slope, bias, mean = (
+                f"({one}).reshape({shape})" for one in (f"{scale} * torch.rsqrt({variance} + {epsilon})", bias, mean)
+            )
+            return f"({x} - {mean}) * {slope} + {bias}"
         return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, False, 0.0, {epsilon})"
     return f"batch_norm_train({x}, {scale}, {bias}, {mean}, {variance}, {call.float('momentum', 0.9)}, {epsilon})" + (
         "[0]" if len(call.op.results) == 1 else ""

@@ -36,7 +36,7 @@ from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions, t
 from ir.diagnostics import CheckFailed, InvalidInput
 from ir.facets import FORWARD, phase_of
 from ir.grads import ASSIGN, STATE, hyperparameters
-from ir.module import Splat
+from ir.module import Func, Module, Splat
 from ir.ops import Op
 from ir.scratch import scratch_folder
 from passes.model.spmd.reshard_ops import without_reshards
@@ -94,7 +94,7 @@ class Oracle:
         self.step, self.data, self.done = step, data, 0
         self.weights = initial_weights(step, initial)
         self.trained = {op.operands[0]: op for op in update_ops(step)}
-        self.run = compiled(step.module, forward_only(step))
+        self.run = compiled(step.module, forward_only(step.module))
         generator = torch.Generator().manual_seed(shaken)
         groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
         for name, op in self.trained.items():
@@ -158,9 +158,9 @@ def initial_weights(step: Step, initial: Checkpoint) -> dict[str, torch.Tensor]:
     return weights
 
 
-def forward_only(step: Step) -> Any:
+def forward_only(module: Module) -> Func:
     """The entry function before it was differentiated and split: its forward ops, which assign nothing."""
-    entry = step.module.entry
+    entry = module.entry
     ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
     return without_reshards(replace(entry, ops=ops)).func
 

@@ -2,7 +2,7 @@
 
 To add a rule: a function from ``Site`` to the gradients of the operands (``passes.differentiate.site``) in the file of its
 family, a line in that file's ``RULES``, and an instance in ``tests/passes/differentiate``, where every rule is compared with
-central differences.
+central differences and with torch's autograd, by each operand of floats and of each result of floats.
 """
 
 from __future__ import annotations
@@ -20,5 +20,8 @@ RULES: dict[str, Rule] = {
     **unary.RULES,
 }
 """By the op's full name."""
+EVERY_RESULT = frozenset({"onnx.LayerNormalization", "onnx.Split"})
+"""Ops whose rules take the gradients of all results. Every other rule takes that of the first result alone: where another one
+has a gradient too, the op is differentiated through its body, or refused."""
 
-__all__ = ["RULES"]
+__all__ = ["EVERY_RESULT", "RULES"]

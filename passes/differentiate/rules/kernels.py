@@ -12,7 +12,7 @@ from typing import Any
 
 from ir.grad_kernels import CONV_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
 from ir.types import DType, TensorType
-from passes.differentiate.site import Rule, Site
+from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]
 
@@ -68,40 +68,45 @@ def batch_norm(site: Site) -> Gradients:
 
 
 def _batch_norm_trains(site: Site) -> Gradients:
-    if site.gradient(1) or site.gradient(2):
-        raise site.fault("running averages have no gradient")
     types = [site.type(i) if site.wants(i) else None for i in range(3)]
     operands = (site.given, site.operand(0), site.operand(1))
     found = site.multi("grad.BatchNormalization", operands, types, **stated(site, ("epsilon",)))
-    return [name or None for name in found] + [None, None]
+    return [*(name or None for name in found), ZERO, ZERO]  # the running averages before are read for those after alone
 
 
 def _batch_norm_frozen(site: Site) -> Gradients:
-    """The running statistics are constants: a product and a sum per channel."""
+    """(x - mean) scale / sqrt(variance + epsilon) + bias, per channel."""
     shape = tuple(size if i == 1 else 1 for i, size in enumerate(site.shape(0)))
     deviation = site.unary("Sqrt", site.add(site.operand(4), site.op.get("epsilon", 1e-5)))
     inverse = site.unary("Reciprocal", deviation)
-    given, axes = site.given, spread(site)
-    x = scale = None
-    if site.wants(0):
-        x = site.mul(given, site.reshape(site.mul(site.operand(1), inverse), shape))
-    if site.wants(1):
+    slope = site.mul(site.operand(1), inverse)
+    total = site.sum(site.given, spread(site)) if site.wants(2) or site.wants(3) else None
+    x = site.mul(site.given, site.reshape(slope, shape)) if site.wants(0) else None
+    mean = site.unary("Neg", site.mul(total, slope)) if total is not None and site.wants(3) else None
+    scale = variance = None
+    if site.wants(1) or site.wants(4):
         centred = site.sub(site.operand(0), site.reshape(site.operand(3), shape))
-        scale = site.mul(site.sum(site.mul(given, centred), axes), inverse)
-    return x, scale, site.sum(given, axes) if site.wants(2) else None, None, None
+        scale = site.mul(site.sum(site.mul(site.given, centred), spread(site)), inverse)
+        variance = site.mul(scale, site.mul(site.mul(slope, inverse), -0.5))
+    return x, scale, total, mean, variance
 
 
 def layer_norm(site: Site) -> Gradients:
+    """That of Y by kernels; those of the mean and the inverse deviation of each row, which are results as well, by hand."""
     rank = len(site.shape(0))
     axis = int(site.op.get("axis", -1)) % rank
     rows = TensorType(DType.F32, tuple(1 if i >= axis else size for i, size in enumerate(site.shape(0))))
     if site.type(0).dtype is DType.F64:
         rows = TensorType(DType.F64, rows.shape)
-    read = (site.given, site.operand(0), site.result(1, rows), site.result(2, rows))
+    mean, inverse, given = site.result(1, rows), site.result(2, rows), site.gradient(0)
+    x = _through_statistics(site, mean, inverse, axis) if site.wants(0) else []
+    if given is None:
+        return site.total(x) if x else None, ZERO, ZERO
+    read = (given, site.operand(0), mean, inverse)
     attributes: dict[str, Any] = {**stated(site, ("epsilon",)), "axis": axis}
-    x = scale = bias = None
+    scale = bias = None
     if site.wants(0):
-        x = site.emit("grad.LayerNormalizationInput", (*read, site.operand(1)), site.type(0), **attributes)
+        x.insert(0, site.emit("grad.LayerNormalizationInput", (*read, site.operand(1)), site.type(0), **attributes))
     if site.wants(1) or site.wants(2):
         wide = TensorType(site.type(0).dtype, site.shape(0)[axis:])
         types = [wide if site.wants(i) else None for i in (1, 2)][: 2 if site.wants(2) else 1]
@@ -109,7 +114,20 @@ def layer_norm(site: Site) -> Gradients:
         scale, bias = ((*found, "")[i] for i in (0, 1))
         scale = site.summed(scale, 1) if site.wants(1) else None
         bias = site.summed(bias, 2) if site.wants(2) else None
-    return x, scale, bias
+    return site.total(x) if x else None, scale, bias
+
+
+def _through_statistics(site: Site, mean: str, inverse: str, axis: int) -> list[str]:
+    """What reaches X through the mean m, 1 / n each, and through the inverse deviation r, - r^3 (x - m) / n."""
+    shape, dtype, found = site.shape(0), site.type(0).dtype, []
+    part = 1.0 / max(1, math.prod(shape[axis:]))
+    if (given := site.gradient(1)) is not None:
+        found.append(site.cast(site.expand(site.mul(given, part), shape), dtype))
+    if (given := site.gradient(2)) is not None:
+        slope = site.mul(site.mul(given, site.mul(inverse, site.mul(inverse, inverse))), -part)
+        centred = site.sub(site.cast(site.operand(0), site.type_of(mean).dtype), mean)
+        found.append(site.cast(site.mul(centred, slope), dtype))
+    return found
 
 
 def rms_norm(site: Site) -> Gradients:
@@ -167,8 +185,6 @@ def gelu(site: Site) -> Gradients:
 
 
 def cross_entropy(site: Site) -> Gradients:
-    if site.gradient(1):
-        raise site.fault("the logarithms of its probabilities have no gradient by a rule")
     read = (_loss_gradient(site), site.operand(0), site.operand(1), *_class_weights(site))
     return [site.emit("grad.SoftmaxCrossEntropyLoss", read, site.type(0), **stated(site, ("ignore_index",))), None, None]
 
@@ -179,6 +195,9 @@ def likelihood(site: Site) -> Gradients:
 
 
 def _class_weights(site: Site) -> tuple[str, ...]:
+    """Raises InvalidInput where a gradient of them is wanted: torch has none either."""
+    if site.wants(2):
+        raise site.fault("its class weights depend on weights that are trained, and their gradient has no rule")
     return (site.operand(2),) if site.present(2) else ()
 
 
@@ -218,8 +237,8 @@ def resize(site: Site) -> Gradients:
 
 
 def attention(site: Site) -> Gradients:
-    if any(site.present(i) for i in (4, 5, 6)) or site.op.get("softcap") or site.wants(3):
-        raise site.fault("past keys, lengths of padding, soft caps and masks that train have no rule")
+    if any(site.present(i) for i in (4, 5, 6)) or site.op.get("softcap"):
+        return ()  # past keys, lengths of padding and soft caps: through its body
     keys = ("is_causal", "kv_num_heads", "q_num_heads", "scale")
     read = (site.given, *(site.operand(i) for i in range(3)), *((site.operand(3),) if site.present(3) else ()))
     found = site.multi("grad.Attention", read, [site.type(i) for i in range(3)], **stated(site, keys))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from passes.differentiate.site import Rule, Site
+from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]
 
@@ -35,7 +35,7 @@ def identity(site: Site) -> Gradients:
 
 def cast(site: Site) -> Gradients:
     """Cast between floats: the gradient in the operand's type."""
-    return [site.cast(site.given, site.type(0).dtype), None]
+    return [site.cast(site.given, site.type(0).dtype), ZERO]
 
 
 def neg(site: Site) -> Gradients:
@@ -207,12 +207,12 @@ def dropout(site: Site) -> Gradients:
     trains = site.numbers(2)
     if (site.present(2) and trains != (0,)) or not site.has_opset(12):
         raise site.fault("it may drop elements at random", "run 'training' first: it drops it, or makes it a mask")
-    return [site.given, None, None]
+    return [site.given, ZERO, ZERO]
 
 
 def no_gradient(site: Site) -> Gradients:
     """Steps and comparisons: constant wherever they have a derivative."""
-    return [None] * len(site.op.operands)
+    return [ZERO] * len(site.op.operands)
 
 
 RULES: dict[str, Rule] = {

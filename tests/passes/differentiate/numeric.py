@@ -42,9 +42,10 @@ class Case:
     """All float operands are one value, the first."""
 
 
-def module_of(case: Case, seed: int = 0) -> Module:
-    """The op, then a random weighting of its results, summed: a scalar."""
-    random = np.random.default_rng(seed)
+def module_of(case: Case, *, opset: int = OPSET, computed: bool = False) -> Module:
+    """The op, then a random weighting of its results, summed: a scalar. ``computed``: the op reads its float operands as values
+    made of the weights, not as the weights."""
+    random = np.random.default_rng(0)
     resources, operands = [], []
     for position in range(1 + max([*case.floats, *case.fixed])):
         array = case.floats.get(position, case.fixed.get(position))
@@ -58,14 +59,19 @@ def module_of(case: Case, seed: int = 0) -> Module:
         if name not in operands:
             resources.append(_resource(name, array, facets))
         operands.append(name)
-    values = _evaluate_op(case)
+    values = _evaluate_op(case, opset)
+    ahead = []
+    if computed:
+        types = {resource.name: resource.type for resource in resources if resource.facets}
+        ahead = [Op("onnx.Identity", (name,), (Value(f"%{name[1:]}", type_),)) for name, type_ in types.items()]
+        operands = [f"%{name[1:]}" if name in types else name for name in operands]
     op = Op(
         f"onnx.{case.op}",
         tuple(operands),
         tuple(Value(f"%y{i}", TensorType(dtype_of_array(value), value.shape)) for i, value in enumerate(values)),
         attributes(case.fields),
     )
-    ops, sums = [op], []
+    ops, sums = [*ahead, op], []
     for i, value in enumerate(values):
         if i in case.unused or value.dtype.kind != "f":
             continue
@@ -76,7 +82,7 @@ def module_of(case: Case, seed: int = 0) -> Module:
         sums.append(f"%s{i}")
     ops.append(Op("onnx.Sum", tuple(sums), (Value("%loss", TensorType(DType.F64, ())),)))
     func = Func("@main", (), (Value("%loss", TensorType(DType.F64, ())),), tuple(ops))
-    return Module("@m", (*resources, func), attributes({"opset.onnx": OPSET}))
+    return Module("@m", (*resources, func), attributes({"opset.onnx": opset}))
 
 
 def _resource(name: str, array: Array, facets: Any = ()) -> Resource:
@@ -85,7 +91,7 @@ def _resource(name: str, array: Array, facets: Any = ()) -> Resource:
     return Resource(name, dense.type, Inline(dense.data), facets=facets)
 
 
-def _evaluate_op(case: Case) -> Sequence[Array]:
+def _evaluate_op(case: Case, opset: int) -> Sequence[Array]:
     """The results of the op, by ONNX's reference."""
     import onnx
 
@@ -99,7 +105,7 @@ def _evaluate_op(case: Case) -> Sequence[Array]:
     ]
     outputs = [onnx.helper.make_empty_tensor_value_info(name) for name in outs]
     model = onnx.helper.make_model(
-        onnx.helper.make_graph([node], "g", inputs, outputs), opset_imports=[onnx.helper.make_opsetid("", OPSET)]
+        onnx.helper.make_graph([node], "g", inputs, outputs), opset_imports=[onnx.helper.make_opsetid("", opset)]
     )
     with np.errstate(all="ignore"):
         feeds = {f"x{i}": first_of(case, i, np.asarray(a)) for i, a in given.items()}

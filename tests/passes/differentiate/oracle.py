@@ -13,8 +13,9 @@ from dnnc.frontends.arrays import numpy_dtype, to_array
 from dnnc.frontends.bodies import OnnxBodies
 from dnnc.frontends.evaluate import OnnxEvaluator
 from dnnc.frontends.opdefs import DIALECTS
+from dnnc.runtime.torch.check import forward_only
 from ir import Inline, Module, OptimizerState, Random, Resource, Splat, TensorType, Value
-from ir.facets import FORWARD, UPDATE, phase_of
+from ir.facets import UPDATE, phase_of
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
@@ -61,14 +62,12 @@ def _tensor(resource: Resource, random: np.random.Generator) -> torch.Tensor:
 
 
 def by_autograd(after: Module, values: Mapping[str, torch.Tensor]) -> tuple[float, Tensors]:
-    """Loss and gradients of the trained resources, of the forward ops under autograd."""
-    func = after.entry
-    forward = replace(func, ops=tuple(op for op in func.ops if phase_of(op.facets) == FORWARD and op.results))
+    """Loss and gradients of the trained resources, as the oracle of ``dnnc train --check`` has them."""
     trained = [r.name for r in after.of_type(Resource) if any(isinstance(f, OptimizerState) for f in r.facets)]
     leaves = {name: value.clone().requires_grad_(name in trained) for name, value in values.items()}
-    (loss,) = run_function(forward, after, leaves)
+    (loss,) = run_function(forward_only(after), after, leaves)
     gradients = torch.autograd.grad(loss, [leaves[name] for name in trained], allow_unused=True)
-    return float(loss), {
+    return loss.item(), {
         n: g if g is not None else torch.zeros_like(leaves[n]) for n, g in zip(trained, gradients, strict=True)
     }
 

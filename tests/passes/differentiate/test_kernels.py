@@ -211,6 +211,7 @@ MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "likelihood": (loss_case("onnx.NegativeLogLikelihoodLoss"), (0,)),
     "log softmax": (softmax("LogSoftmax"), (0,)),
     "max pool": (pool("MaxPool"), (0,)),
+    "quick gelu": (CASES["onnx.com.microsoft.QuickGelu"], (0,)),
     "resize": (resize, (0,)),
     "rms norm": (CASES["onnx.RMSNormalization"], (0, 1)),
     "softmax": (softmax("Softmax"), (0,)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -128,3 +129,18 @@ def test_optimizers_step_as_those_of_torch(name: str, decay: float) -> None:
         exec(text, scope)
         assert scope["n0"] is ours
         assert torch.equal(ours, leaf.detach())
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_defaults_are_those_of_torch(name: str) -> None:
+    """Of each optimizer's signature in torch: those that are numbers here, and those that the ops do not have."""
+    classes = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    said = {key: parameter.default for key, parameter in inspect.signature(classes[name]).parameters.items()}
+    ours = {"lr": "learning_rate", "eps": "epsilon", "weight_decay": "weight_decay"}
+    wanted = {ours[key]: value for key, value in said.items() if key in ours}
+    if "betas" in said:
+        wanted["beta1"], wanted["beta2"] = said["betas"]
+    if name == "momentum":
+        wanted["momentum"] = 0.9  # torch has 0 there, which is sgd
+    assert wanted == DEFAULTS[name]
+    assert not any(said.get(key) for key in ("dampening", "nesterov", "amsgrad", "maximize"))
