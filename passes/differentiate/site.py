@@ -184,7 +184,10 @@ class Site:
     def _lengths(self, name: str, type_: TensorType) -> tuple[int, ...]:
         shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
         if type_.shape is None or len(shape) != len(type_.shape):
-            hint = "bind symbolic dimensions first: canonicalize{dims=[NAME=NUMBER]}, or --dim NAME=NUMBER"
+            hint = (
+                "bind the dimensions of inputs: canonicalize{dims=[NAME=NUMBER]}, or --dim NAME=NUMBER; where a size depends "
+                "on values, freeze the weights before it: --frozen GLOB"
+            )
             raise self.fault(f"the gradient needs the shape of {name}, which is {type_}", hint)
         return shape
 

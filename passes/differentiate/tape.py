@@ -138,6 +138,8 @@ class _Tape:
             return
         wanted = [name in self.depends for name in op.operands]
         site = Site(self.program, op, gradients, wanted)
+        for name in (*gradients, *(name for name, wants in zip(op.operands, wanted, strict=True) if wants)):
+            site.shape_of(name)  # a gradient has the shape of its value: told here where that is not known
         found = [*rule(site), *(None for _ in op.operands)]
         unknown = [
             name for name, wants, gradient in zip(op.operands, wanted, found, strict=False) if wants and gradient is None

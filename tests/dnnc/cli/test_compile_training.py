@@ -7,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import onnx
+import onnx.parser
 import pytest
 
+import dnnc
 from dnnc.cli import main
 from dnnc.options import CompileOptions, build_pipeline
 from dnnc.training import TrainingOptions
@@ -283,3 +286,35 @@ def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
     ]
     assert main(asked) == 2
     assert "--sync: error: 'auto' is chosen for a training step, which needs a loss" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "node", ["some = Reshape(w, shape)", "some = Compress<axis=0>(w, keep)", "some, places = TopK(w, shape)"]
+)
+def test_a_size_that_depends_on_values_is_refused_on_the_way_of_a_gradient(
+    node: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    step (int64[1] shape, bool[4] keep) => (float loss) <float[4] w = {{1, 2, 3, 4}}> {{
+        {node}
+        squares = Mul(some, some)
+        loss = ReduceMean<keepdims=0>(squares)
+    }}"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "model.onnx")
+    asked = ("--objective", "training", "--loss", "output:loss", "-o", str(tmp_path / "b"), "-q")
+    assert main(["compile", str(tmp_path / "model.onnx"), "-t", TWO, *asked]) == 3
+    told = capsys.readouterr().err
+    assert "%loss: error: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
+    assert "--frozen GLOB" in told
+
+
+@pytest.mark.slow
+def test_an_embedding_bag_is_refused_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PyTorch exports it as a loop over sequences, whose results have no known size."""
+    torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+    model = torch.nn.Sequential(torch.nn.EmbeddingBag(10, 4, mode="mean"), torch.nn.Linear(4, 3))
+    dnnc.from_torch(model, (torch.randint(0, 10, (4, 5)),), tmp_path / "bag.onnx")
+    asked = ("--objective", "training", "--loss", "cross-entropy:linear", "-o", str(tmp_path / "b"), "-q")
+    capsys.readouterr()
+    assert main(["compile", str(tmp_path / "bag.onnx"), "-t", TWO, *asked]) == 3
+    assert "error: onnx.Cast: the gradient needs the shape of %" in capsys.readouterr().err
