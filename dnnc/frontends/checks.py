@@ -1,16 +1,17 @@
 """Structural checks of an ONNX model, in the words of the person who has to repair it.
 
-Checked here: opset imports, operators that exist, arity and attributes of standard operators, one definition per value, no
-use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes out of order are sorted (stable:
-first by what they need, then by their place in the file); trailing empty outputs are dropped and other empty outputs named; a
-graph output that is listed twice is kept once, with a warning. Value types are the business of ``shapes``.
+Checked here: opset imports, operators that exist, arity and attributes of standard operators, one definition per value, also
+against the graphs around it, no use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes
+out of order are sorted (stable: first by what they need, then by their place in the file); trailing empty outputs are dropped
+and other empty outputs named; a graph output that is listed twice is kept once, with a warning. Value types are the business of
+``shapes``.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
@@ -26,6 +27,7 @@ from passes.model.graph import topological
 
 OLDEST_OPSET = 7
 _MOST_FAULTS = 20
+_INPUT = "a graph input"
 _LONG_NAME, _MANY_NAMES = 200, 20_000
 """Names that are longer or more are not searched for the closest one, which takes time by the product of their lengths."""
 
@@ -77,6 +79,7 @@ class _Checker:
         self.warned: set[str] = set()
         self.faults = 0
         self.fresh: set[str] = set()
+        self.above: dict[str, str] = {}  # what makes each name that a graph inside can read, where the walk is
 
     def error(self, message: str, place: str = "", hint: str = "") -> None:
         self.faults += 1
@@ -136,11 +139,21 @@ class _Checker:
         self._uses(graph, visible, place)
         if not self.faults:
             self._order(graph, outer, place)
+        self._shadows(defined, place)
+        made = {name for node in graph.node for name in node.output}
+        hidden = {name: self.above.get(name) for name in defined}
+        self.above.update((name, place + what) for name, what in defined.items() if name not in made)
         for index, node in enumerate(graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
-            self._operator(node, place + node_label(node, index))
+            label = node_label(node, index)
+            self._operator(node, place + label)
             for key, inner in subgraphs(node):
-                self.graph(inner, visible, f"{place}{node_label(node, index)}, {key}")
+                self.graph(inner, visible, f"{place}{label}, {key}")
+            self.above.update((name, place + label) for name in node.output)
+        for name, what in hidden.items():
+            self.above.pop(name, None)
+            if what is not None:
+                self.above[name] = what
 
     def _empty_outputs(self, graph: GraphProto) -> None:
         for node in graph.node:
@@ -190,7 +203,7 @@ class _Checker:
         for value in graph.input:
             if not value.name:
                 self.error("a graph input has no name", place.rstrip(": "))
-            define(value.name, "a graph input")
+            define(value.name, _INPUT)
         tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
         seen: set[str] = set()
         for tensor in tensors:
@@ -203,6 +216,16 @@ class _Checker:
             for name in node.output:
                 define(name, node_label(node, index))
         return defined
+
+    def _shadows(self, defined: Mapping[str, str], place: str) -> None:
+        """Errors for names that a graph can read from around it and makes anew, which ONNX forbids: onnxruntime refuses such a
+        node, and reads sometimes the one and sometimes the other of two initializers. What enters a body may be called as
+        anything around it."""
+        for name, what in defined.items():
+            if name in self.above and what != _INPUT:
+                hint = "rename one of them: ONNX wants a name that is not yet known around the graph"
+                message = f"'{name}' is defined by {what}, and around it by {self.above[name]}"
+                self.error(message, place.rstrip(": "), hint)
 
     def _uses(self, graph: GraphProto, visible: set[str], place: str) -> None:
         for index, node in enumerate(graph.node):

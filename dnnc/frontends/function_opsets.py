@@ -55,7 +55,7 @@ def rewrite(node: NodeProto, rename: Callable[[str], str], attributes: Mapping[s
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
             for value in [*graph.input, *graph.output, *graph.value_info]:
                 value.name = rename(value.name)
-            for tensor in graph.initializer:
+            for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
                 tensor.name = rename(tensor.name)
             for inner in graph.node:
                 rewrite(inner, rename, attributes)
