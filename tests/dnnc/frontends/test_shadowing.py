@@ -35,7 +35,8 @@ FORBIDDEN = {
         "(Neg, makes 'w')",
     ),
     "nested": (
-        "z = If (c) <then_branch = t () => (p) { w = Neg(x)\n p = If (c) <then_branch = t2 () => (r) { w = Abs(x)\n r = Neg(w) }, "
+        "z = If (c) <then_branch = t () => (p) { w = Neg(x)\n "
+        "p = If (c) <then_branch = t2 () => (r) { w = Abs(x)\n r = Neg(w) }, "
         "else_branch = e2 () => (r2) { r2 = Neg(w) }> }, else_branch = e () => (q) { q = Neg(x) }>",
         "then_branch: node #0 (Neg, makes 'w')",
     ),
@@ -77,7 +78,7 @@ ALLOWED = {
     "else_branch = e () => (q) { q = Neg(x) }>\n w = Neg(v)\n z = Add(w, v)",
     "what the node makes": "z = If (c) <then_branch = t () => (z) { z = Abs(x) }, else_branch = e () => (z) { z = Neg(x) }>",
     "what enters a body": "w = Neg(x)\n" + LOOP.format(a="w", body="s = Add(w, x)").replace("z =", "v =") + "z = Add(v, w)",
-    "all that enters": "z = Loop (n, c, x) <body = b (int64 n, bool c, x) => (bool k, float[2] s) { k = Identity(c)\n s = Neg(x) }>",
+    "all that enters": "z = Loop (n, c, x) <body = b (int64 n, bool c, x) => (bool k, s) { k = Identity(c)\n s = Neg(x) }>",
 }
 
 
