@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dnnc.backend.overwritten import copy_overwritten
 from dnnc.program.build import ANNOTATED, Build
 from dnnc.program.digests import has_digest
 from ir.diagnostics import DiagnosticSink, InvalidInput
@@ -123,6 +124,7 @@ def _open(data: bytes, format_: str, folder: Path, wanted: tuple[str, ...], titl
     model = onnx.load_model_from_string(data, format=format_)
     present = add_outputs(model, wanted)
     distinguish_nodes(model.graph)
+    copy_overwritten(model)
     if model.ir_version > RUNTIME_IR_VERSION:
         model.ir_version = RUNTIME_IR_VERSION
     return Reference(model.SerializeToString(), str(folder.absolute()), None, title, original, present)

@@ -24,12 +24,14 @@ import os
 import platform
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dnnc.backend.annotate import annotate, annotation_faults
 from dnnc.backend.branches import forget_shapes
 from dnnc.backend.one_session import SESSION, session_settings
+from dnnc.backend.overwritten import copy_overwritten
 from dnnc.backend.timeline import predicted
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port, schedule_to_json
@@ -202,7 +204,7 @@ def _write_models(
     kept = _inlined(module, used, folder)
     for stage, func, place in zip(stages, functions, places, strict=True):
         if func is not None:
-            _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx")
+            _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx", program=True)
     if weights != "none":
         for file in sorted({place.file for of_stage in places for place in of_stage.values()}):
             here = next(of_stage for of_stage in places if any(place.file == file for place in of_stage.values()))
@@ -211,7 +213,7 @@ def _write_models(
     if any(stage.mesh for stage in stages):
         from dnnc.backend.write_members import write_members
 
-        cut = write_members(kept, stages, places, target, weights, progress, _save)
+        cut = write_members(kept, stages, places, target, weights, progress, partial(_save, program=True))
     anywhere: dict[str, External] = {}
     for of_stage in reversed(places):  # a weight that several stages hold is read from the first
         anywhere.update(of_stage)
@@ -229,8 +231,9 @@ def _function(module: Module, stage: Stage) -> Func:
     return Func(stage.name, (*program.args, *received), results, program.ops, stage.attributes)
 
 
-def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()) -> None:
-    """Writes ``func`` as an ONNX model, annotated with ``stages`` when they are given; weights stay where the module says."""
+def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:
+    """Writes ``func`` as an ONNX model, annotated with ``stages`` when they are given; weights stay where the module says.
+    ``program``: it is what a device runs, again and again."""
     import onnx
     import onnx_ir
 
@@ -243,6 +246,8 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
     if stages and (faults := annotation_faults(proto, len(stages))):
         raise AssertionError(f"{path.name}: {'; '.join(faults[:3])}")
     forget_shapes(proto)
+    if program:
+        copy_overwritten(proto)
     onnx.save_model(proto, str(path))
 
 
