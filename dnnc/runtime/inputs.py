@@ -6,15 +6,11 @@ An ``.npz`` holds one array per model input, under its name. Three ways to give 
 - an array with one axis more, in front, is a stack of microbatches;
 - ``microbatches=M`` splits the first axis of arrays that have the input's rank into M equal parts.
 
-numpy's file format has no bfloat16, float8 or 4-bit integers: arrays of those (``ml_dtypes``) come back from a file as raw
-bytes (``V1``, ``V2``); raw bytes or unsigned integers of the same width are taken as the element type that the model states.
-Arrays of sub-byte elements have one element a byte. A sequence is the arrays ``NAME.0``, ``NAME.1``...; an absent optional
-has none.
+How values that are no plain arrays stand in a file: ``dnnc.runtime.entries``.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +19,12 @@ from typing import Any
 import numpy as np
 
 from dnnc.program.build import Port
-from dnnc.program.elements import BY_NAME, Array, user_dtype
-from dnnc.runtime.npz import Header, read_npz
+from dnnc.program.elements import Array, user_dtype
+from dnnc.runtime.entries import from_arrays, parts_of, prefixes, same_width, to_arrays
+from dnnc.runtime.npz import Header, read_npz, write_arrays
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.ranges import MOST_MICROBATCHES
-from ir.scratch import refuse_special, whole_file
+from ir.scratch import refuse_special
 
 HINT = "'dnnc inspect DIR' lists the inputs of the model"
 
@@ -57,25 +54,10 @@ def check_writable(path: Path) -> None:
     refuse_special(path)
 
 
-def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes the arrays to ``path``: all of them, or nothing. Raises InvalidInput where the folder cannot be written."""
-    flat: dict[str, Array] = {}
-    for name, value in arrays.items():
-        for key, array in _flatten(name, value):
-            flat[key] = array.astype(np.str_) if array.dtype == object else array
-    with whole_file(path) as file:
-        np.savez(file, allow_pickle=False, **flat)
-
-
-def _flatten(name: str, value: Any) -> list[tuple[str, Array]]:
-    if value is None:
-        return []
-    if isinstance(value, list):
-        return [pair for i, item in enumerate(value) for pair in _flatten(f"{name}.{i}", item)]
-    if isinstance(value, Mapping):
-        keys = list(value)
-        return [(f"{name}.keys", np.array(keys)), (f"{name}.values", np.array([value[key] for key in keys]))]
-    return [(name, np.asarray(value))]
+def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[Port] = ()) -> None:
+    """Writes the values to ``path`` as ``dnnc.runtime.entries`` says: all of them, or nothing. ``ports`` tell their types.
+    Raises InvalidInput where the folder cannot be written."""
+    write_arrays(path, to_arrays(values, {port.name: port.type for port in ports}))
 
 
 def split_microbatches(
@@ -83,7 +65,7 @@ def split_microbatches(
 ) -> Microbatches:
     """The microbatches in ``arrays``. Raises InvalidInput with everything that is wrong: names, dtypes, shapes, counts."""
     check_inputs(ports, arrays, microbatches, where)
-    found = {port.name: _gather(port, arrays) for port in ports}
+    found = _gathered(ports, arrays, where)
     parts: dict[str, list[Any]] = {}
     modes: set[str] = set()
     for port in ports:
@@ -109,11 +91,12 @@ def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, A
     if mode == "single" or (len(outputs) == 1 and mode != "stacked"):
         return dict(outputs[0])
     joined: dict[str, Any] = {}
+    before = prefixes(outputs[0])
     for name in outputs[0]:
         values = [output[name] for output in outputs]
         shapes = {value.shape if isinstance(value, np.ndarray) else None for value in values}
         if None in shapes or (len(shapes) > 1 and mode == "stacked"):
-            joined |= {f"{name}.{i}": value for i, value in enumerate(values)}
+            joined |= {f"{before[name]}{i}": value for i, value in enumerate(values)}
         elif mode == "split" and values[0].ndim and len({shape[1:] for shape in shapes if shape}) == 1:
             joined[name] = np.concatenate(values)
         else:
@@ -128,7 +111,8 @@ def check_inputs(ports: Sequence[Port], arrays: Mapping[str, Any], microbatches:
     for port in ports:
         if port.dtype:
             _check_dtype(port, arrays, where, sink)
-    known = {port.name for port in ports} | {name for port in ports if not port.dtype for name in _items(port, arrays)}
+    before = prefixes(port.name for port in ports)
+    known = {name for port in ports for name in parts_of(port.name, before[port.name], _type(port), arrays)}
     for name in sorted(arrays.keys() - known):
         expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
         sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
@@ -149,7 +133,7 @@ def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: Diagno
         return
     value = arrays[port.name]
     dtype = value.dtype if isinstance(value, Header) else np.asarray(value).dtype
-    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else same_width(port, dtype)):
+    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else same_width(port.dtype, dtype)):
         return
     hint = f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT
     sink.error(
@@ -157,35 +141,19 @@ def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: Diagno
     )
 
 
-def same_width(port: Port, dtype: np.dtype[Any]) -> bool:
-    """Whether elements of ``dtype`` are the bytes of the model's, which numpy's file format does not know."""
-    raw = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
-    unsigned = dtype.kind == "u" and BY_NAME[port.dtype].carrier != port.dtype
-    return dtype.itemsize == user_dtype(port.dtype).itemsize and (raw or unsigned)
+def _type(port: Port) -> str:
+    return f"tensor<{port.dtype}>" if port.dtype else port.type
 
 
-def _items(port: Port, arrays: Mapping[str, Any]) -> list[str]:
-    """The names of the arrays of a sequence, in order."""
-    numbered = re.compile(re.escape(port.name) + r"\.[0-9]{1,9}")
-    return sorted(filter(numbered.fullmatch, arrays), key=lambda name: int(name[len(port.name) + 1 :]))
-
-
-def _gather(port: Port, arrays: Mapping[str, Any]) -> Any:
-    """The value given for ``port``, with the dtype of the model; ``check_inputs`` has agreed to it."""
-    if not port.dtype:
-        if port.name in arrays:
-            return arrays[port.name]
-        items = _items(port, arrays)
-        if port.type.startswith("optional"):
-            return arrays[items[0]] if items else None
-        return [arrays[key] for key in items]
-    array = np.asarray(arrays[port.name])
-    expected = user_dtype(port.dtype)
-    if array.dtype == expected:
-        return array
-    if port.dtype == "string":
-        return array.astype(np.str_).astype(object)
-    return np.ascontiguousarray(array).reshape(array.shape).view(expected)
+def _gathered(ports: Sequence[Port], arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The value given for each port, with the element type of the model; ``check_inputs`` has agreed to the names."""
+    before, found = prefixes(port.name for port in ports), {}
+    for port in ports:
+        try:
+            found[port.name] = from_arrays(port.name, before[port.name], _type(port), arrays)
+        except ValueError as error:
+            raise InvalidInput(f"input '{port.name}' cannot be read: {error}", where=where, hint=HINT) from None
+    return found
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> bool:

@@ -1,4 +1,8 @@
-"""Reading an ``.npz`` that somebody else wrote: names and headers first, data only of what the model takes.
+"""An ``.npz`` of named arrays: written whole, and read though somebody else wrote it, names and headers first, data only of
+what the model takes.
+
+The entry of an array is its name with ``.npy`` behind it. Where two arrays are called N and ``N.npy``, that of N is N alone, as
+a comment says: so ``numpy.load`` too finds each by its name.
 
 Invariants: nothing is unpacked before every entry's header was read and compared with its size, and ``wanted`` has agreed to
 the names, element types and shapes; what is unpacked has the size that its header declares; a small file cannot stand for
@@ -15,32 +19,42 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
 from ir.diagnostics import InvalidInput
 from ir.files import open_input
 from ir.limits import LIMITS
+from ir.scratch import whole_file
 
-__all__ = ["Header", "read_npz"]
+__all__ = ["Header", "read_npz", "write_arrays"]
 
 _SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
+_SUFFIX = ".npy"
+_ALONE = b"dnnc: no suffix"
+"""The comment of an entry that has the name of its array, without a suffix."""
 _HEAD = 1 << 14
 """Bytes in which the header of an array ends; numpy reads none above ten thousand."""
+_LONGEST = (1 << 16) - 1
+"""Bytes of the name of an archive's entry."""
 _DAMAGED = (
     *(OSError, ValueError, EOFError, KeyError, NotImplementedError, RuntimeError, RecursionError, OverflowError),
     *(struct.error, zipfile.BadZipFile, zlib.error, SyntaxError),
 )
 """What ``zipfile`` and numpy raise for damaged bytes."""
+_FLOAT8 = (b"'<f1'", b"'|V1'", 1)
+"""numpy writes float8_e5m2 of ml_dtypes under a name that it does not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What an entry declares of its array."""
+    """What an entry declares of its array: ``order`` of its elements in memory; ``start``: where its data begins."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
+    order: Literal["C", "F"] = "C"
+    start: int = 0
 
     @property
     def ndim(self) -> int:
@@ -62,10 +76,25 @@ def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda
                 headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
                 wanted(headers)
                 _check_size(headers, entries, file, where)
-                return {name: _array(archive, entry) for name, entry in entries.items()}
+                return {name: _array(archive, entry, headers[name]) for name, entry in entries.items()}
         except _DAMAGED as error:
             message = "the arrays cannot be read: it is not an .npz file, or damaged"
             raise InvalidInput(message, where=where, hint=_SAVE) from error
+
+
+def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes the arrays to ``path``: all of them, or nothing; equal arrays give equal bytes. Raises InvalidInput where the
+    folder cannot be written, and for a name that no archive has space for."""
+    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for name, array in arrays.items():
+            alone = name + _SUFFIX in arrays
+            if "\0" in name or len(name.encode()) + len(_SUFFIX) > _LONGEST:
+                message = f"an array called '{name[:80]}' cannot be written: its name is too long, or has a NUL"
+                raise InvalidInput(message, where=str(path))
+            entry = zipfile.ZipInfo(name if alone else name + _SUFFIX)
+            entry.comment = _ALONE if alone else b""
+            with archive.open(entry, "w", force_zip64=True) as data:
+                np.lib.format.write_array(data, np.asanyarray(array), allow_pickle=False)
 
 
 def _parses(file: BinaryIO) -> bool:
@@ -82,8 +111,8 @@ def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]
     """The entries by the names of their arrays."""
     found: dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
-        name = entry.filename.removesuffix(".npy")
-        if name == entry.filename:
+        name = entry.filename if entry.comment == _ALONE else entry.filename.removesuffix(_SUFFIX)
+        if name == entry.filename and entry.comment != _ALONE:
             raise InvalidInput(f"the entry '{name}' is no array: its name does not end in .npy", where=where, hint=_SAVE)
         if name in found:
             raise InvalidInput(f"the array '{name}' stands twice", where=where, hint=_SAVE)
@@ -96,10 +125,10 @@ def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Header:
     """What the entry declares, which its size must bear out."""
     with archive.open(entry) as data:
-        header, start = _read_header(data.read(_HEAD))
+        header = _read_header(data.read(_HEAD))
     if header.dtype.hasobject:
         raise InvalidInput("the arrays cannot be read: it holds Python objects", where=where, hint=_SAVE)
-    declared = start + math.prod(header.shape) * header.dtype.itemsize
+    declared = header.start + math.prod(header.shape) * header.dtype.itemsize
     if declared != entry.file_size:
         name, shape = entry.filename.removesuffix(".npy"), " x ".join(map(str, header.shape)) or "of a scalar"
         size = f"the array '{name}' of shape {shape[:200]} and type {str(header.dtype)[:80]} needs {declared:.6g} bytes"
@@ -107,20 +136,20 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Hea
     return header
 
 
-def _read_header(head: bytes) -> tuple[Header, int]:
-    """The header at the start of an entry, and where its data begins. Raises ValueError and what ``_DAMAGED`` names."""
-    data = io.BytesIO(head)
+def _read_header(head: bytes) -> Header:
+    """The header at the start of an entry. Raises ValueError and what ``_DAMAGED`` names."""
+    data = io.BytesIO(head.replace(*_FLOAT8))
     version = np.lib.format.read_magic(data)
     if version not in ((1, 0), (2, 0)):  # 3.0 is of arrays of fields alone, which no model takes
         raise ValueError(version)
     first = version == (1, 0)
     try:
-        shape, _, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(data)
+        shape, fortran, dtype = (np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0)(data)
     except Exception as error:  # whatever Python's own tokenizer and parser raise: numpy lets it through
         raise ValueError from error
     if not all(isinstance(size, int) and size >= 0 for size in shape):
         raise ValueError(shape)
-    return Header(dtype, tuple(shape)), data.tell()
+    return Header(dtype, tuple(shape), "F" if fortran else "C", data.tell())
 
 
 def _check_size(headers: Mapping[str, Header], entries: Mapping[str, zipfile.ZipInfo], file: BinaryIO, where: str) -> None:
@@ -133,8 +162,11 @@ def _check_size(headers: Mapping[str, Header], entries: Mapping[str, zipfile.Zip
         raise InvalidInput(message, where=where, hint="save it with numpy.savez, not compressed")
 
 
-def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Any:
+def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, header: Header) -> Any:
+    data: Any
     with archive.open(entry) as data:
-        array = np.lib.format.read_array(data, allow_pickle=False)
+        data.read(header.start)
+        content = bytearray(entry.file_size - header.start)  # what is made of it may be written to
+        data.readinto(content)
         data.read(1)  # the end: only there the sum of the entry is checked
-    return array
+    return np.ndarray(header.shape, header.dtype, content, order=header.order)

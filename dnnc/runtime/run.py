@@ -203,5 +203,5 @@ def run_command(
             throughputs.append(result.throughput)
     outputs = join_outputs(result.outputs, batches.mode)
     if command.outputs is not None:
-        write_npz(command.outputs, outputs)
+        write_npz(command.outputs, outputs, build.outputs)
     return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), command.inputs is None)

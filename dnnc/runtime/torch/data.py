@@ -20,8 +20,8 @@ import numpy as np
 
 from dnnc.program.build import Port
 from dnnc.program.elements import user_dtype
+from dnnc.runtime.entries import same_width
 from dnnc.runtime.generate import Demand, input_demands, random_microbatch
-from dnnc.runtime.inputs import same_width
 from dnnc.runtime.npz import Header, read_npz
 from dnnc.runtime.torch.ranges import Range, index_ranges
 from ir.diagnostics import InvalidInput, UsageError
@@ -153,7 +153,7 @@ def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header])
             samples = ", ".join(["samples", *map(str, shape[1:])])
             wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
             raise InvalidInput(f"array '{port.name}' has the shape {list(found.shape)}; expected {wanted}", where=str(path))
-        if found.dtype != user_dtype(port.dtype) and not same_width(port, found.dtype):
+        if found.dtype != user_dtype(port.dtype) and not same_width(port.dtype, found.dtype):
             raise InvalidInput(f"array '{port.name}' holds {found.dtype}; expected {port.dtype}", where=str(path))
     lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
     if len(set(lengths.values())) > 1:
