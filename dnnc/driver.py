@@ -296,7 +296,7 @@ def _written(
         from dnnc.backend.torch.write import write_training_build
 
         return write_training_build(
-            module, imported.folder, imported.source, options.out, progress=context.progress, made_by=made_by(pipeline)
+            module, imported.files, imported.source, options.out, progress=context.progress, made_by=made_by(pipeline)
         )
 
     def tested(models: Iterable[Path]) -> None:
@@ -307,7 +307,7 @@ def _written(
 
     manifest = write_build(
         module,
-        imported.folder,
+        imported.files,
         imported.source,
         options.out,
         weights=loaded.weights,

@@ -49,7 +49,7 @@ class GivenInputs:
 
             if not runs:
                 with step():
-                    runs.append(measure(module, imported.folder, feeds, self.where))
+                    runs.append(measure(module, imported.files, feeds, self.where))
             return runs[0]
 
         return measured

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dnnc.driver import pass_context, with_topology
 from dnnc.kinds import PIPELINE, SHARDED_PIPELINE
@@ -13,12 +13,15 @@ from ir.diagnostics import DiagnosticSink, UsageError
 from ir.module import Module
 from ir.topology import Topology
 
+if TYPE_CHECKING:
+    from dnnc.frontends.weights import WeightFiles
+
 
 def costed(
     options: CompileOptions, sink: DiagnosticSink, progress: Callable[[str, float | None], None]
-) -> tuple[list[Module], Path, Topology]:
+) -> tuple[list[Module], WeightFiles, Topology]:
     """The modules behind the pass ``cost`` of a plan in stages, and, for several devices, of one on meshes, whose ops differ;
-    of a training step they are one; the folder of the model's data; the topology. Raises InvalidInput, and UsageError for a
+    of a training step they are one; the files of the model's data; the topology. Raises InvalidInput, and UsageError for a
     profiled workload, and for a training step without a loss or PyTorch."""
     from dnnc.frontends import free_symbols, load_model, may_be_profile, require_static
     from dnnc.machine import machines_of
@@ -47,7 +50,7 @@ def costed(
     for steps in pipelines if len(topology.devices) > 1 else pipelines[:1]:
         until = next(number for number, step in enumerate(steps) if step.name == "cost")
         found.append(PassManager(steps[: until + 1], expanded=True).run(module, pass_context(sink, progress)))
-    return found, imported.folder, topology
+    return found, imported.files, topology
 
 
 __all__ = ["costed"]

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
-from mmap import mmap
+from typing import Protocol, overload
 
 _MOST_BYTES = 10
+
+
+class Buffer(Protocol):
+    """Bytes, or what is indexed like them."""
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, key: int, /) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice, /) -> bytes: ...
 
 
 class VarintError(ValueError):
@@ -17,7 +29,7 @@ class VarintError(ValueError):
         self.truncated = truncated
 
 
-def read_varint(data: bytes | mmap, at: int, end: int) -> tuple[int, int]:
+def read_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
     """The number at ``at``, and where it ends. Raises VarintError."""
     value = shift = 0
     start = at
@@ -43,4 +55,4 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-__all__ = ["VarintError", "read_varint", "varint"]
+__all__ = ["Buffer", "VarintError", "read_varint", "varint"]

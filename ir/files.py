@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from ir.diagnostics import InvalidInput
 
-__all__ = ["kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
+__all__ = ["decode_input", "kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
 
 
 def open_input(
@@ -51,26 +51,36 @@ def open_input(
 def read_input(path: str | Path, what: str, limit: int, *, hint: str = "") -> bytes:
     """All bytes of the file at ``path``, at most ``limit``. Raises InvalidInput as ``open_input`` does, and for more bytes."""
     with open_input(path, what, hint=hint) as file:
-        try:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(limit + 1) if size <= limit else b""
-        except OSError as error:
-            raise InvalidInput(f"cannot be read: {error.strerror or error}", where=str(path), hint=hint) from None
+        return _limited(file, str(path), what, limit, hint)
+
+
+def _limited(file: BinaryIO, where: str, what: str, limit: int, hint: str) -> bytes:
+    try:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(limit + 1) if size <= limit else b""
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", where=where, hint=hint) from None
     if max(size, len(data)) > limit:
         message = f"it has {max(size, len(data))} bytes; {what} of more than {limit} is refused"
-        raise InvalidInput(message, where=str(path), hint=hint)
+        raise InvalidInput(message, where=where, hint=hint)
     return data
 
 
 def read_input_text(path: str | Path, what: str, limit: int, *, hint: str = "") -> str:
     """The UTF-8 text of the file at ``path``, without a byte order mark. Raises InvalidInput as ``read_input`` does, and for
     bytes that are not UTF-8."""
-    data = read_input(path, what, limit, hint=hint)
+    with open_input(path, what, hint=hint) as file:
+        return decode_input(file, str(path), what, limit, hint=hint)
+
+
+def decode_input(file: BinaryIO, where: str, what: str, limit: int, *, hint: str = "") -> str:
+    """The text of an open file, as ``read_input_text`` reads it."""
+    data = _limited(file, where, what, limit, hint)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         message = f"expected {what}, found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
-        raise InvalidInput(message, where=str(path), hint=hint) from None
+        raise InvalidInput(message, where=where, hint=hint) from None
 
 
 def raise_exhausted(error: Exception, where: str) -> None:

@@ -23,9 +23,10 @@ from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, tensor_proto, type_proto
 from dnnc.frontends.opdefs import operator_of
 from dnnc.frontends.schemas import schema
+from dnnc.frontends.weights import Source, read_resource
 from ir.attributes import AttrKind, Dense
 from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Func, Inline, Module, Resource, Stage
+from ir.module import Declared, External, Func, Inline, Module, Resource, Stage, View
 from ir.names import unique
 from ir.ops import Op, Region, Value
 from ir.types import DType, MapType, OptionalType, SeqType, TensorType, Type
@@ -92,16 +93,27 @@ def reference_tensor(resource: Resource) -> onnx_ir.TensorProtocol:
     return onnx_ir.LazyTensor(lambda: read_tensor(resource, Path()), dtype, shape, name=name)
 
 
-def reading_tensors(folder: Path) -> Tensors:
-    """Tensors that hold their data in memory (mapped, for files), read from the model's ``folder``."""
-    return lambda resource: read_tensor(resource, folder)
+def lazy_tensors(source: Source) -> Tensors:
+    """Tensors whose data is read from ``source``, or generated, when it is asked for."""
+
+    def tensor(resource: Resource) -> onnx_ir.TensorProtocol:
+        if not isinstance(resource.data, External | View):
+            return reference_tensor(resource)
+        type_ = _tensor_type(resource)
+        dtype, shape = onnx_ir.DataType(ELEMENT_NUMBERS[type_.dtype]), onnx_ir.Shape(_shape(type_))
+        return onnx_ir.LazyTensor(lambda: read_tensor(resource, source), dtype, shape, name=resource.name[1:])
+
+    return tensor
 
 
-def read_tensor(resource: Resource, folder: Path) -> onnx_ir.TensorProtocol:
+def reading_tensors(source: Source) -> Tensors:
+    """Tensors that hold their data in memory, read from ``source``."""
+    return lambda resource: read_tensor(resource, source)
+
+
+def read_tensor(resource: Resource, source: Source) -> onnx_ir.TensorProtocol:
     """The tensor of a resource with its data. Raises InvalidInput as ``read_resource``."""
-    from dnnc.frontends.weights import read_resource
-
-    array, type_ = read_resource(resource, folder), _tensor_type(resource)
+    array, type_ = read_resource(resource, source), _tensor_type(resource)
     if type_.dtype is DType.STRING:
         return onnx_ir.StringTensor(array.reshape(-1).tolist(), shape=onnx_ir.Shape(array.shape), name=resource.name[1:])
     return onnx_ir.Tensor(array, onnx_ir.DataType(ELEMENT_NUMBERS[type_.dtype]), name=resource.name[1:])
@@ -344,6 +356,7 @@ __all__ = [
     "RUNTIME_OPSET",
     "Tensors",
     "export_func",
+    "lazy_tensors",
     "lower_opset",
     "read_tensor",
     "reading_tensors",

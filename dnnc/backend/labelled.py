@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from pathlib import Path
 
 import onnx_ir
 
 from dnnc.backend.branches import forget_shapes
 from dnnc.backend.export import export_func, read_tensor, reference_tensor
+from dnnc.frontends.weights import Source
 from ir.module import External, Module, Resource
 from ir.ops import Location, Op
 
 
-def labelled_model(module: Module, folder: Path) -> tuple[bytes, dict[str, Op]]:
+def labelled_model(module: Module, source: Source) -> tuple[bytes, dict[str, Op]]:
     """The entry function as an ONNX model, and the op behind each name of a node, those in regions included. Weights in files
-    stay there, relative to ``folder``. Raises InvalidInput for a weight without data."""
+    stay there; others are read from ``source``. Raises InvalidInput for a weight without data."""
     ops: dict[str, Op] = {}
 
     def labelled(body: Iterable[Op]) -> tuple[Op, ...]:
@@ -29,7 +29,7 @@ def labelled_model(module: Module, folder: Path) -> tuple[bytes, dict[str, Op]]:
         return replace(op, regions=regions, location=Location("", name, ""))
 
     def tensor(resource: Resource) -> onnx_ir.TensorProtocol:
-        return reference_tensor(resource) if isinstance(resource.data, External) else read_tensor(resource, folder)
+        return reference_tensor(resource) if isinstance(resource.data, External) else read_tensor(resource, source)
 
     entry = module.entry
     func = replace(entry, ops=labelled(entry.ops))

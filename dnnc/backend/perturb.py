@@ -8,12 +8,14 @@ multiplied (the dims of an image).
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnc.backend.reference import Reference, reads_of
+from ir.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
     import onnx
@@ -43,7 +45,7 @@ def perturbed_models(reference: Reference, count: int) -> Iterator[bytes]:
         held += _size(tensor)
         if held > MOST_BYTES:
             break
-        weights.append((tensor, onnx.numpy_helper.to_array(tensor, reference.folder)))
+        weights.append((tensor, _array(tensor, reference)))
     for seed in range(count):
         generator = np.random.Generator(np.random.Philox(seed))
         for tensor, value in weights:
@@ -58,6 +60,21 @@ def moved(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.nda
     with np.errstate(over="ignore", under="ignore"):
         found = np.nextafter(array, towards)
     return np.where(np.isfinite(array) & np.isfinite(found) & (array != 0), found, array).astype(array.dtype)
+
+
+def _array(tensor: onnx.TensorProto, reference: Reference) -> np.ndarray[Any, Any]:
+    """The elements of a weight of the reference, from its open files where they lie outside."""
+    import onnx
+
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return onnx.numpy_helper.to_array(tensor)
+    place = {entry.key: entry.value for entry in tensor.external_data}
+    size = _size(tensor)
+    data = os.pread(reference.files[place["location"]].descriptor, size, int(place.get("offset", 0)))
+    if len(data) != size:
+        raise InvalidInput(f"{len(data)} bytes of {size} are there", where=tensor.name)
+    bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
+    return onnx.numpy_helper.to_array(bare)
 
 
 def _size(tensor: onnx.TensorProto) -> int:

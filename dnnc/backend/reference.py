@@ -1,6 +1,7 @@
 """The unsplit model as a program to compare with: the original where it is still there, with further values as outputs.
 
-A reference is bytes of an ONNX model whose external weights stay where they are; nothing is written beside the original.
+A reference is bytes of an ONNX model whose external weights stay where they are, in files that were opened once: what was held
+against the digests of the build is what runs. Nothing is written beside the original.
 Models that are no ONNX file (``zoo:...``, IR text) are made again, or exported, into a folder of the caller's.
 """
 
@@ -8,14 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnc.backend.overwritten import copy_overwritten
+from dnnc.digests import OpenFile, has_digest
+from dnnc.frontends import ImportedModel, load_model
 from dnnc.program.build import ANNOTATED, Build
-from dnnc.program.digests import has_digest
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.files import open_input
 from ir.names import unique
@@ -29,15 +31,25 @@ RUNTIME_IR_VERSION = 13
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``model``: the bytes; ``folder``: where its external data lies, or ``weights``: the open files that hold it, by location;
-    ``title``: what it is, for a person. ``present``: the wanted values that it has, all of them outputs."""
+    """``model``: the bytes; ``files``: the open files that hold its external data, by location; ``title``: what it is, for a
+    person. ``present``: the wanted values that it has, all of them outputs."""
 
     model: bytes
-    folder: str
-    weights: Mapping[str, int] | None
+    files: Mapping[str, OpenFile]
     title: str
     original: bool
     present: frozenset[str]
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Descriptors of the files, by location."""
+        return {name: file.descriptor for name, file in self.files.items()}
+
+    def require_unchanged(self) -> None:
+        """Raises InvalidInput where a file was written to since it was opened. To be asked once the reference was run."""
+        for name, file in self.files.items():
+            if file.was_written():
+                raise InvalidInput(f"its file '{name}' was changed while it was used", where=self.title)
 
 
 def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[Reference]:
@@ -48,9 +60,8 @@ def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[R
     if isinstance(original, Reference):
         yield original
     try:
-        model, weights = build.model(ANNOTATED)
-        found = _open(model, "protobuf", build.folder, names, "annotated.onnx, the unsplit model of the build", False)
-        yield replace(found, folder="", weights=weights)
+        title = "annotated.onnx, the unsplit model of the build"
+        yield _open(build.files.read(ANNOTATED), "protobuf", build.files.files_for(ANNOTATED), names, title, False)
     except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
         return
 
@@ -70,27 +81,29 @@ def why_not_the_original(build: Build) -> str:
         return f"the original model {path} is gone: {error.diagnostics[0].message}"
     if changed:
         return f"the original model {path} has changed since"
-    return _weights_fault(build) or f"the original model {path} does not open"
+    found = _weights(build)
+    return found if isinstance(found, str) else f"the original model {path} does not open"
 
 
 def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference | None:
-    """The model that was compiled, where it is there with the same bytes; they are read once, so what was compared with the
-    digest is what runs."""
+    """The model that was compiled, where it is there with the same bytes."""
     spec = build.source.spec
     try:
         if spec.startswith("zoo:"):
-            return _open(_exported(spec, scratch), "protobuf", scratch, names, f"the model {spec} (made again)", True)
+            exported = _exported(lambda: load_model(spec, {}, DiagnosticSink()), scratch)
+            return _open(*exported, names, f"the model {spec} (made again)", True)
         path = _source_path(build)
         with open_input(path, "the original model") as file:
             data = file.read()
-        if not spec or _digest(data) != build.source.sha256 or _weights_fault(build):
+        weights = _weights(build)
+        if not spec or _digest(data) != build.source.sha256 or isinstance(weights, str):
             return None
         if path.suffix == ".ir":
-            return _open(_exported(str(path), scratch), "protobuf", scratch, names, f"the original {path} (as ONNX)", True)
+            return _open(*_exported(lambda: _text(build), scratch), names, f"the original {path} (as ONNX)", True)
         from onnx.serialization import registry
 
         format_ = registry.get_format_from_file_extension(path.suffix) or "protobuf"
-        return _open(data, format_, path.parent, names, f"the original model {path}", True)
+        return _open(data, format_, weights, names, f"the original model {path}", True)
     except OSError:  # of the scratch folder: the disk is full
         raise
     except Exception:  # InvalidInput, or protobuf's errors as above
@@ -101,24 +114,37 @@ def _source_path(build: Build) -> Path:
     return Path(os.path.normpath(build.folder.absolute() / build.source.spec))
 
 
-def _weights_fault(build: Build) -> str:
-    """What is wrong with the files that hold the weights of the original, for a person; empty for nothing."""
+def _weights(build: Build) -> dict[str, OpenFile] | str:
+    """The files that hold the weights of the original, by location, as they were compiled; else what is wrong with them, for a
+    person."""
+    found = {}
     for name, digest in build.source.data.items():
         path = _source_path(build).parent / name
         try:
-            with open_input(path, "weights of the original model") as file:
-                if not has_digest(file, digest):
-                    return f"the weights of the original in {path} have changed since"
+            found[name] = OpenFile(open_input(path, "weights of the original model"))
         except InvalidInput as error:
             return f"the weights of the original in {path} are gone: {error.diagnostics[0].message}"
-    return ""
+        if not has_digest(found[name].file, digest):
+            return f"the weights of the original in {path} have changed since"
+    return found
+
+
+def _text(build: Build) -> ImportedModel:
+    """The IR text that was compiled. Raises InvalidInput where it was changed after it was held against its digest."""
+    path = _source_path(build)
+    imported = load_model(str(path), {}, DiagnosticSink())
+    if imported.files.digests() != {**build.source.data, path.name: build.source.sha256}:
+        raise InvalidInput("the file was changed while it was read", where=str(path))
+    return imported
 
 
 def _digest(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
-def _open(data: bytes, format_: str, folder: Path, wanted: tuple[str, ...], title: str, original: bool) -> Reference:
+def _open(
+    data: bytes, format_: str, files: Mapping[str, OpenFile], wanted: tuple[str, ...], title: str, original: bool
+) -> Reference:
     import onnx
 
     model = onnx.load_model_from_string(data, format=format_)
@@ -127,7 +153,7 @@ def _open(data: bytes, format_: str, folder: Path, wanted: tuple[str, ...], titl
     copy_overwritten(model)
     if model.ir_version > RUNTIME_IR_VERSION:
         model.ir_version = RUNTIME_IR_VERSION
-    return Reference(model.SerializeToString(), str(folder.absolute()), None, title, original, present)
+    return Reference(model.SerializeToString(), files, title, original, present)
 
 
 def part(
@@ -206,15 +232,18 @@ def distinguish_nodes(graph: onnx.GraphProto) -> None:
             node.name = unique(node.name, names)
 
 
-def _exported(spec: str, scratch: Path) -> bytes:
-    """A zoo model or IR text as an ONNX model, its weights in ``scratch``. Raises DnncError when it cannot be made."""
+def _exported(load: Callable[[], ImportedModel], scratch: Path) -> tuple[bytes, str, dict[str, OpenFile]]:
+    """A zoo model or IR text as an ONNX model, its format, and the file in ``scratch`` that holds its weights. Raises DnncError
+    when it cannot be made."""
     import onnx_ir
 
-    from dnnc.backend.export import export_func
-    from dnnc.frontends import load_model
+    from dnnc.backend.export import export_func, lazy_tensors
 
-    path = scratch / "reference.onnx"
+    path, beside = scratch / "reference.onnx", "reference.data"
     if not path.exists():
-        imported = load_model(spec, {}, DiagnosticSink())
-        onnx_ir.save(export_func(imported.module, imported.module.entry), path, external_data="reference.data")
-    return path.read_bytes()
+        imported = load()
+        tensors = lazy_tensors(imported.files)
+        onnx_ir.save(export_func(imported.module, imported.module.entry, tensors=tensors), path, external_data=beside)
+    data = scratch / beside
+    files = {beside: OpenFile(open_input(data, "weights"))} if data.exists() else {}
+    return path.read_bytes(), "protobuf", files

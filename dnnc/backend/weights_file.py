@@ -21,6 +21,8 @@ from ir.types import DType, TensorType, type_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dnnc.frontends.weights import Source
+
 INLINE_LIMIT = 1024
 """Resources up to this many bytes stay inside the models (onnx's own default)."""
 PIECE = 8 << 20
@@ -72,18 +74,21 @@ def write_weights(
     path: Path,
     resources: Mapping[str, Resource],
     places: Mapping[str, External],
-    source: Path,
+    source: Source,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> None:
-    """Writes the file of one layout. ``source`` is the folder of the original model, where external resources lie;
+    """Writes the file of one layout. ``source`` is where the external resources of the original model lie;
     ``progress`` is called with the fraction written.
 
     Raises InvalidInput when the data of a resource is missing, short, or was never given."""
+    from dnnc.frontends.weights import files_of
+
+    files = files_of(source)
     total = max((place.offset + place.length for place in places.values()), default=0)
     with path.open("wb") as file:
         for name, place in sorted(places.items(), key=lambda item: item[1].offset):
             file.write(b"\0" * (place.offset - file.tell()))
-            for piece in pieces(resources[name], source):
+            for piece in pieces(resources[name], files):
                 file.write(piece)
                 progress("write the weights", file.tell() / total)
             written = file.tell() - place.offset
@@ -92,7 +97,7 @@ def write_weights(
                 raise InvalidInput(message, where=name)
 
 
-def pieces(resource: Resource, source: Path) -> Iterator[bytes]:
+def pieces(resource: Resource, source: Source) -> Iterator[bytes]:
     """The bytes of a resource as ONNX stores them, a piece at a time. Raises InvalidInput as ``write_weights``."""
     type_ = resource.type
     assert isinstance(type_, TensorType)
@@ -115,18 +120,15 @@ def pieces(resource: Resource, source: Path) -> Iterator[bytes]:
             raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
 
 
-def _external(name: str, data: External, source: Path) -> Iterator[bytes]:
-    from dnnc.frontends.weights import data_path
+def _external(name: str, data: External, source: Source) -> Iterator[bytes]:
+    from dnnc.frontends.weights import files_of
 
-    with data_path(data.file, source, name).open("rb") as file:
-        file.seek(data.offset)
-        left = data.length
-        while left and (piece := file.read(min(PIECE, left))):
-            left -= len(piece)
-            yield piece
+    files = files_of(source)
+    for start in range(0, data.length, PIECE):
+        yield files.read(name, External(data.file, data.offset + start, min(PIECE, data.length - start))).tobytes()
 
 
-def _view(resource: Resource, view: View, source: Path) -> Iterator[bytes]:
+def _view(resource: Resource, view: View, source: Source) -> Iterator[bytes]:
     """Some rows of the box at a time; all at once where elements do not fill bytes."""
     from dnnc.frontends.weights import box_of
 

@@ -34,9 +34,9 @@ from dnnc.backend.one_session import SESSION, session_settings
 from dnnc.backend.overwritten import copy_overwritten
 from dnnc.backend.timeline import predicted
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
+from dnnc.digests import digest_weights
+from dnnc.frontends.weights import Source, WeightFiles, check_weights, files_of, read_resource
 from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port, schedule_to_json
-from dnnc.program.digests import digest_weights, known_digest
-from dnnc.program.external import locations
 from dnnc.program.plan_json import bare, plan_text, plan_to_json
 from dnnc.program.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.program.trace import to_perfetto
@@ -63,7 +63,7 @@ TRACE = "trace.json"
 
 def write_build(
     module: Module,
-    folder: Path,
+    data: Source,
     source: str,
     out: Path,
     *,
@@ -74,14 +74,14 @@ def write_build(
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
-    ``folder`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
+    ``data`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
     ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
     a file that is not written). ``plan_only`` writes no models at all. ``test`` gets the models of all stages once they lie
     there, if they have their weights, and raises to have nothing written. ``made_by``: the comment lines that ``plan.ir``
     begins with.
 
-    Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing or the disk refuses; then
-    ``out`` is as it was before.
+    Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing, a file of it was
+    written to since it was opened, or the disk refuses; then ``out`` is as it was before.
     """
     if weights not in WEIGHTS:
         raise UsageError(f"weights '{weights}' found, one of {', '.join(WEIGHTS)} expected", where="--weights")
@@ -96,7 +96,8 @@ def write_build(
         progress("write the plan", None)
         write_plan_files(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
-        cut = _write_models(module, stages, folder, target, weights, progress)
+        files = files_of(data)
+        cut = _write_models(module, stages, files, target, weights, progress)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
             _write_json(target / SESSION, settings)
@@ -104,8 +105,9 @@ def write_build(
             progress("load the programs", None)
             test(sorted((target / "stages").glob("*.onnx")))
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, source_of(source, out), cut)
+        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), cut)
         _write_json(target / MANIFEST, manifest)
+        files.confirm()
         progress("flush to the disk", None)
     return manifest
 
@@ -125,23 +127,25 @@ def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
 
 
 def write_model(
-    module: Module, folder: Path, out: Path, *, progress: Progress = lambda label, fraction: None
+    module: Module, data: Source, out: Path, *, progress: Progress = lambda label, fraction: None
 ) -> tuple[Path, ...]:
     """Writes the entry function as one ONNX file and its larger weights to ``OUT.data`` beside it; returns what was written.
-    ``folder`` is where external resources lie. Raises InvalidInput when data is missing, the disk refuses, or
+    ``data`` is where external resources lie. Raises InvalidInput when data is missing, the disk refuses, or
     ``out`` is there and is no file."""
     refuse_special(out)
     resources = module.resources
     used = [[resources[name] for name in _resource_names(module.entry) if name in resources]]
     _refuse_declared(used, "shared")
     places = layout(used[0], f"{out.name}.data")
-    kept = moved(_inlined(module, used, folder), places)
+    files = files_of(data)
+    kept = moved(_inlined(module, used, files), places)
     remove_dead(partials(out.parent, out.name))
     try:
         with termination_raises(), locked_folder(out.parent, f".{out.name}.", PARTIAL) as temporary:
             _save(kept, module.entry, temporary / out.name)
             if places:
-                write_weights(temporary / f"{out.name}.data", resources, places, folder, progress)
+                write_weights(temporary / f"{out.name}.data", resources, places, files, progress)
+            files.confirm()
             # The model last: it is what a reader looks for.
             written = tuple(out.with_name(name) for name in ([f"{out.name}.data"] if places else []) + [out.name])
             for path in written:
@@ -177,11 +181,9 @@ def write_plan_files(module: Module, target: Path, made_by: str) -> None:
 
 
 def _write_models(
-    module: Module, stages: tuple[Stage, ...], folder: Path, target: Path, weights: str, progress: Progress
+    module: Module, stages: tuple[Stage, ...], files: WeightFiles, target: Path, weights: str, progress: Progress
 ) -> dict[int, MeshStage]:
     """Stage models, their weights, and the annotated model. Returns the stages on meshes, as they were cut."""
-    from dnnc.frontends.weights import check_weights
-
     (target / "stages").mkdir()
     resources = module.resources
     functions = [None if stage.mesh else _function(module, stage) for stage in stages]
@@ -191,7 +193,7 @@ def _write_models(
     ]
     _refuse_declared(used, weights)
     if weights != "none":
-        check_weights(replace(module, symbols=tuple({r.name: r for of_stage in used for r in of_stage}.values())), folder)
+        check_weights(replace(module, symbols=tuple({r.name: r for of_stage in used for r in of_stage}.values())), files)
     if weights == "per-stage":
         on_mesh = layout((r for stage, own in zip(stages, used, strict=True) if stage.mesh for r in own), WHOLE_FILE)
         places = [
@@ -201,14 +203,14 @@ def _write_models(
     else:
         every = {resource.name for of_stage in used for resource in of_stage}
         places = [layout((r for r in resources.values() if r.name in every), SHARED_FILE)] * len(stages)
-    kept = _inlined(module, used, folder)
+    kept = _inlined(module, used, files)
     for stage, func, place in zip(stages, functions, places, strict=True):
         if func is not None:
             _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx", program=True)
     if weights != "none":
         for file in sorted({place.file for of_stage in places for place in of_stage.values()}):
             here = next(of_stage for of_stage in places if any(place.file == file for place in of_stage.values()))
-            write_weights(target / "stages" / file, resources, here, folder, progress)
+            write_weights(target / "stages" / file, resources, here, files, progress)
     cut: dict[int, MeshStage] = {}
     if any(stage.mesh for stage in stages):
         from dnnc.backend.write_members import write_members
@@ -275,14 +277,13 @@ def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
                 )
 
 
-def _inlined(module: Module, used: list[list[Resource]], folder: Path) -> Module:
+def _inlined(module: Module, used: list[list[Resource]], files: WeightFiles) -> Module:
     """The module with the data of resources that stay in the models read into them."""
     from dnnc.frontends.arrays import to_data
-    from dnnc.frontends.weights import read_resource
 
     small = {r.name for of_stage in used for r in of_stage if not in_file(r) and not isinstance(r.data, Inline)}
     symbols = tuple(
-        replace(s, data=Inline(to_data(read_resource(s, folder)))) if isinstance(s, Resource) and s.name in small else s
+        replace(s, data=Inline(to_data(read_resource(s, files)))) if isinstance(s, Resource) and s.name in small else s
         for s in module.symbols
     )
     return replace(module, symbols=symbols)
@@ -370,29 +371,16 @@ def _versions() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def source_of(spec: str, out: Path) -> dict[str, Any]:
-    """Where the model came from; a file is named relative to the build, so that both can move together. ``data``: digests of
-    the files beside it that hold its weights."""
+def source_of(spec: str, out: Path, files: WeightFiles) -> dict[str, Any]:
+    """Where the model came from; a file is named relative to the build, so that both can move together. ``files``: those that
+    the model was read from; ``data`` has the digests of the ones beside it that hold its weights."""
     if not spec or spec.startswith("zoo:"):
         return {"spec": spec, "sha256": ""}
     path = Path(os.path.abspath(spec))
-    digest = _digest(path) if path.is_file() else ""
-    data = {name: _known_digest(path.parent / name) for name in _weights_beside(path)} if digest else {}
+    data = files.digests()
+    digest = data.pop(path.name, "")
     named = Path(os.path.relpath(path, os.path.abspath(out))).as_posix()
     return {"spec": named, "sha256": digest, **({"data": data} if data else {})}
-
-
-def _weights_beside(model: Path) -> tuple[str, ...]:
-    """The files in which an ONNX model has external data, by the names that it gives them; absent ones are left out."""
-    try:
-        return tuple(name for name in locations(model.read_bytes()) if (model.parent / name).is_file())
-    except ValueError:  # text
-        return ()
-
-
-def _known_digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return known_digest(file)
 
 
 def _write_json(path: Path, data: Any, compact: bool = False) -> None:

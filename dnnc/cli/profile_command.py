@@ -79,16 +79,17 @@ def profile(
     sink = DiagnosticSink()
     try:
         with progress(not quiet) as report:
-            modules, folder, machines = costed(options, sink, report)
+            modules, files, machines = costed(options, sink, report)
             known = ProfileFile(machine_here(training=training))
             for path in (*((out,) if out.exists() else ()), *(merge or ())):
                 known = known.joined(read_profile(path), str(path))
             seconds = time_limit if math.isfinite(time_limit) else math.inf
             found = measure_profile(
-                modules, folder, machines, known, training=training, seconds=seconds, seed=seed, progress=report
+                modules, files, machines, known, training=training, seconds=seconds, seed=seed, progress=report
             )
     finally:
         show_warnings(sink.diagnostics, quiet)
+    files.confirm()
     write_whole(out, found.file.text())
     _tell(found, out, quiet, training=training)
 

@@ -7,11 +7,12 @@ ONNX file. Importing this module imports no third-party library.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from dnnc.frontends.model import Arrays, ImportedModel, bind_module
 from dnnc.frontends.opdefs import DIALECTS
-from ir.diagnostics import DiagnosticSink
+from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.limits import LIMITS, Limits
 
 IR_SUFFIX = ".ir"
@@ -52,22 +53,33 @@ def may_be_profile(spec: str) -> bool:
 
 def _load_zoo(spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink, arrays: Arrays | None) -> ImportedModel:
     from dnnc import zoo
+    from dnnc.frontends.weights import WeightFiles
 
     module = zoo.build(spec)
-    return ImportedModel(bind_module(module, dims, arrays), Path(), spec)
+    return ImportedModel(bind_module(module, dims, arrays), WeightFiles(Path()), spec)
 
 
 def _load_workload(path: Path, spec: str, dims: Mapping[str, int | str], sink: DiagnosticSink) -> ImportedModel:
+    from dnnc.frontends.weights import WeightFiles
     from dnnc.frontends.workloads import Machines, lower, read_profile
 
     module = lower(read_profile(path, sink=sink), Machines(), backward=True, sink=sink)
-    return ImportedModel(bind_module(module, dims, None), path.parent, spec)
+    return ImportedModel(bind_module(module, dims, None), WeightFiles(path.parent), spec)
 
 
 def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arrays | None) -> ImportedModel:
-    from ir import load_module, read_text
+    from dnnc.digests import OpenFile
+    from dnnc.frontends.weights import WeightFiles, missing_data
+    from ir import load_module
+    from ir.files import open_input
+    from ir.parser import decode_text
 
-    return ImportedModel(bind_module(load_module(read_text(path), spec, dialects=DIALECTS), dims, arrays), path.parent, spec)
+    file = OpenFile(open_input(path, "IR text"))
+    module = load_module(decode_text(file.file, spec, file.stamp.size), spec, dialects=DIALECTS)
+    files = WeightFiles(path.parent, {path.name: file})
+    with suppress(InvalidInput):
+        missing_data(module, files)  # it opens them; what is amiss is told when they are read
+    return ImportedModel(bind_module(module, dims, arrays), files, spec)
 
 
 __all__ = ["load_model", "may_be_profile"]

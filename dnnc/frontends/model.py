@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ir import dims as dimensions
 from ir.diagnostics import Diagnostic, InvalidInput
@@ -15,17 +15,19 @@ from ir.module import Func, Module
 from ir.ops import Op, Value
 from ir.types import MapType, OptionalType, SeqType, TensorType, Type
 
+if TYPE_CHECKING:
+    from dnnc.frontends.weights import WeightFiles
+
 _SHOWN = 20
 """Dimensions without a number that are told, each in a message of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A program and where its weights are. ``folder``: what the files of ``External`` resources are relative to; ``source``:
-    how the user spelled the model."""
+    """A program and the files of its ``External`` resources. ``source``: how the user spelled the model."""
 
     module: Module
-    folder: Path
+    files: WeightFiles
     source: str
 
 

@@ -6,18 +6,18 @@ Every fault raises InvalidInput that says what the file seems to be; what comes 
 
 from __future__ import annotations
 
-import mmap
 import os
 import re
 from pathlib import Path
-from typing import BinaryIO
+from typing import overload
 
 import onnx
 
+from dnnc.digests import OpenFile
 from dnnc.frontends.wellformed import check_form
 from dnnc.frontends.wire import WireError, skeleton
 from ir.diagnostics import InvalidInput
-from ir.files import open_input, read_input_text
+from ir.files import decode_input, open_input
 from ir.limits import LIMITS, Limits
 
 TEXT_SUFFIX = ".onnxtxt"
@@ -39,36 +39,75 @@ _MAGIC = (
 _NESTED_BRACKETS = 300
 """onnx's parser of text recurses with each bracket, on a stack that has an end; its protobuf nests 100 deep at most."""
 
+_BLOCK = 1 << 16
+"""Bytes of a model that are read at once."""
+
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|#[^\n]*|=>|[(\[{<)\]}>]', re.DOTALL)
 _OPENING = frozenset("([{<")
 _HINT = "give an ONNX file (.onnx), ONNX text (.onnxtxt), IR text (.ir) or zoo:NAME"
 
 
-def open_model(path: Path, limits: Limits = LIMITS) -> onnx.ModelProto:
-    """The model of an ONNX file, its large tensors replaced by references into the file (``wire.SELF``).
+def open_model(path: Path, limits: Limits = LIMITS) -> tuple[onnx.ModelProto, OpenFile]:
+    """The model of an ONNX file, its large tensors replaced by references into the file (``wire.SELF``), which stays open.
 
     Raises InvalidInput for a path that cannot be read, and for anything that is not a whole, well-formed ONNX model.
     """
     where = str(path)
     hint = _folder_hint(path) if path.is_dir() else _HINT
-    if path.suffix == TEXT_SUFFIX:
-        model = parse_text(read_input_text(path, "ONNX text", limits.text_bytes, hint=hint), where)
+    text = path.suffix == TEXT_SUFFIX
+    file = OpenFile(open_input(path, "ONNX text" if text else "a model file", hint=hint))
+    if text:
+        model = parse_text(decode_input(file.file, where, "ONNX text", limits.text_bytes, hint=hint), where)
     else:
-        with open_input(path, "a model file", hint=hint) as file:
-            model = _parse(_skeleton(file, where, limits), where)
+        model = _parse(_skeleton(file, where, limits), where)
     check_form(model, where)
-    return model
+    return model, file
 
 
-def _skeleton(file: BinaryIO, where: str, limits: Limits) -> bytes:
+class _Bytes:
+    """The bytes of an open file, read in blocks as they are asked for. Not mapped: a file that somebody cuts off would end the
+    process."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file, self._size = file, file.stamp.size
+        self._start, self._block = 0, b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    @overload
+    def __getitem__(self, key: int) -> int: ...
+
+    @overload
+    def __getitem__(self, key: slice) -> bytes: ...
+
+    def __getitem__(self, key: int | slice) -> int | bytes:
+        if isinstance(key, slice):
+            start, end, _ = key.indices(self._size)
+            return self._read(start, max(0, end - start))
+        if not self._start <= key < self._start + len(self._block):
+            self._start, self._block = key, self._read(key, min(_BLOCK, self._size - key))
+        return self._block[key - self._start]
+
+    def _read(self, start: int, length: int) -> bytes:
+        pieces = []
+        while length and (piece := os.pread(self._file.descriptor, length, start)):
+            pieces.append(piece)
+            start, length = start + len(piece), length - len(piece)
+        if length:
+            raise WireError("the file was cut off while it was read", start, truncated=True)
+        return b"".join(pieces)
+
+
+def _skeleton(file: OpenFile, where: str, limits: Limits) -> bytes:
     """The serialised model without its large tensors."""
-    if os.fstat(file.fileno()).st_size == 0:
+    if not file.stamp.size:
         raise InvalidInput("the file is empty; a model was expected", where=where, hint="export or download it again")
-    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        try:
-            stripped = skeleton(mapped)
-        except WireError as error:
-            raise _not_a_model(mapped, error, where) from None
+    buffer = _Bytes(file)
+    try:
+        stripped = skeleton(buffer)
+    except WireError as error:
+        raise _not_a_model(os.pread(file.descriptor, 512, 0), error, where) from None
     if len(stripped) > limits.graph_bytes:
         message = f"the graph has {len(stripped)} bytes without its large tensors; at most {limits.graph_bytes} are supported"
         raise InvalidInput(message, where=where)
@@ -90,8 +129,7 @@ def _folder_hint(path: Path) -> str:
     return f"it holds {', '.join(models)}" if models else _HINT
 
 
-def _not_a_model(buffer: mmap.mmap, error: WireError, where: str) -> InvalidInput:
-    head = buffer[:512]
+def _not_a_model(head: bytes, error: WireError, where: str) -> InvalidInput:
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return InvalidInput(f"not an ONNX model but {kind}", where=where, hint=_HINT)

@@ -36,7 +36,7 @@ from dnnc.frontends.refusals import refuse_nodes
 from dnnc.frontends.shapes import infer_shapes
 from dnnc.frontends.type_check import check_types
 from dnnc.frontends.value_types import graph_types, is_complete
-from dnnc.frontends.weights import data_path, missing_data, read_resource
+from dnnc.frontends.weights import WeightFiles, data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
 from ir.attributes import Attribute, Dense, attributes
@@ -67,15 +67,17 @@ def import_model(
     ``arrays`` bind the dimensions of inputs too.
     """
     path = Path(path)
-    model = open_model(path, limits)
+    model, file = open_model(path, limits)
+    files = WeightFiles(path.parent, {path.name: file})
     names = {"where": str(path), "file": path.name, "name": path.stem}
-    module = import_proto(model, **names, folder=path.parent, dims=dims, sink=sink, limits=limits, arrays=arrays)
-    faults = missing_data(module, path.parent)
+    module = import_proto(model, **names, files=files, dims=dims, sink=sink, limits=limits, arrays=arrays)
+    faults = missing_data(module, files)
     if faults and not allow_missing_weights:
         raise InvalidInput([Diagnostic(d.message, f"{path}: {d.where}", None, d.hint) for d in faults])
     for fault in faults:
         sink.emit(Diagnostic(fault.message, f"{path}: {fault.where}", None, fault.hint, Severity.WARNING))
-    return ImportedModel(module, path.parent, str(path))
+    files.confirm()
+    return ImportedModel(module, files, str(path))
 
 
 def import_proto(
@@ -84,16 +86,16 @@ def import_proto(
     where: str,
     file: str = "",
     name: str = "",
-    folder: Path | None = None,
+    files: WeightFiles | None = None,
     dims: Mapping[str, int | str] | None = None,
     sink: DiagnosticSink | None = None,
     limits: Limits = LIMITS,
     arrays: Arrays | None = None,
 ) -> Module:
     """The module of a model in memory, which is changed. ``where``: how messages call it; ``file``: the file name that
-    ``wire.SELF`` stands for; ``folder``: that of the weight files."""
+    ``wire.SELF`` stands for; ``files``: those of its weights."""
     sink = sink if sink is not None else DiagnosticSink()
-    folder = folder or Path()
+    files = files or WeightFiles(Path())
     inline_functions(model, where, limits)
     check_model(model, where, sink)
     if model.training_info:
@@ -102,7 +104,7 @@ def import_proto(
     ports = Ports(model)
     bindings = bindings_of(dims or {}, arrays, input_types(model), model_symbols(model))
     bind_dims(model, bindings)
-    translator = _Translator(model, where, file, folder, sink, limits)
+    translator = _Translator(model, where, file, files, sink, limits)
     translator.check_initializers()
     sink.raise_errors()
     refuse_defaults(model, where, sink)
@@ -146,8 +148,10 @@ def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
 class _Translator:
     """Translates the graphs of one model; collects its resources on the way."""
 
-    def __init__(self, model: ModelProto, where: str, file: str, folder: Path, sink: DiagnosticSink, limits: Limits) -> None:
-        self.model, self.where, self.file, self.folder = model, where, file, folder
+    def __init__(
+        self, model: ModelProto, where: str, file: str, files: WeightFiles, sink: DiagnosticSink, limits: Limits
+    ) -> None:
+        self.model, self.where, self.file, self.files = model, where, file, files
         self.sink, self.limits = sink, limits
         self.resources: list[Resource] = []
         self.symbols: set[str] = set()
@@ -273,7 +277,7 @@ class _Translator:
                 data = self._data(tensor, proto.name)
                 if not isinstance(data, External):
                     raise ValueError("its tensor has no data")
-                raw = read_resource(Resource("@" + proto.name, TensorType(DType.U8, (data.length,)), data), self.folder)
+                raw = read_resource(Resource("@" + proto.name, TensorType(DType.U8, (data.length,)), data), self.files)
                 tensor.raw_data = raw.tobytes()
                 tensor.data_location = TensorProto.DEFAULT
                 del tensor.external_data[:]
@@ -307,7 +311,7 @@ class _Translator:
         file = entries.get("location", "")
         if file == SELF:
             return External(self.file, offset, length)
-        data_path(file, self.folder, self.where)
+        data_path(file, self.files.folder, self.where)
         return External(file, offset, length)
 
 

@@ -1,21 +1,24 @@
 """Weights: where the bytes of a resource are, whether they are all there, and the bytes themselves.
 
 A weight file is named relative to the model's folder and stays inside it, whatever links it goes through: a model must not be
-able to read other files of the user. Reading maps the file; nothing is copied until somebody touches it.
+able to read other files of the user. It is opened once and read through that descriptor, so that one which is put in its place
+changes nothing, and one that is written to is found (``WeightFiles.confirm``). Nothing is mapped: a file that somebody cuts off
+would end the process.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnc.digests import OpenFile, Stamp
 from dnnc.frontends.arrays import numpy_dtype, to_array
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.files import open_input
@@ -43,10 +46,77 @@ def data_path(file: str, folder: Path, where: str) -> Path:
     return path
 
 
-def missing_data(module: Module, folder: Path) -> list[Diagnostic]:
+class _Changed(InvalidInput):
+    """A file is not what it was."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("the file was changed while it was read", where=str(path), hint="read it again as it is now")
+
+
+class WeightFiles:
+    """The files that hold the data of a model, below its ``folder``. Each is opened once, when it is first asked for.
+
+    Of a model in very many files, ``MOST_OPEN`` stay open; the others are opened again, and must be what they were."""
+
+    MOST_OPEN = 128
+
+    def __init__(self, folder: Path, own: Mapping[str, OpenFile] | None = None) -> None:
+        """``own``: the model's own file by its name, which holds weights too."""
+        self.folder = folder
+        self._open: dict[str, OpenFile] = dict(own or {})
+        self._seen: dict[str, Stamp] = {}
+
+    def open(self, file: str, where: str) -> OpenFile:
+        """The file of this name. Raises InvalidInput where there is none in the folder, or another one than before."""
+        if file in self._open:
+            return self._open[file]
+        path = data_path(file, self.folder, where)
+        found = OpenFile(open_input(path, f"the weight file of {where}", hint="put it beside the model"))
+        if self._seen.setdefault(file, found.stamp) != found.stamp:
+            raise _Changed(path)
+        if len(self._open) < self.MOST_OPEN:
+            self._open[file] = found
+        return found
+
+    def read(self, name: str, data: External) -> NDArray[np.uint8]:
+        """The bytes of the resource called ``name``. Raises InvalidInput where they are not there."""
+        opened = self.open(data.file, name)
+        if opened.stamp.size < data.offset + data.length:
+            message = f"the weight file '{data.file}' has {opened.stamp.size} bytes; {name} ends at byte"
+            hint = "it is truncated or of another model: copy or export it again"
+            raise InvalidInput(f"{message} {data.offset + data.length}", where=name, hint=hint)
+        found, done = np.empty(data.length, np.uint8), 0
+        while done < data.length:
+            count = os.preadv(opened.descriptor, [found[done:].data], data.offset + done)
+            if not count:
+                raise _Changed(self.folder / data.file)
+            done += count
+        return found
+
+    def digests(self) -> dict[str, str]:
+        """Of every file that was opened, by name."""
+        return {name: self.open(name, name).known_digest() for name in sorted({*self._open, *self._seen})}
+
+    def confirm(self) -> None:
+        """Raises InvalidInput where a file was written to since it was opened. To be asked once all was read."""
+        for name in sorted({*self._open, *self._seen}):
+            if self.open(name, name).was_written():
+                raise _Changed(self.folder / name)
+
+
+Source: TypeAlias = Path | WeightFiles
+"""Where weights lie: the files, or a folder in which they are opened anew."""
+
+
+def files_of(source: Source) -> WeightFiles:
+    return source if isinstance(source, WeightFiles) else WeightFiles(source)
+
+
+def missing_data(module: Module, source: Source) -> list[Diagnostic]:
     """One diagnostic per weight file that is absent, unreadable or shorter than the resources in it need.
 
     Raises InvalidInput for a path that leaves the folder."""
+    files = files_of(source)
     needed: dict[str, tuple[int, str]] = {}
     for resource in module.of_type(Resource):
         data = resource.data.whole if isinstance(resource.data, View) else resource.data
@@ -54,34 +124,35 @@ def missing_data(module: Module, folder: Path) -> list[Diagnostic]:
             needed[data.file] = max(needed.get(data.file, (0, "")), (data.offset + data.length, resource.name))
     faults = []
     for file, (end, name) in sorted(needed.items()):
-        path = data_path(file, folder, name)
         try:
-            size = path.stat().st_size if path.is_file() else -1
-        except OSError:
-            size = -1
-        if size < 0:
-            what = "is no regular file" if os.path.exists(path) else "is missing"
-            message = f"the weight file '{file}' {what}; {name} and others are in it"
+            size = files.open(file, name).stamp.size
+        except _Changed:
+            raise
+        except InvalidInput:
+            path = data_path(file, files.folder, name)
+            kind = "cannot be opened" if os.path.isfile(path) else "is no regular file"
+            message = f"the weight file '{file}' {kind if os.path.exists(path) else 'is missing'}; {name} and others are in it"
             faults.append(
                 Diagnostic(message, file, None, "put it beside the model, or use --plan-only, which reads no weights")
             )
-        elif size < end:
+            continue
+        if size < end:
             message = f"the weight file '{file}' has {size} bytes; {name} ends at byte {end}"
             faults.append(Diagnostic(message, file, None, "it is truncated or of another model: copy or export it again"))
     return faults
 
 
-def check_weights(module: Module, folder: Path) -> None:
+def check_weights(module: Module, source: Source) -> None:
     """Raises InvalidInput unless every external resource is wholly there."""
-    faults = missing_data(module, folder)
+    faults = missing_data(module, source)
     if faults:
         raise InvalidInput(faults)
 
 
-def read_resource(resource: Resource, folder: Path) -> NDArray[Any]:
-    """The elements of a resource, of the type's shape; strings as an object array of bytes. May be read-only and mapped.
+def read_resource(resource: Resource, source: Source) -> NDArray[Any]:
+    """The elements of a resource, of the type's shape; strings as an object array of bytes. May be read-only.
 
-    ``folder``: what external files are relative to. Raises InvalidInput for missing, short or undeclared data.
+    ``source``: the external files, or what they are relative to. Raises InvalidInput for missing, short or undeclared data.
     """
     type_ = resource.type
     if not isinstance(type_, TensorType) or type_.elements is None:
@@ -97,22 +168,27 @@ def read_resource(resource: Resource, folder: Path) -> NDArray[Any]:
         case Random():
             return next(random_pieces(type_, resource.data, type_.elements)).reshape(_shape(type_))
         case External():
-            return _read_external(resource.name, type_, resource.data, folder)
+            return _read_external(resource.name, type_, resource.data, files_of(source))
         case Declared():
             hint = "the program can be planned (--plan-only) but not run"
             raise InvalidInput(f"{resource.name} is declared without data", where=resource.name, hint=hint)
         case View():
-            return box_of(resource, resource.data, folder).reshape(_shape(type_))
+            return box_of(resource, resource.data, source).reshape(_shape(type_))
     raise AssertionError(resource.data)
 
 
-def box_of(resource: Resource, view: View, folder: Path) -> NDArray[Any]:
-    """The elements of a view in the shape of its box; of a file, a window on what is mapped. Raises as ``read_resource``."""
+def box_of(resource: Resource, view: View, source: Source) -> NDArray[Any]:
+    """The elements of a view in the shape of its box; of a file, no more than its rows are read. Raises as
+    ``read_resource``."""
     type_ = resource.type
     assert isinstance(type_, TensorType)
-    whole = read_resource(replace(resource, type=replace(type_, shape=view.shape), data=view.whole), folder)
-    ends = zip(view.start, view.length, strict=True)
-    found: NDArray[Any] = whole[tuple(slice(start, start + length) for start, length in ends)]
+    data, shape, start = view.whole, view.shape, view.start
+    if isinstance(data, External) and shape and shape[0] and not type_.dtype.bits % 8:
+        row = data.length // shape[0]
+        data = External(data.file, data.offset + start[0] * row, view.length[0] * row)
+        shape, start = (view.length[0], *shape[1:]), (0, *start[1:])
+    whole = read_resource(replace(resource, type=replace(type_, shape=shape), data=data), source)
+    found: NDArray[Any] = whole[tuple(slice(s, s + length) for s, length in zip(start, view.length, strict=True))]
     return found
 
 
@@ -120,21 +196,15 @@ def _shape(type_: TensorType) -> tuple[int, ...]:
     return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
 
 
-def _read_external(name: str, type_: TensorType, data: External, folder: Path) -> NDArray[Any]:
-    path = data_path(data.file, folder, name)
+def _read_external(name: str, type_: TensorType, data: External, files: WeightFiles) -> NDArray[Any]:
     if data.length != type_.nbytes:
         raise InvalidInput(f"{name} is {type_}, which needs {type_.nbytes} bytes; {data.length} are given", where=name)
     if data.length == 0:
         return np.zeros(_shape(type_), numpy_dtype(type_.dtype))
-    with open_input(path, f"the weight file of {name}", hint="put it beside the model") as opened:
-        size = os.fstat(opened.fileno()).st_size
-        if size < data.offset + data.length:
-            message = f"the weight file '{data.file}' has {size} bytes; {name} ends at byte {data.offset + data.length}"
-            raise InvalidInput(message, where=name, hint="it is truncated or of another model: copy or export it again")
-        raw = np.memmap(opened, dtype=np.uint8, mode="r", offset=data.offset, shape=(data.length,))
+    raw = files.read(name, data)
     if type_.dtype.bits % 8:
         return to_array(type_, raw.tobytes())
-    return np.asarray(raw).view(numpy_dtype(type_.dtype)).reshape(_shape(type_))
+    return raw.view(numpy_dtype(type_.dtype)).reshape(_shape(type_))
 
 
 def random_pieces(type_: TensorType, data: Random, most: int) -> Iterator[NDArray[Any]]:
@@ -174,4 +244,14 @@ def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
     return drawn.astype(numpy_dtype(dtype), copy=False)
 
 
-__all__ = ["box_of", "check_weights", "data_path", "missing_data", "random_pieces", "read_resource"]
+__all__ = [
+    "Source",
+    "WeightFiles",
+    "box_of",
+    "check_weights",
+    "data_path",
+    "files_of",
+    "missing_data",
+    "random_pieces",
+    "read_resource",
+]

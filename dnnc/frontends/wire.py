@@ -12,12 +12,7 @@ The format is that of https://protobuf.dev/programming-guides/encoding; field nu
 
 from __future__ import annotations
 
-from mmap import mmap
-from typing import TypeAlias
-
-from dnnc.varint import VarintError, read_varint, varint
-
-Buffer: TypeAlias = bytes | mmap
+from dnnc.varint import Buffer, VarintError, read_varint, varint
 
 SELF = "\x00self"
 """External-data location that stands for the model file itself; no real path can hold a NUL."""

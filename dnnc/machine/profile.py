@@ -27,6 +27,7 @@ from typing import Any
 from dnnc.backend.labelled import labelled_model
 from dnnc.backend.torch.call import DTYPES
 from dnnc.frontends.bodies import OnnxBodies
+from dnnc.frontends.weights import Source
 from dnnc.machine.detect import split_cores
 from dnnc.machine.facts import read_facts
 from dnnc.machine.probes import NotRun, Probes, Sample, probes
@@ -181,7 +182,7 @@ class Measured:
 
 def measure_profile(
     modules: Iterable[Module],
-    folder: Path,
+    data: Source,
     topology: Topology,
     known: ProfileFile,
     *,
@@ -191,7 +192,7 @@ def measure_profile(
     progress: Progress = lambda label, fraction: None,
 ) -> Measured:
     """The profile ``known`` with the segments of ``modules`` (after the pass ``cost``) that it lacks, measured on the cores of
-    this machine for each CPU type of the topology; in ``training`` the passes of their ops, on torch. ``folder``: where small
+    this machine for each CPU type of the topology; in ``training`` the passes of their ops, on torch. ``data``: where small
     constants lie; ``seconds``: no new segment is begun after so many. Raises UsageError where there is no CPU type, or fewer
     cores than devices of a type."""
     begin = time.monotonic()
@@ -224,7 +225,7 @@ def measure_profile(
                 else:
                     progress(f"measure {segment.operator} on {type_.name}", done / len(found))
                     try:
-                        entries[place] = _run_on_torch(running, segment) if training else _run(running, segment, folder)
+                        entries[place] = _run_on_torch(running, segment) if training else _run(running, segment, data)
                         new += 1
                     except NotRun as error:
                         refused.append((segment.id, str(error)))
@@ -322,12 +323,12 @@ def _value(name: str, type_: Type, *, fresh: bool) -> tuple[str, str, tuple[int,
     return name, DTYPES[type_.dtype], tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int)), fresh
 
 
-def _run(running: Probes, segment: Segment, folder: Path) -> Entry:
+def _run(running: Probes, segment: Segment, data: Source) -> Entry:
     """Raises NotRun."""
     names = {name for name in inputs_of(segment.func.ops) if name[:1] == "@"}
     symbols = [_with_data(resource) for name, resource in segment.module.resources.items() if name in names]
     module = replace(segment.module, symbols=(*symbols, replace(segment.func, name=segment.module.entry.name)))
-    path = running.model(labelled_model(module, folder)[0])
+    path = running.model(labelled_model(module, data)[0])
     order = {"do": "kernels", "model": str(path), "evict": EVICTED}
     answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
     path.unlink()

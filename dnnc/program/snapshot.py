@@ -21,7 +21,6 @@ import json
 import os
 import re
 import time
-import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 
-from dnnc.program.digests import Stamp, digest_file, has_digest
+from dnnc.digests import OpenFile, Stamp, has_digest
 from dnnc.program.transaction import being_written
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.files import open_input, raise_exhausted
@@ -54,27 +53,6 @@ _TRIES, _PAUSE = 50, 0.02
 """How often a build that is being replaced is opened again, and seconds between."""
 
 Progress: TypeAlias = Callable[[str, float | None], None]
-
-
-class OpenFile:
-    """A file that stays open as long as this object lives."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.descriptor = file.fileno()
-        self.stamp = Stamp.of(self.descriptor)
-        self._file = file
-        weakref.finalize(self, file.close)
-
-    def digest(self) -> str:
-        """Of the bytes as they are now, whatever was known of them."""
-        self._file.seek(0)
-        return digest_file(self._file)
-
-    def was_written(self) -> bool:
-        """Whether its bytes were written to since it was opened. One that was renamed or deleted has the same bytes; written
-        ones may be as they were by now, and were not when they were read."""
-        now = Stamp.of(self.descriptor)
-        return (now.size, now.modified) != (self.stamp.size, self.stamp.modified)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +102,15 @@ class Snapshot:
     def where(self, name: str) -> str:
         return str(self.folder / name)
 
-    def weights_for(self, model: str) -> dict[str, int]:
-        """Descriptors of the weights that the model called so may refer to, by the location that it would give."""
+    def files_for(self, model: str) -> dict[str, OpenFile]:
+        """The weights that the model called so may refer to, by the location that it would give."""
         beside = PurePosixPath(model).parent
         names = ((PurePosixPath(name), file) for name, file in self.weights.items())
-        return {path.relative_to(beside).as_posix(): file.descriptor for path, file in names if path.is_relative_to(beside)}
+        return {path.relative_to(beside).as_posix(): file for path, file in names if path.is_relative_to(beside)}
+
+    def weights_for(self, model: str) -> dict[str, int]:
+        """Descriptors of ``files_for``."""
+        return {location: file.descriptor for location, file in self.files_for(model).items()}
 
     def confirm(self) -> None:
         """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
@@ -341,4 +323,4 @@ def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
         raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
 
 
-__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "OpenFile", "Progress", "Snapshot", "read_manifest", "sealed"]
+__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]

@@ -130,7 +130,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
         for reference in references(build, specs, scratch):
             try:
                 outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
-                program = Program(reference.model, outputs, Settings(threads, folder=reference.folder), reference.weights)
+                program = Program(reference.model, outputs, Settings(threads), reference.weights)
                 return program.run({name: feeds[name] for name in program.input_names})
             except Exception:  # whatever onnxruntime raises: this look is for a better message, and the next may do
                 continue

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.backend.labelled import labelled_model
+from dnnc.frontends.weights import WeightFiles
 from dnnc.ort import plain_words
+from dnnc.program.external import locations
 from dnnc.runtime.program import Program
 from dnnc.runtime.session import Settings
 from ir.diagnostics import InvalidInput
@@ -26,18 +28,20 @@ from passes.framework.base import Measurements
 _SUFFIX = "_kernel_time"
 
 
-def measure(module: Module, folder: Path, feeds: Mapping[str, Any], where: str) -> Measurements:
-    """What the entry function of ``module`` does on ``feeds`` (input name to value). ``folder``: where its weights lie;
+def measure(module: Module, files: WeightFiles, feeds: Mapping[str, Any], where: str) -> Measurements:
+    """What the entry function of ``module`` does on ``feeds`` (input name to value). ``files``: of its weights;
     ``where``: how messages call the inputs. Raises InvalidInput where the weights are not there, or the run fails."""
-    model, ops = labelled_model(module, folder)
+    model, ops = labelled_model(module, files)
+    held = {name: files.open(name, where) for name in locations(model)}
     with scratch_folder() as scratch:
         try:
-            settings = Settings(optimize=False, folder=str(folder.absolute()), profile=f"{scratch}/profile")
-            program = Program(model, (), settings)
+            settings = Settings(optimize=False, profile=f"{scratch}/profile")
+            program = Program(model, (), settings, {name: file.descriptor for name, file in held.items()})
             program.run_all(feeds)
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
             message = f"the model does not run on these inputs: {plain_words(str(error)) or type(error).__name__}"
             raise InvalidInput(message, where=where, hint="give inputs that the model accepts") from None
+        files.confirm()
         events = json.loads(Path(program.session.end_profiling()).read_text(encoding="utf-8"))
     return _measurements(events, ops)
 

@@ -69,7 +69,7 @@ class Meter:
         self.specs = tuple(ValueSpec(spec.name, spec.element) for spec in specs if spec.name in reference.present)
         self.floors: Floors = dict.fromkeys((spec.name for spec in self.specs), QUIET)
         self._feeds, self._expected, self._precisions = feeds, expected, precisions
-        self._folder, self._weights, self._threads = reference.folder, reference.weights, threads
+        self._reference, self._threads = reference, threads
         self._variants = _variants(reference, optimize)
 
     def more(self) -> bool:
@@ -79,14 +79,15 @@ class Meter:
             return False
         model, optimize, generator = variant
         try:
-            settings = Settings(threads=self._threads, optimize=optimize, folder=self._folder)
-            program = Program(model, self.specs, settings, self._weights)
+            settings = Settings(threads=self._threads, optimize=optimize)
+            program = Program(model, self.specs, settings, self._reference.weights)
             results = []
             for sample in self._feeds:
                 given = {name: sample[name] for name in program.input_names}
                 results.append(program.run({n: _moved(v, generator) for n, v in given.items()} if generator else given))
         except Exception:  # whatever onnxruntime raises; it may lack a kernel for a model without optimisations
             return True
+        self._reference.require_unchanged()
         self._expected = self._expected or results
         for wanted, found in zip(self._expected, results, strict=True):
             for name in self.floors.keys() & wanted.keys():

@@ -65,7 +65,7 @@ class Unsplit:
                 continue
             plain = tuple(ValueSpec(spec.name, spec.element) for spec in wanted)
             try:
-                settings = Settings(threads=self.threads, optimize=self.optimize, folder=reference.folder)
+                settings = Settings(threads=self.threads, optimize=self.optimize)
                 program = Program(reference.model, plain, settings, reference.weights)
                 for sample, found in zip(self.feeds, values, strict=True):
                     found.update(program.run(_pick(program, sample, reference.title)))
@@ -74,6 +74,7 @@ class Unsplit:
             except Exception as error:  # whatever onnxruntime raises; the next reference may do
                 self.notes.append(f"{reference.title} does not run: {one_line(error)}")
                 continue
+            reference.require_unchanged()
             self.titles.append(reference.title)
             if reference.original:
                 self.from_original |= {spec.name for spec in wanted}

@@ -61,10 +61,10 @@ def step_of(spec: str) -> tuple[Module, Module, dict[str, Any]]:
     after = DifferentiatePass().run(forward, context)
     random, values = np.random.default_rng(0), {}
     for one in after.of_type(Resource):
-        array = read_resource(one, loaded.folder) if not isinstance(one.data, Splat) else None
+        array = read_resource(one, loaded.files) if not isinstance(one.data, Splat) else None
         assert isinstance(one.type, TensorType)
         shape = tuple(int(str(dim)) for dim in one.type.shape or ())
-        values[one.name] = torch.from_numpy(np.array(read_resource(one, loaded.folder) if array is None else array))
+        values[one.name] = torch.from_numpy(np.array(read_resource(one, loaded.files) if array is None else array))
         assert tuple(values[one.name].shape) == shape
     for argument in after.entry.args:
         assert isinstance(argument.type, TensorType)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dnnc.program.digests import digest_file
+from dnnc.digests import digest_file
 from dnnc.program.snapshot import MANIFEST, sealed
 
 

@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from dnnc.program.snapshot import OpenFile
+from dnnc.digests import OpenFile
 from ir.diagnostics import InvalidInput
 from ir.files import open_input
 from ir.json_text import parse_json

@@ -18,6 +18,7 @@ from dnnc.backend.torch.checkpoint import INITIAL, Position, from_array, write_c
 from dnnc.backend.torch.stage_file import program_source
 from dnnc.backend.write import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
 from dnnc.frontends import DIALECTS
+from dnnc.frontends.weights import Source, WeightFiles, files_of, read_resource
 from dnnc.program.build import TORCH
 from dnnc.program.snapshot import MANIFEST, sealed
 from dnnc.program.trace import to_perfetto
@@ -30,7 +31,7 @@ from ir.ops import all_reads
 
 def write_training_build(
     module: Module,
-    folder: Path,
+    data: Source,
     source: str,
     out: Path,
     *,
@@ -39,7 +40,7 @@ def write_training_build(
 ) -> dict[str, Any]:
     """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
 
-    ``folder`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
+    ``data`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
     ``plan.ir`` begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch
     lacks, missing data, or a disk that refuses; then ``out`` is as it was."""
     step = Step.of(module, DIALECTS, module.name)
@@ -63,20 +64,20 @@ def write_training_build(
                 files[name] = list(program.devices)
             stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})
         progress("write the weights", None)
-        _write_weights(step, folder, target / INITIAL)
+        sources = files_of(data)
+        _write_weights(step, sources, target / INITIAL)
         progress("digest", None)
         entries = {"engine": TORCH, "weights": "shared", "stages": stages}
-        manifest = sealed(manifest_of(module, target, source_of(source, out), entries))
+        manifest = sealed(manifest_of(module, target, source_of(source, out, sources), entries))
+        sources.confirm()
         (target / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return manifest
 
 
-def _write_weights(step: Step, folder: Path, path: Path) -> None:
+def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
     """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for
     optimizer state, which begins as its resource says."""
     import numpy as np
-
-    from dnnc.frontends.weights import read_resource
 
     used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
     used.update(name for op in step.module.entry.ops for name in all_reads(op))
@@ -88,7 +89,7 @@ def _write_weights(step: Step, folder: Path, path: Path) -> None:
             raise InvalidInput(
                 "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
             )
-        array = np.array(read_resource(resource, folder), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
+        array = np.array(read_resource(resource, files), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
         tensors[name[1:]] = from_array(array)
     write_checkpoint(path, tensors, Position())
 

@@ -16,8 +16,9 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from dnnc.backend.torch.checkpoint import INITIAL, Checkpoint
+from dnnc.digests import OpenFile
 from dnnc.program.build import PROGRAM
-from dnnc.program.snapshot import REBUILD, OpenFile, Snapshot
+from dnnc.program.snapshot import REBUILD, Snapshot
 from dnnc.program.training import Step
 from dnnc.runtime.edges import anonymous_memory, read_memory, write_memory
 from ir.diagnostics import InvalidInput

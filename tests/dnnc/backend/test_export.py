@@ -144,7 +144,7 @@ def test_shared_models_run_the_same(shared_dir: Path, name: str) -> None:
     sink = DiagnosticSink()
     imported = import_model(path, dims=SHARED[name], sink=sink)
     assert sink.diagnostics == []
-    exported = _exported(imported.module, imported.folder)
+    exported = _exported(imported.module, imported.files)
     rng = np.random.default_rng(0)
     feeds: dict[str, Any] = {}
     for arg in imported.module.entry.args:
@@ -164,7 +164,7 @@ LIGHT = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "ligh
 @pytest.mark.parametrize("path", LIGHT, ids=lambda path: path.stem)
 def test_light_models_import_and_export_the_same(path: Path) -> None:
     imported = import_model(path, dims={}, sink=DiagnosticSink())
-    exported = _exported(imported.module, imported.folder)
+    exported = _exported(imported.module, imported.files)
     again = import_proto(exported, where=path.stem, name=path.stem)
     assert again.entry == imported.module.entry
 

@@ -97,7 +97,7 @@ def test_bytes_lie_at_their_places_with_zeros_between(tmp_path: Path) -> None:
 def test_data_of_the_wrong_length_is_refused(tmp_path: Path) -> None:
     (tmp_path / "orig").write_bytes(bytes(1000))
     weights = {"@a": Resource("@a", TensorType(DType.U8, (2000,)), External("orig", 0, 2000))}
-    with pytest.raises(InvalidInput, match="1000 bytes of data found, 2000 expected"):
+    with pytest.raises(InvalidInput, match="has 1000 bytes; @a ends at byte 2000"):
         write_weights(tmp_path / "w.data", weights, layout(weights.values(), "w.data"), tmp_path)
     with pytest.raises(InvalidInput, match="no data"):
         list(pieces(resource("@d", 2000, Declared()), tmp_path))

@@ -17,6 +17,8 @@ from dnnc.backend import check_target, write_build, write_plan
 from dnnc.backend.annotate import annotation_faults
 from dnnc.backend.reference import why_not_the_original
 from dnnc.backend.timeline import predicted
+from dnnc.digests import OpenFile
+from dnnc.frontends.weights import WeightFiles
 from dnnc.program.build import ANNOTATED, Build
 from dnnc.program.trace import to_perfetto
 from ir.attributes import attributes
@@ -91,7 +93,8 @@ def test_no_path_of_the_machine_is_written(tmp_path: Path) -> None:
 def test_the_source_is_found_again_until_it_changes(tmp_path: Path) -> None:
     source = tmp_path / "model.onnx"
     source.write_bytes(b"whatever")
-    write_build(lowered(model(), (0, 0, 0, 1, 1, 1)), tmp_path, str(source), tmp_path / "out")
+    files = WeightFiles(tmp_path, {source.name: OpenFile(source.open("rb"))})
+    write_build(lowered(model(), (0, 0, 0, 1, 1, 1)), files, str(source), tmp_path / "out")
     build = Build.open(tmp_path / "out")
     assert build.source.spec == "../model.onnx"
     assert why_not_the_original(build).endswith("does not open")

@@ -88,7 +88,7 @@ def test_external_data_is_left_on_disk(tmp_path: Path) -> None:
     imported = import_model(tmp_path / "m.onnx", dims={}, sink=DiagnosticSink())
     resource = imported.module.resources["@w"]
     assert resource.data == External("sub/w.bin", 0, 4000)
-    np.testing.assert_array_equal(read_resource(resource, imported.folder), array)
+    np.testing.assert_array_equal(read_resource(resource, imported.files), array)
 
 
 def test_gigabytes_of_external_weights_are_not_touched(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_ir_text_is_a_model(tmp_path: Path) -> None:
     path = tmp_path / "m.ir"
     path.write_text(TEXT)
     loaded = load_model(str(path), {"batch": 3}, DiagnosticSink())
-    assert loaded.folder == tmp_path
+    assert loaded.files.folder == tmp_path
     assert loaded.source == str(path)
     require_static(loaded.module)
     assert str(loaded.module.entry.results[0].type) == "tensor<3x4xf32>"

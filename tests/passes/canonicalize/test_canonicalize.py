@@ -260,7 +260,7 @@ def test_a_real_model_shrinks_and_gives_the_same_numbers(name: str, shared_dir: 
             inputs[arg.name[1:]] = random.integers(low, 2 if low else 500, shape)
         else:
             inputs[arg.name[1:]] = random.normal(size=shape).astype(np.float32)
-    expected, found = (run(m, inputs, imported.folder) for m in (imported.module, result))
+    expected, found = (run(m, inputs, imported.files) for m in (imported.module, result))
     if name != "llama":
         assert_same_bits(expected, found)
     for key, value in expected.items():

@@ -50,7 +50,7 @@ def training_step(spec: str) -> tuple[Module, Module, Path]:
     module = CanonicalizePass().run(module, context)
     after = DifferentiatePass(learning_rate=1.0).run(module, context)
     assert verify(after, dialects=DIALECTS) == []
-    return module, after, loaded.folder
+    return module, after, loaded.files
 
 
 def values_of(module: Module, folder: Path) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def test_shared_models(name: str, expected: int, shared_dir: Path) -> None:
     after, products = unfused(before)
     assert products == expected
     if expected:
-        same_numbers(before, after, load_model(spec, {}, DiagnosticSink()).folder)
+        same_numbers(before, after, load_model(spec, {}, DiagnosticSink()).files)
         assert any(isinstance(resource.data, View) for resource in after.resources.values())
 
 

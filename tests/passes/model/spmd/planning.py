@@ -71,7 +71,7 @@ def prepared(spec: str, batch: int = 4) -> tuple[Module, Path]:
     free = sorted(free_symbols(load_model(spec, {}, DiagnosticSink()).module.entry))
     sizes = {name: batch if name in (free[-1], "s43") else 8 for name in free}  # s43: bert's batch by its mask
     imported = load_model(spec, sizes, DiagnosticSink())
-    return through(imported.module, CanonicalizePass(), CostPass()), imported.folder
+    return through(imported.module, CanonicalizePass(), CostPass()), imported.files.folder
 
 
 def through(module: Module, *passes: Pass) -> Module:

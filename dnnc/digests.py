@@ -1,4 +1,4 @@
-"""Digests of files, and the memory of those of large weights: hashing half a gigabyte at each start would be felt.
+"""Files that stay open, their digests, and the memory of those of large weights: half a gigabyte takes long to hash.
 
 A digest is remembered in the user's cache folder by size, times of modification and of change, device and inode, all of which
 must be as they were. The time of change (ctime) cannot be set by a program, so whoever writes to the file changes it.
@@ -21,6 +21,7 @@ import os
 import stat
 import tempfile
 import time
+import weakref
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -98,6 +99,32 @@ def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fr
     return digest
 
 
+class OpenFile:
+    """A file that stays open as long as this object lives."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.descriptor = file.fileno()
+        self.stamp = Stamp.of(self.descriptor)
+        self.file = file
+        weakref.finalize(self, file.close)
+
+    def digest(self) -> str:
+        """Of the bytes as they are now, whatever was known of them."""
+        self.file.seek(0)
+        return digest_file(self.file)
+
+    def known_digest(self) -> str:
+        """Of the bytes, from memory where the file is large and was hashed before."""
+        self.file.seek(0)
+        return known_digest(self.file)
+
+    def was_written(self) -> bool:
+        """Whether its bytes were written to since it was opened. One that was renamed or deleted has the same bytes; written
+        ones may be as they were by now, and were not when they were read."""
+        now = Stamp.of(self.descriptor)
+        return (now.size, now.modified) != (self.stamp.size, self.stamp.modified)
+
+
 def _folder() -> Path | None:
     """Where this user's caches are; None where that is not known."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -162,4 +189,4 @@ def _remember(digests: list[tuple[list[int], str]]) -> None:
             raise
 
 
-__all__ = ["LARGE", "Stamp", "digest_file", "digest_weights", "has_digest", "known_digest"]
+__all__ = ["LARGE", "OpenFile", "Stamp", "digest_file", "digest_weights", "has_digest", "known_digest"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.program import digests
-from dnnc.program.digests import LARGE, has_digest, known_digest
+from dnnc import digests
+from dnnc.digests import LARGE, has_digest, known_digest
 
 
 @pytest.fixture
