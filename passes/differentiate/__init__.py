@@ -11,10 +11,11 @@ and the first stage of its forward op. On meshes, ``layouts`` says how each new 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from ir.attributes import attributes
 from ir.diagnostics import InvalidInput, UsageError
 from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of, sync_of
 from ir.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
@@ -93,6 +94,9 @@ class DifferentiatePass(Pass):
         reached = [resource for resource in trained if resource.name in gradients.weights]
         for resource in reached:
             updates.write(resource, gradients)
+        normal = [_in_rounds(op, meshes) for op in (plain if is_sharded(module) else func).ops]
+        for stage, averages in _by_stage(normal, meshes):
+            updates.average(stage, averages)
         if not reached:
             raise InvalidInput(
                 f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
@@ -103,7 +107,7 @@ class DifferentiatePass(Pass):
             message = f"replicas of a stage each update all of its weights, with sums by all-reduce: {asked} is of a mesh"
             context.sink.warn(message, where=func.name, hint="--mesh splits the batch over members: --strategy data")
         sharded = is_sharded(module)
-        ops = tuple(one for op in (plain if sharded else func).ops for one in (_with_results(op, gradients), *_averages(op)))
+        ops = tuple(one for op in normal for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
         context.count(self.name, forward=len(func.ops), backward=backward, update=len(program.added) - backward)
         lost = [resource.name for resource in trained if resource.name not in gradients.weights]
@@ -261,13 +265,39 @@ def _with_results(op: Op, gradients: Gradients) -> Op:
     return replace(op, results=tuple(results))
 
 
+def _running_averages(op: Op) -> list[tuple[str, str]]:
+    """The running averages that a batch normalisation moves when it trains, each with the name of what it becomes."""
+    if op.name != BATCH_NORMALIZATION or not op.get("training_mode", 0):
+        return []
+    pairs = zip(op.operands[3:5], op.results[1:3], strict=False)
+    return [(resource, value.name) for resource, value in pairs if value.name]
+
+
 def _averages(op: Op) -> Iterable[Op]:
     """What keeps the running averages of a batch normalisation that trains."""
-    if op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
-        facets = tuple(facet for facet in op.facets if isinstance(facet, StageSet))
-        for resource, value in zip(op.operands[3:5], op.results[1:3], strict=False):
-            if value.name:
-                yield Op(ASSIGN, (resource, value.name), facets=facets, location=op.location)
+    facets = tuple(facet for facet in op.facets if isinstance(facet, StageSet))
+    for resource, new in _running_averages(op):
+        yield Op(ASSIGN, (resource, new), facets=facets, location=op.location)
+
+
+def _by_stage(ops: Iterable[Op], replicas: Mapping[int, Mesh]) -> Iterator[tuple[int, dict[str, Op]]]:
+    """The running averages of replicated stages that train, of each element type apart, with their batch normalisations."""
+    found: dict[tuple[int, object], dict[str, Op]] = {}
+    for op in ops:
+        stage = op.facet(StageSet, StageSet((0,))).stages[0]
+        if stage in replicas:
+            for average, _ in _running_averages(op):
+                found.setdefault((stage, getattr(op.results[1].type, "dtype", None)), {}).setdefault(average, op)
+    yield from ((stage, averages) for (stage, _), averages in found.items())
+
+
+def _in_rounds(op: Op, replicas: Mapping[int, Mesh]) -> Op:
+    """A batch normalisation of R replicas decays for each of its microbatches as the unsplit one does for R of them."""
+    stage = op.facet(StageSet, StageSet((0,))).stages[0]
+    if stage not in replicas or not _running_averages(op):
+        return op
+    momentum = float(op.get("momentum", 0.9)) ** len(replicas[stage].devices)
+    return replace(op, attributes=tuple(sorted({**dict(op.attributes), **dict(attributes(momentum=momentum))}.items())))
 
 
 def _assembled(module: Module, func: Func, new: Sequence[Resource], meshes: Sequence[Mesh], lost: set[str]) -> Module:

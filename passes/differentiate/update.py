@@ -2,7 +2,8 @@
 
 Of each trained weight: a ``grad.accumulate`` in each stage that has a gradient of it, a ``comm.all_reduce`` over the replicas
 of a replicated stage, the sum over stages and the optimizer's op in the first of them, and a ``grad.assign`` in every stage
-that reads the weight, for it and, in the first, for its state.
+that reads the weight, for it and, in the first, for its state. Of running averages of a replicated stage, their mean over the
+replicas.
 """
 
 from __future__ import annotations
@@ -76,6 +77,25 @@ class Updates:
         self.op(ASSIGN, (resource.name, new), [], (), everywhere, source)
         for state, value in zip(states, others, strict=True):
             self.op(ASSIGN, (state, value), [], (), at, source)
+
+    def average(self, stage: int, averages: Mapping[str, Op]) -> None:
+        """Replicas of a stage that each moved running averages by their own microbatches go on from the mean of these, which
+        travel in one message. ``averages``: of one element type, each with its batch normalisation."""
+        mesh, source = self.replicas[stage], next(iter(averages.values()))
+        bare = (without_layout(self.program.around.types[name]) for name in averages)
+        types = [type_ for type_ in bare if isinstance(type_, TensorType)]
+        sizes = [type_.elements or 0 for type_ in types]
+        whole = TensorType(types[0].dtype, (sum(sizes),))
+        at = (stage,)
+        (joined,) = self.op("onnx.Concat", [*averages], [("averages", whole)], attributes(axis=0), at, source)
+        share = self.program.constant(whole.dtype, (), [1.0 / len(mesh.devices)])
+        (part,) = self.op("onnx.Mul", (joined, share), [("averages.part", whole)], (), at, source)
+        (mean,) = self.op("comm.all_reduce", (part,), [("averages.mean", whole)], _reduction(mesh), at, source)
+        parts = [(f"{name[1:]}.mean", type_) for name, type_ in zip(averages, types, strict=True)]
+        lengths = self.program.constant(DType.I64, (len(sizes),), sizes)
+        means = self.op("onnx.Split", (mean, lengths), parts, attributes(axis=0), at, source)
+        for name, new in zip(averages, means, strict=True):
+            self.op(ASSIGN, (name, new), [], (), at, source)
 
     def state(self, resource: Resource, suffix: str) -> str:
         """A resource of the weight's type that is zero at first; its name."""

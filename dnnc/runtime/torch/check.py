@@ -29,6 +29,7 @@ import torch
 from dnnc.backend.torch.checkpoint import Checkpoint, from_array
 from dnnc.backend.torch.run import compiled
 from dnnc.program.training import Step, tensor_type
+from dnnc.runtime.torch.averages import Averages
 from dnnc.runtime.torch.data import Data, open_data
 from dnnc.runtime.torch.exchange import torch_dtype
 from dnnc.runtime.torch.files import TrainingFiles
@@ -43,6 +44,8 @@ from passes.model.spmd.reshard_ops import without_reshards
 
 TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
 """By optimizer: the difference over the range of a weight that passes."""
+AVERAGES = 1e-5
+"""The same of running averages of batch normalisation."""
 LOSS = 1e-5
 """The difference of losses that passes, over the loss where that is larger than 1."""
 NOISE = 50.0
@@ -94,7 +97,9 @@ class Oracle:
         self.step, self.data, self.done = step, data, 0
         self.weights = initial_weights(step, initial)
         self.trained = {op.operands[0]: op for op in update_ops(step)}
-        self.run = compiled(step.module, forward_only(step.module))
+        forward = forward_only(step.module)
+        self.averages = Averages.of(step, forward, self.weights)
+        self.run = compiled(step.module, self.averages.shown(forward))
         generator = torch.Generator().manual_seed(shaken)
         groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
         for name, op in self.trained.items():
@@ -122,9 +127,11 @@ class Oracle:
         for number in range(count):
             arrays = self.data.microbatch(self.done * count + number)
             inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
-            loss = self.run({**read, **inputs}, torch.device("cpu"))[0]
+            loss, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
+            self.averages.move(number, averages)
             add_gradients(weights, torch.autograd.grad(loss / count, trained, allow_unused=True))
             total += loss.item()
+        self.averages.settle(self.weights)
         for optimizer in self.optimizers:
             optimizer.step()
         for name, versions in self.versions.items():
@@ -208,6 +215,15 @@ class Checker:
         return self._oracle(0)
 
     @cached_property
+    def compared(self) -> dict[str, float]:
+        """The weights that change, with the difference over its range that passes: those that are trained, and running averages
+        (not of replicas without a flush, whose next steps move them before they are averaged)."""
+        trained = {name: TOLERANCES[op.name.removeprefix("grad.")] for name, op in self.oracle.trained.items()}
+        held = self.oracle.averages.held
+        flush = not self.step.schedule.periodic
+        return trained | {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
+
+    @cached_property
     def shaken(self) -> list[Oracle]:
         return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
 
@@ -217,7 +233,7 @@ class Checker:
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
         self.advance()
-        for name, op in self.oracle.trained.items():
+        for name, tolerance in self.compared.items():
             if name in self.loose:
                 continue
             mine, theirs = self.oracle.weights[name].detach(), weights[name[1:]]
@@ -226,7 +242,7 @@ class Checker:
                 message = f"weight '{name[1:]}' of the unsplit model is no finite number after step {self.oracle.done}"
                 raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
             difference = _furthest(mine, theirs)
-            allowed = TOLERANCES[op.name.removeprefix("grad.")] * scale + _last_places(mine)
+            allowed = tolerance * scale + _last_places(mine)
             if not difference <= allowed:  # also where it is no number
                 noise = self._noise(name, mine)
                 if noise > LOOSE * scale and math.isfinite(difference):
@@ -262,7 +278,7 @@ class Checker:
 
     def verdict(self) -> Verdict:
         """Raises CheckFailed where nothing was compared."""
-        compared = len(self.oracle.trained) - len(self.loose)
+        compared = len(self.compared) - len(self.loose)
         if not compared or not self.losses:
             raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
         late = max(self.step.delays.values(), default=0)

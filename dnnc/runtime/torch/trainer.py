@@ -110,8 +110,9 @@ class Trainer:
             reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
             comm = Exchange.of(network, stage)
             read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
-            updates = [op.operands[0] for op in program.ops if op.name == ASSIGN and phase_of(op.facets) == UPDATE]
-            replaced = tuple(name[1:] for name in updates if name in read)
+            kept = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
+            moved = {name for name, phase in kept if phase == FORWARD}  # running averages, of which all passes move the same
+            replaced = tuple(name[1:] for name, phase in kept if phase == UPDATE and name in read - moved)
             self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads, replaced)
 
     def run(self, first: int, count: int, data: Data) -> Iterator[tuple[int, float]]:
