@@ -232,10 +232,7 @@ def machines_at(topology: Topology, numbers: Sequence[Number], factors: Sequence
         if number.kind is None:
             types = [_type_at(type_, number, x) if type_.name == number.of else type_ for type_ in types]
         else:
-            links = [
-                _link_at(link, number, x) if _kind(old) == number.kind else link
-                for link, old in zip(links, topology.links, strict=True)
-            ]
+            links = [_fitted(link, old, number, x) for link, old in zip(links, topology.links, strict=True)]
     return replace(topology, types=tuple(types), links=tuple(links))
 
 
@@ -255,6 +252,16 @@ def _type_at(type_: DeviceType, number: Number, x: float) -> DeviceType:
         return replace(type_, overhead=times["overhead"], launch=times["launch"], handover=times["handover"])
     table = dict(type_.efficiency) | {number.key.removeprefix(EFFICIENCY): min(1.0, number.at(x))}
     return replace(type_, efficiency=tuple(table.items()))
+
+
+def _fitted(link: Link, old: Link, number: Number, x: float) -> Link:
+    """A link that is of the number's kind, at its factor, or is so in training; others as they are. ``old``: before the fit."""
+    if _kind(old) == number.kind:
+        return _link_at(link, number, x)
+    if _kind(old.trained()) != number.kind:
+        return link
+    one = _link_at(link.trained(), number, x)
+    return replace(link, training_bandwidth=one.bandwidth, training_latency=one.latency, training_start=one.start)
 
 
 def _link_at(link: Link, number: Number, x: float) -> Link:

@@ -219,7 +219,8 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
         arrays=given.shapes if given is not None else None,
         limits=options.limits,
     )
-    module, note = with_topology(expand(imported.module), topology), ""
+    module, note = with_topology(expand(imported.module), topology, pipeline), ""
+    topology = module.first(Topology) or topology
     if profiled := is_profiled(options.model, module):
         options = of_profile(options, module)
     elif (with_loss := of_zoo(options, module.entry)) is not options:
@@ -432,10 +433,10 @@ def _available_weights(module: Module, options: CompileOptions, sink: Diagnostic
     return "none"
 
 
-def with_topology(module: Module, topology: Topology) -> Module:
-    """The module with this topology instead of its own. Raises InvalidInput where something in it was decided for other
-    machines: a mesh, a plan or a schedule that these do not fit."""
-    changed = module.without(Topology).extend([topology])
+def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] = ()) -> Module:
+    """The module with this topology instead of its own, as training uses it where the pipeline plans a training step. Raises
+    InvalidInput where something in it was decided for other machines: a mesh, a plan or a schedule that these do not fit."""
+    changed = module.without(Topology).extend([topology.trained() if _trains(pipeline) else topology])
     decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
     if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
         hint = "take the meshes, stages, schedule and plan out of the module, or leave its own machines"

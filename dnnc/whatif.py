@@ -162,7 +162,7 @@ class _Search:
 
     def _planned(self, topology: Topology, sink: DiagnosticSink) -> Plan:
         context = pass_context(sink)
-        module = with_topology(self.module, topology)
+        module = with_topology(self.module, topology, () if self.profiled else build_pipeline(self.options))
         if self.profiled:
             from dnnc.frontends.workloads.fitted import fitted
 

@@ -9,7 +9,7 @@ Units: seconds, bytes, bytes per second, flop per second. Nothing here is text w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 
@@ -94,7 +94,10 @@ class Link:
     """A connection between points. ``duplex``: ``full`` (each direction has the bandwidth) or ``half`` (both share it).
     ``shared``: all transfers that cross it at once share the bandwidth, whatever their ends (a bus, a network card); of a link
     with two ends they do in any case, of one with more that is not shared they do at each end (a crossbar). What ``start``,
-    ``small`` and ``switch`` say holds for collectives: ``passes.model.exchange`` has the formula."""
+    ``small`` and ``switch`` say holds for collectives: ``passes.model.exchange`` has the formula.
+
+    ``training_bandwidth``, ``training_latency``, ``training_start``: what these numbers are in training, where another library
+    carries the tensors (gloo between the ranks on CPUs, which hand them over in shared memory at inference); 0: the same."""
 
     name: str
     ends: tuple[str, ...]
@@ -105,6 +108,21 @@ class Link:
     start: float = 0.0
     small: float = 0.0
     switch: float = 0.0
+    training_bandwidth: float = 0.0
+    training_latency: float = 0.0
+    training_start: float = 0.0
+
+    def trained(self) -> Link:
+        """The link as training uses it."""
+        return replace(
+            self,
+            bandwidth=self.training_bandwidth or self.bandwidth,
+            latency=self.training_latency or self.latency,
+            start=self.training_start or self.start,
+            training_bandwidth=0.0,
+            training_latency=0.0,
+            training_start=0.0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +166,10 @@ class Topology:
         type_ = self.type(device.type)
         limit = device.memory if device.memory is not None else type_.memory
         return None if limit is None else max(0, limit - type_.reserved)
+
+    def trained(self) -> Topology:
+        """The machines as training uses them: of a plan for a training step."""
+        return replace(self, links=tuple(link.trained() for link in self.links))
 
     def device_id(self, device: Device) -> int:
         """The number by which the provider of ``device`` knows it."""

@@ -457,6 +457,8 @@ def topologies(draw: st.DrawFn, name: str = "@machines") -> Topology:
             draw(seconds),
             draw(st.sampled_from(["full", "half"])),
             draw(st.booleans()),
+            training_bandwidth=draw(st.one_of(st.just(0.0), positive)),
+            training_start=draw(seconds),
         )
         for _ in range(draw(st.integers(0, 3)))
     )

@@ -93,7 +93,7 @@ def opt_(
             from dnnc.driver import with_topology
             from dnnc.machine import machines_of
 
-            module = with_topology(module, machines_of(topology, sink))
+            module = with_topology(module, machines_of(topology, sink), pipeline)
         with progress(not quiet and not tracing.to_stderr) as report:
             context = pass_context(sink, report)
             manager = PassManager(pipeline, stop_after=stop_after, **tracing.manager_options())

@@ -52,8 +52,9 @@ _PRODUCTS = ("units", "unit_bandwidth", "store_bandwidth", "cache", "cache_bandw
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
-_LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared", "collectives")
+_LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared", "collectives", "training")
 _COLLECTIVES = ("start", "small", "switch")
+_IN_TRAINING = ("bandwidth", "latency", "start")
 _ROUTE = ("from", "to", "links", "both")
 
 
@@ -411,6 +412,13 @@ class Reader:
         doc.keys(inside, collectives, _COLLECTIVES, "what collectives cost")
         start, switch = (doc.seconds((*inside, key), collectives) for key in ("start", "switch"))
         small = doc.bandwidth((*inside, "small"), collectives)
+        inside = (*path, "training")
+        trained = doc.table(inside, table)
+        doc.keys(inside, trained, _IN_TRAINING, "what a link does in training")
+        in_training = (
+            doc.bandwidth((*inside, "bandwidth"), trained),
+            *(doc.seconds((*inside, key), trained) for key in ("latency", "start")),
+        )
         groups = self.link_ends(doc, path, table, scope)
         if not groups:
             return
@@ -426,7 +434,7 @@ class Reader:
                 self.faults.raise_errors()
             else:
                 self.ends += len(ends)
-                self.links[name] = Link(name, ends, bandwidth, latency, duplex, shared, start, small, switch)
+                self.links[name] = Link(name, ends, bandwidth, latency, duplex, shared, start, small, switch, *in_training)
 
     def link_ends(self, doc: Document, path: Path, table: Mapping[str, Any], scope: _Scope) -> list[tuple[str, ...]]:
         """The ends of every link that an entry stands for."""

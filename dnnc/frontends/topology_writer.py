@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -127,7 +128,7 @@ def _star_key(link: Link) -> tuple[object, ...]:
     shape = tuple(re.sub(r"[0-9]+(?=[^0-9]*\Z)", "#", end) for end in link.ends[:2])
     heads = tuple(end.rpartition(".")[0] for end in link.ends[:2])
     alone = link.name if len(link.ends) != 2 else ""
-    return (shape, heads, alone, link.bandwidth, link.latency, link.duplex, link.shared, link.start, link.small, link.switch)
+    return (shape, heads, alone, replace(link, name="", ends=()))
 
 
 def _link(link: Link) -> Fields:
@@ -140,8 +141,15 @@ def _link(link: Link) -> Fields:
         fields.append(("shared", "true"))
     amounts = [(key, getattr(link, key), Quantity.TIME) for key in ("start", "switch")]
     amounts.insert(1, ("small", link.small, Quantity.BANDWIDTH))
-    inside = [f"{key} = {_text(quantity_text(value, kind))}" for key, value, kind in amounts if value]
-    return [*fields, ("collectives", f"{{ {', '.join(inside)} }}")] if inside else fields
+    in_training = [
+        ("bandwidth", link.training_bandwidth, Quantity.BANDWIDTH),
+        ("latency", link.training_latency, Quantity.TIME),
+        ("start", link.training_start, Quantity.TIME),
+    ]
+    for name, table in (("collectives", amounts), ("training", in_training)):
+        inside = [f"{key} = {_text(quantity_text(value, kind))}" for key, value, kind in table if value]
+        fields += [(name, f"{{ {', '.join(inside)} }}")] if inside else []
+    return fields
 
 
 def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:

@@ -63,8 +63,7 @@ def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]
     notes["devices.cpu0", ""] = _cores_text(parts)
     cpus = [device.name for device in placed]
     links = [replace(base.links[0], ends=(facts.host, *cpus))]
-    notes["links.memory", "bandwidth"] = f"guess: that of {_CORE}"
-    notes["links.memory", "latency"] = notes["links.memory", "bandwidth"]
+    notes |= {("links.memory", key): f"guess: that of {_CORE}" for key in ("bandwidth", "latency", "training")}
     gpu_types: dict[str, DeviceType] = {}
     for gpu in facts.gpus:
         type_, known = _gpu_type(gpu)

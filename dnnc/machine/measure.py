@@ -7,7 +7,9 @@ pipeline, and the first of a type alone for comparison. Numbers are medians; the
 - *efficiency*, by class: ops of the zoo's models. ``flops / (rate * efficiency)`` of all ops of a class adds up to the
   seconds that they took, those aside in which weights come from memory. No efficiency exceeds 1: the rates are raised instead.
 - *memory bandwidth*: a product with one row, which waits for its weights. *Overhead*: an op of a long chain of small ones.
-- *Links* inside the host: a small tensor's way to another process, and what a large one takes more than in one process.
+- *Links* inside the host: a small tensor's way to another process, and what a large one takes more than in one process. Where
+  torch is there, the same *in training*, by gloo between two ranks, and what a small sum takes that both wait for while they
+  compute.
 
 What is not measured stays as it was: other hosts, devices with an execution provider, ``handover``, classes of no op here.
 """
@@ -25,7 +27,7 @@ from dnnc.machine.detect import split_cores
 from dnnc.machine.facts import Facts
 from dnnc.machine.probes import NotRun, Probes, Sample, probes
 from dnnc.machine.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
-from dnnc.units import percent_text, rate_text, seconds_text
+from dnnc.units import percent_text, rate_text
 from ir.diagnostics import UsageError
 from ir.scratch import scratch_folder
 from ir.topology import DeviceType, Link, Topology
@@ -41,6 +43,8 @@ ROUNDS = 20
 CHAIN_ROUNDS = 100
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged: their latency, and their bandwidth."""
+BETWEEN = 512
+"""Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between those of a small model's layers."""
 _DIGITS = 3
 _TOLD = 80
 """Characters of a fault that a comment tells."""
@@ -187,11 +191,13 @@ def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, floa
 @dataclass(frozen=True, slots=True)
 class _Exchange:
     """Between two processes: seconds one way of a small tensor, bytes a second of a large one, each with its spread (relative).
-    ``gloo``: what the same takes by gloo, in words."""
+    ``start``: what a small collective takes besides; 0 where that is not measured. ``training``: between ranks, and why it is
+    not measured where it was asked for."""
 
     latency: tuple[float, float]
     bandwidth: tuple[float, float]
-    gloo: str = ""
+    start: tuple[float, float] = (0.0, 0.0)
+    training: _Exchange | str = ""
 
 
 def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
@@ -202,18 +208,22 @@ def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
     more = (large.median - small.median - alone.median) / 2
     bandwidth = LARGE / max(more, LARGE / memory), large.relative
-    return _Exchange((small.median / 2, small.relative), bandwidth, _by_gloo(running) if gloo else "")
+    return _Exchange((small.median / 2, small.relative), bandwidth, training=_by_gloo(running) if gloo else "")
 
 
-def _by_gloo(running: Probes) -> str:
-    """What an exchange by gloo takes, in words; empty without torch."""
+def _by_gloo(running: Probes) -> _Exchange | str:
+    """The exchange between ranks, or why it is not measured; empty without torch."""
     if importlib.util.find_spec("torch") is None:
         return ""
     try:
-        small, large = (running.gloo((0, 1), size, rounds=40).median / 2 for size in (SMALL, LARGE))
+        small, large = (running.gloo((0, 1), size, rounds=40) for size in (SMALL, LARGE))
+        summed = running.gloo((0, 1), BETWEEN, rounds=40, do="sums")
     except NotRun as error:
         return f"gloo: {str(error)[:_TOLD]}"
-    return f"gloo, of dnnc train: {seconds_text(small)}, {rate_text(LARGE / max(large - small, large / 10), 'B/s')}"
+    latency, whole = small.median / 2, large.median / 2
+    bandwidth = LARGE / max(whole - latency, whole / 10)
+    start = max(0.0, summed.median - latency)
+    return _Exchange((latency, small.relative), (bandwidth, large.relative), (start, summed.relative))
 
 
 def _written(topology: Topology, host: str, found: Mapping[str, _Measured], link: _Exchange | None) -> tuple[Topology, Notes]:
@@ -282,16 +292,29 @@ def _between(topology: Topology, host: str, own: set[str]) -> tuple[str, ...]:
 
 
 def _faster(link: Link, found: _Exchange, parts: int) -> Link:
-    return replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=_rounded(found.latency[0] / parts))
+    link = replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=_rounded(found.latency[0] / parts))
+    ranks = found.training
+    if isinstance(ranks, str):
+        return link
+    return replace(
+        link,
+        training_bandwidth=_rounded(ranks.bandwidth[0]),
+        training_latency=_rounded(ranks.latency[0] / parts),
+        training_start=_rounded(ranks.start[0]),
+    )
 
 
 def _link_notes(name: str, found: _Exchange) -> Notes:
-    table = f"links.{name}"
+    table, ranks = f"links.{name}", found.training
     notes = {
         (table, "bandwidth"): f"measured: {LARGE >> 20} MiB through shared memory, +-{percent_text(found.bandwidth[1])}",
         (table, "latency"): f"measured: {SMALL >> 10} KiB through shared memory, +-{percent_text(found.latency[1])}",
     }
-    return {**notes, (table, ""): f"measured beside, and not used: {found.gloo}"} if found.gloo else notes
+    if not isinstance(ranks, str):
+        spreads = ", ".join(percent_text(spread) for _, spread in (ranks.bandwidth, ranks.latency, ranks.start))
+        told = f"measured: {LARGE >> 20} MiB and {SMALL >> 10} KiB by gloo, sums between products; +-{spreads}"
+        return {**notes, (table, "training"): told}
+    return {**notes, (table, ""): f"kept in training; {ranks}"} if ranks else notes
 
 
 def _rounded(value: float) -> float:

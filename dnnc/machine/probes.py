@@ -98,11 +98,12 @@ class Probes:
                     self._tell(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
                 return self._first_of(both)
 
-    def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
-        """As ``exchange``, between ranks as those of ``dnnc train``, which need torch. Raises NotRun."""
+    def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10, do: str = "gloo") -> Sample:
+        """As ``exchange``, between ranks as those of ``dnnc train``, which need torch; or, to ``do`` ``sums``, what a small sum
+        takes between products of matrices of ``size`` rows. Raises NotRun."""
         self._models += 1
         order = {
-            "do": "gloo",
+            "do": do,
             "size": size,
             "rounds": rounds,
             "warm": warm,

@@ -140,7 +140,7 @@ def _link_faults(topology: Topology) -> Iterable[Fault]:
             yield link, f"the bandwidth of link '{link.name}' is {link.bandwidth}, not {_ABOVE} bytes/s"
         if not is_amount(link.latency):
             yield link, f"the latency of link '{link.name}' is {link.latency}, not 0 or {_ABOVE} seconds"
-        for field in ("start", "small", "switch"):
+        for field in ("start", "small", "switch", "training_bandwidth", "training_latency", "training_start"):
             if not is_amount(getattr(link, field)):
                 yield link, f"{field} of link '{link.name}' is {getattr(link, field)}, not 0 or {_ABOVE}"
         if link.duplex not in ("full", "half"):

@@ -1,4 +1,4 @@
-"""A process that measures what ranks of ``dnnc train`` do (``dnnc.runtime.probe``): an exchange with another one by gloo, and
+"""A process that measures what ranks of ``dnnc train`` do (``dnnc.runtime.probe``): exchanges with another one by gloo, and
 functions of the kernels of a training step."""
 
 from __future__ import annotations
@@ -7,7 +7,8 @@ import os
 import runpy
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -15,30 +16,60 @@ import torch
 import torch.distributed as dist
 
 from dnnc.runtime.probe import main
+from dnnc.runtime.torch.exchange import swapped
 
 _PATIENCE = timedelta(seconds=30)
 
 
 def gloo(order: Mapping[str, Any], threads: int) -> list[float]:
     """Seconds that a tensor takes to go to the other rank and back, in each of some turns."""
+    tensor = torch.ones(order["size"], dtype=torch.uint8)
+    with _two_ranks(order, threads) as rank:
+
+        def there_and_back() -> float:
+            start = time.perf_counter()
+            for turn in (0, 1):
+                work = dist.isend(tensor, 1 - rank) if turn == rank else dist.irecv(tensor, 1 - rank)
+                assert work is not None
+                work.wait()
+            return time.perf_counter() - start
+
+        return [there_and_back() for _ in range(order["warm"] + order["rounds"])][order["warm"] :]
+
+
+def sums(order: Mapping[str, Any], threads: int) -> list[float]:
+    """Seconds that a sum of a few numbers takes that both ranks need before they go on, in each of some turns, by what ``dnnc
+    train`` makes small sums of. Both compute between the sums, so one waits for the other; what the same computation takes
+    without a sum is left out."""
+    matrix = torch.randn(order["size"], order["size"], generator=torch.Generator().manual_seed(0))
+    own, other = torch.ones(8), torch.empty(8)
+    with _two_ranks(order, threads) as rank:
+        group = dist.group.WORLD
+
+        def exchanged() -> float:
+            begin = time.perf_counter()
+            matrix @ matrix
+            middle = time.perf_counter()
+            matrix @ matrix
+            for work in swapped(group, (0, 1), {1 - rank: own}, {1 - rank: other}):
+                work.wait()
+            own.add(other)
+            return (time.perf_counter() - middle) - (middle - begin)
+
+        return [exchanged() for _ in range(order["warm"] + order["rounds"])][order["warm"] :]
+
+
+@contextmanager
+def _two_ranks(order: Mapping[str, Any], threads: int) -> Iterator[int]:
+    """Joins the other rank; the number of this one."""
     torch.set_num_threads(threads)
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
     rank = 0 if order["begins"] else 1
     dist.init_process_group("gloo", timeout=_PATIENCE, init_method=f"file://{order['store']}", rank=rank, world_size=2)
-    tensor = torch.ones(order["size"], dtype=torch.uint8)
-    seconds = []
-    for number in range(order["warm"] + order["rounds"]):
-        start = time.perf_counter()
-        for turn in (0, 1):
-            work = dist.isend(tensor, 1 - rank) if turn == rank else dist.irecv(tensor, 1 - rank)
-            assert work is not None
-            work.wait()
-        if number >= order["warm"]:
-            seconds.append(time.perf_counter() - start)
+    yield rank
     dist.destroy_process_group()
-    return seconds
 
 
 def function(order: Mapping[str, Any], threads: int) -> list[float]:
@@ -84,4 +115,4 @@ def _made(dtype: str, shape: Sequence[int], generator: torch.Generator) -> torch
 
 
 if __name__ == "__main__":
-    main({"function": function, "gloo": gloo})
+    main({"function": function, "gloo": gloo, "sums": sums})

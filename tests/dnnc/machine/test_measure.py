@@ -70,13 +70,17 @@ def test_preset_local_says_that_it_is_of_now(
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
 def test_ranks_exchange_by_gloo() -> None:
-    """Where torch is there: the comment tells seconds and a rate."""
+    """Where torch is there: what the link does in training, with a comment, which the file keeps."""
     pytest.importorskip("torch")
     facts = read_facts(gpus="")
     topology, _ = detected(facts, 2)
-    _, notes, _ = measured(topology, facts, facts.host)
-    told = notes["links.memory", ""]
-    assert re.fullmatch(r"measured beside, and not used: gloo, of dnnc train: [\d.]+ [mu]?s, [\d.]+ [MG]B/s", told)
+    found, notes, _ = measured(topology, facts, facts.host)
+    (link,) = found.links
+    assert link.training_bandwidth > 0
+    assert 1e-6 < link.training_latency < 1
+    assert 0 <= link.training_start < 10
+    assert re.fullmatch(r"measured: 4 MiB and 4 KiB by gloo, sums between products; \+-.*", notes["links.memory", "training"])
+    assert read_topology(topology_to_toml(found, notes)).links == found.links
 
 
 def test_rates_and_efficiencies_say_what_the_ops_took() -> None:

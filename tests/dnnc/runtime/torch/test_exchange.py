@@ -114,7 +114,7 @@ def expected(step: Step, number: int, rank: int) -> Any:
 def run_rank(step: Step, rank: int, folder: Path) -> None:
     dist: Any = torch.distributed
 
-    from dnnc.runtime.torch.exchange import Exchange, Network
+    from dnnc.runtime.torch.exchange import SWAPPED, Exchange, Network
 
     torch.set_num_threads(1)
     store = dist.FileStore(str(folder / "store"), RANKS)
@@ -132,6 +132,8 @@ def run_rank(step: Step, rank: int, folder: Path) -> None:
             assert made.is_contiguous(), op
             np.save(folder / f"{number}.{rank}.npy", made.numpy())
             if op.name == "comm.all_reduce":
+                wide = comm.all_reduce(held.repeat(SWAPPED // held.nbytes + 1, 1), number, op.get("reduction"))
+                np.save(folder / f"{number}.{rank}.wide.npy", wide.numpy())
                 both = comm.all_reduce_together([held.T, held], number, op.get("reduction"))
                 np.save(folder / f"{number}.{rank}.together.npy", np.stack([both[0].T.numpy(), both[1].numpy()]))
                 early = of_turns(comm, 0 if rank == 1 else rank, held, number, op.get("reduction"))
@@ -177,6 +179,15 @@ def test_each_rank_ends_with_its_part(name: str, step: Step, results: Path) -> N
     for rank in range(1, RANKS):
         found = np.load(results / f"{number}.{rank}.npy")
         assert np.array_equal(found, expected(step, number, rank)), f"rank {rank}"
+
+
+@pytest.mark.parametrize("name", [name for name, row in COLLECTIVES.items() if "all_reduce" in row[2]])
+def test_a_sum_of_much_is_that_of_little(name: str, step: Step, results: Path) -> None:
+    number = list(COLLECTIVES).index(name)
+    for rank in range(1, RANKS):
+        one = expected(step, number, rank)
+        found = np.load(results / f"{number}.{rank}.wide.npy")
+        assert np.array_equal(found, np.tile(one, (len(found) // len(one), 1))), f"rank {rank}"
 
 
 @pytest.mark.parametrize("name", [name for name, row in COLLECTIVES.items() if "all_reduce" in row[2]])
