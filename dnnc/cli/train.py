@@ -15,6 +15,7 @@ from dnnc.cli.console import put, put_json, show_warnings, talk
 from ir.diagnostics import UsageError
 
 if TYPE_CHECKING:
+    from dnnc.backend.torch.checkpoint import Checkpoint
     from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions
 
 LEAST_STEPS = 3
@@ -99,7 +100,8 @@ def train(
         require_appendable(runs)
     opened = TrainingBuild.open(build)
     machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
-    options = TrainOptions(steps, data, seed, checkpoint, every, resume, out or checkpoint, timeout, *machines)
+    resumed = _opened(resume) if resume is not None else None
+    options = TrainOptions(steps, data, seed, checkpoint, every, resumed, out or checkpoint, timeout, *machines)
     slow_devices(options.slow)
     losses: list[float] = []
     steps_seconds: list[float] = []
@@ -117,10 +119,8 @@ def train(
             raise UsageError("it trains from the build's weights on this host", where="--check", hint=hint)
         _check(opened, options, told, json=json, quiet=quiet)
         return
-    if resume is not None:
-        from dnnc.backend.torch.checkpoint import Checkpoint
-
-        show_warnings(resumption(opened, Checkpoint.open(resume)).diagnostics, quiet)
+    if resumed is not None:
+        show_warnings(resumption(opened, resumed).diagnostics, quiet)
     seconds = launch(opened, options, told)
     later = steps_seconds[1:] or steps_seconds  # the first is slower than the others
     measured = statistics.median(later) if later else None  # other hosts than the first hear of no step
@@ -135,6 +135,12 @@ def train(
         append_row(runs, opened.files, measured)
     if options.out is not None and not node:
         talk(f"losses and the measured timeline are in {options.out}", quiet)
+
+
+def _opened(checkpoint: Path) -> Checkpoint:
+    from dnnc.backend.torch.checkpoint import Checkpoint
+
+    return Checkpoint.open(checkpoint)
 
 
 def _check(

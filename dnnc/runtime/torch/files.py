@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dnnc.backend.torch.checkpoint import INITIAL, Checkpoint
 from dnnc.digests import OpenFile
 from dnnc.program.build import PROGRAM
 from dnnc.program.snapshot import REBUILD, Snapshot
-from dnnc.program.training import Step
 from dnnc.runtime.edges import anonymous_memory, read_memory, write_memory
 from ir.diagnostics import InvalidInput
+
+if TYPE_CHECKING:  # torch takes seconds, and who hands files over needs none of it
+    from dnnc.backend.torch.checkpoint import Checkpoint
+    from dnnc.program.training import Step
 
 _LENGTH = 8
 """Bytes of the length of the description at the beginning of the memory."""
@@ -42,6 +46,8 @@ class TrainingFiles:
     @cached_property
     def initial(self) -> Checkpoint:
         """The weights before the first step. Raises InvalidInput."""
+        from dnnc.backend.torch.checkpoint import INITIAL, Checkpoint
+
         if INITIAL not in self.build.weights:
             raise InvalidInput(f"it has no {INITIAL}", where=str(self.build.folder), hint=REBUILD)
         return Checkpoint.of(self.build.weights[INITIAL], self.build.where(INITIAL))
@@ -71,9 +77,10 @@ class TrainingFiles:
         if self.resumed is not None:
             self.resumed.confirm()
 
-    def handed(self) -> tuple[int, tuple[int, ...]]:
+    @contextmanager
+    def handed(self) -> Iterator[tuple[int, list[int]]]:
         """A descriptor by which another process gets these files (``received``), and all that it must inherit, that one among
-        them. The first is the caller's to close. Raises OSError."""
+        them. Raises OSError."""
         texts = list(self.build.contents.items())
         weights = {name: file.descriptor for name, file in self.build.weights.items()}
         told = {
@@ -88,15 +95,16 @@ class TrainingFiles:
         memory = anonymous_memory(sum(map(len, pieces)))
         try:
             write_memory(memory, pieces)
-        except OSError:
+            more = [] if self.resumed is None else [self.resumed.file.descriptor]
+            yield memory, [memory, *weights.values(), *more]
+        finally:
             os.close(memory)
-            raise
-        more = [] if self.resumed is None else [self.resumed.file.descriptor]
-        return memory, (memory, *weights.values(), *more)
 
     @classmethod
     def received(cls, memory: int) -> TrainingFiles:
         """What another process handed over. Raises InvalidInput for a checkpoint that is none."""
+        from dnnc.backend.torch.checkpoint import Checkpoint
+
         length = int.from_bytes(read_memory(memory, 0, _LENGTH), "little")
         told = json.loads(read_memory(memory, _LENGTH, length))
         contents, offset = {}, _LENGTH + length
@@ -114,6 +122,7 @@ class TrainingFiles:
 def read_step(files: Snapshot) -> Step:
     """The training step of a build. Raises InvalidInput for a text that is no plan of one."""
     from dnnc.frontends import DIALECTS
+    from dnnc.program.training import Step
     from ir import load_module
     from passes.model.folding import expand
 

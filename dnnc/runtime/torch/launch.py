@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.runtime.edges import anonymous_memory
 from dnnc.runtime.torch.failures import DONE, STARTING, Ended, doing, reports
+from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.job import Job
 from dnnc.runtime.torch.meeting import hosts_met, read_secret
 from dnnc.runtime.torch.starting import Ranks, started
@@ -60,7 +62,7 @@ class TrainOptions:
     seed: int = 0
     checkpoint: Path | None = None
     every: int = 0
-    resume: Path | None = None
+    resume: Checkpoint | None = None
     out: Path | None = None
     timeout: float = 300.0
     threads: int = 0
@@ -71,11 +73,11 @@ class TrainOptions:
     slow: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """The options of a rank."""
+        """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
         told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
         told += [word for device in self.slow for word in ("--slow", device)]
-        for name, path in (("--checkpoint", self.checkpoint), ("--resume", self.resume), ("--out", self.out)):
+        for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
             told += [name, str(path.absolute())] if path is not None else []
         return told
 
@@ -176,13 +178,20 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
     time-out, the machine)."""
     began = time.perf_counter()
     count = build.ranks_of(options)
-    arguments = [str(build.files.folder.absolute()), *options.arguments()]
-    with scratch_folder() as folder:
+    files = TrainingFiles(build.files, options.resume)
+    confirm = cache(files.confirm)  # once a step is done all have read their weights, and later nobody does
+
+    def heard(progressed: Progressed) -> None:
+        confirm()
+        told(progressed)
+
+    with scratch_folder() as folder, files.handed() as (memory, inherited):
+        arguments = ["--handed", str(memory), *options.arguments()]
         with (
             _jobs(build, options, folder, count) as (jobs, passed),
-            started(jobs, arguments, passed, options.threads or 1) as ranks,
+            started(jobs, arguments, [*passed, *inherited], options.threads or 1) as ranks,
         ):
-            hung = _follow(ranks, folder, options.timeout + _SLACK, told)
+            hung = _follow(ranks, folder, options.timeout + _SLACK, heard)
         found = Ended.read(
             folder, build.labels, {r: s for r, s in ranks.ends.items() if r not in ranks.asked}, tuple(ranks.said)
         )
@@ -190,6 +199,7 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
             raise found.hangs(sorted(found.doing), options.timeout + _SLACK)
         if any(ranks.ends.values()) or any(doing != DONE for doing in found.doing.values()):
             raise found.reason(options.timeout)
+    confirm()
     return time.perf_counter() - began
 
 

@@ -44,7 +44,9 @@ START = 300.0
 def arguments() -> argparse.ArgumentParser:
     """The options of a rank, which are those of ``dnnc train``."""
     parser = argparse.ArgumentParser(description="Train a build, one process per device.", prog="dnnc.runtime.torch.rank")
-    parser.add_argument("build", type=Path, metavar="BUILD", help="a directory that 'dnnc compile --objective training' wrote")
+    read = parser.add_mutually_exclusive_group(required=True)
+    read.add_argument("build", type=Path, nargs="?", metavar="BUILD", help="a directory that 'dnnc compile' wrote")
+    read.add_argument("--handed", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
     parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
     parser.add_argument("--seed", type=int, default=0, help="of the data")
@@ -69,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     if job is not None:
         job.end_with_starter()
     try:
-        files = TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
+        files = _files(options)
         return _train(files, options)
     except DnncError as error:
         return _failed(job, error.exit_code, error.diagnostics)
@@ -83,6 +85,13 @@ def main(argv: list[str] | None = None) -> int:
         where = files.place(error.__traceback__) if files is not None else ""
         told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
         return _failed(job, ExitCode.INTERNAL, [told], lost=is_lost(error))
+
+
+def _files(options: argparse.Namespace) -> TrainingFiles:
+    """What ``dnnc train`` opened and verified; of a rank that was started by hand, what it opens itself."""
+    if options.handed is not None:
+        return TrainingFiles.received(options.handed)
+    return TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
 
 
 def _failed(job: Job | None, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
