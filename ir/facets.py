@@ -2,10 +2,10 @@
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others.
-*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Direction``, ``Phase``) are true
-whatever the devices or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``, ``Sync``) are choices of a
-pass and may change. Facts may stand in a function called more than once; decisions only in one that ``fold`` wrote as a variant
-(INV10).
+*Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Direction``, ``Phase``,
+``InTraining``) are true whatever the devices or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``,
+``Sync``) are choices of a pass and may change. Facts may stand in a function called more than once; decisions only in one that
+``fold`` wrote as a variant (INV10).
 
 ``facet_text`` and ``parse_facet`` are the only two places that know the spelling.
 """
@@ -106,6 +106,21 @@ class Phase:
     phase: str
 
 
+IN_TRAINING = ("frozen", "detached", "padding")
+
+
+@dataclass(frozen=True, slots=True)
+class InTraining:
+    """What the framework that a model comes from does with an op or a resource when it trains, where the op alone does not say
+    so. ``frozen``: the resource does not train; the batch normalisation takes its running averages and leaves them.
+    ``detached``: no gradient passes the Identity. ``padding``: row ``row`` of the table that the Gather reads gets no
+    gradient."""
+
+    keyword: ClassVar[str] = "training"
+    rule: str
+    row: int = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Node of the contracted graph that the op belongs to."""
@@ -175,6 +190,7 @@ Facet: TypeAlias = (
     | ShardRule
     | Sync
     | OptimizerState
+    | InTraining
 )
 Facets: TypeAlias = tuple[Facet, ...]
 
@@ -194,6 +210,7 @@ FACETS: dict[str, type[Facet]] = {
         ShardRule,
         Sync,
         OptimizerState,
+        InTraining,
     )
 }
 
@@ -283,6 +300,9 @@ def facet_text(facet: Facet) -> str:
             items += [f"server = {facet.server}"] if facet.server >= 0 else []
         case OptimizerState():
             items = [f"name = {quote_word(facet.name)}", f"size = {facet.size}"]
+        case InTraining():
+            items = [quote_word(facet.rule)]
+            items += [f"row = {facet.row}"] if facet.row >= 0 else []
     return f"{facet.keyword}<{', '.join(items)}>"
 
 

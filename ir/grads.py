@@ -1,6 +1,7 @@
 """The dialect ``grad``: what a training step holds beside ONNX's operators.
 
-Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``, ``mask``) are defined here first.
+Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``, ``detach``, ``mask``) are defined here
+first.
 *Kernels*, in CamelCase, are backward passes that a runtime computes in one go: each is named after the operator of ONNX and the
 operand that it is the gradient of (``grad.ConvWeight``), and its operands begin with the gradients of the operator's results.
 
@@ -22,9 +23,13 @@ from ir.types import DType, TensorType, Type
 
 ACCUMULATE = "grad.accumulate"
 ASSIGN = "grad.assign"
+DETACH = "grad.detach"
 MASK = "grad.mask"
 STEP = "grad.step"
 BATCH_NORMALIZATION = "onnx.BatchNormalization"
+UNBIASED = "unbiased"
+"""The attribute of a BatchNormalization that trains which says that its running variance averages unbiased variances, as in
+PyTorch; ONNX's operator, which lacks it, averages biased ones."""
 
 STATE: Mapping[str, tuple[str, ...]] = {
     "sgd": (),
@@ -59,7 +64,7 @@ def _decimal(value: float) -> float:
     return next(number for digits in range(1, 18) if single(number := float(f"{rounded:.{digits}g}")) == rounded)
 
 
-def _accumulates(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
+def _passes(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     yield from alike(op, types, (0,), (0,))
 
 
@@ -121,7 +126,7 @@ _STEP_OPS = (
         (1, 1),
         (("microbatches", AttrDef(AttrKind.INT, True)),),
         check=_positive,
-        typed=_accumulates,
+        typed=_passes,
         doc="The mean of a value of phase I or W over the microbatches of the step: the only op of phase U that reads one.",
     ),
     *map(_optimizer, STATE),
@@ -134,6 +139,14 @@ _STEP_OPS = (
         typed=_assigns,
         doc="The first operand, a resource, holds the second one from now on: for the next step (phase U), or the next "
         "microbatch (phase F).",
+    ),
+    OpDef(
+        DETACH,
+        (1, 1),
+        (1, 1),
+        traits=frozenset({PURE}),
+        typed=_passes,
+        doc="Its operand, to whose gradient it adds nothing.",
     ),
     OpDef(
         MASK,
@@ -182,6 +195,7 @@ __all__ = [
     "BATCH_NORMALIZATION",
     "COUNTS",
     "DEFAULTS",
+    "DETACH",
     "DIALECTS",
     "GRAD",
     "GRAD_OPS",
@@ -189,6 +203,7 @@ __all__ = [
     "OPTIMIZERS",
     "STATE",
     "STEP",
+    "UNBIASED",
     "hyperparameters",
     "written_resources",
 ]

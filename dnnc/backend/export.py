@@ -19,13 +19,14 @@ import onnx_ir
 from onnx_ir import serde
 
 from dnnc.frontends.attributes import attribute_proto
-from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY
+from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, tensor_proto, type_proto
 from dnnc.frontends.opdefs import operator_of
 from dnnc.frontends.schemas import schema
 from dnnc.frontends.weights import Source, read_resource
 from ir.attributes import AttrKind, Dense
 from ir.diagnostics import InvalidInput
+from ir.facets import InTraining, facet_text
 from ir.module import Declared, External, Func, Inline, Module, Resource, Stage, View
 from ir.names import unique
 from ir.ops import Op, Region, Value
@@ -268,6 +269,8 @@ class _Builder:
             metadata[PATH_KEY] = here[len(path) + 1 :]
         if op.location.scope:
             metadata[SCOPE_KEY] = op.location.scope
+        if fact := op.facet(InTraining):
+            metadata[TRAINING_KEY] = facet_text(fact).removeprefix(f"{InTraining.keyword}<")[:-1]
         return onnx_ir.Node(
             domain,
             op_type,

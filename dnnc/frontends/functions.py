@@ -27,6 +27,9 @@ PATH_KEY = "dnnc.path"
 SCOPE_KEY = "dnnc.scope"
 """Node metadata: the exporter's scope, as the export writes it back."""
 
+TRAINING_KEY = "dnnc.training"
+"""Node metadata: what stands in the facet ``training<..>`` of the node's op, or of the resource that a Constant becomes."""
+
 Key = tuple[str, str, str]
 
 
@@ -213,4 +216,4 @@ def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]
             yield onnx.helper.make_node("Identity", [names[name]], [outer], name=f"{prefix}/{name}")
 
 
-__all__ = ["PATH_KEY", "SCOPE_KEY", "inline_functions", "subgraphs"]
+__all__ = ["PATH_KEY", "SCOPE_KEY", "TRAINING_KEY", "inline_functions", "subgraphs"]

@@ -10,7 +10,7 @@ resource; where that hides an optional input (IR version 4 on) a warning says so
 
 Dropped on purpose, since no pass and no runtime reads them: doc strings, names of graphs, denotations, quantization
 annotations, device configurations, metadata of the model, its values and nodes (but the exporter's scope, which goes into the
-location). Dropped with a warning: training information.
+location, and ``dnnc.training``, which becomes the facet ``training``). Dropped with a warning: training information.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dnnc.frontends.attributes import attribute_of, densify
 from dnnc.frontends.checks import check_model, node_label
 from dnnc.frontends.claims import refuse_defaults
 from dnnc.frontends.contradictions import Ports, refuse_contradiction
-from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, inline_functions, subgraphs
+from dnnc.frontends.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions, subgraphs
 from dnnc.frontends.model import Arrays, ImportedModel, bindings_of, dim_flags, used_names
 from dnnc.frontends.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
 from dnnc.frontends.model_file import open_model
@@ -41,6 +41,7 @@ from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
 from ir.attributes import Attribute, Dense, attributes
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.facets import Facets, InTraining, parse_facet
 from ir.limits import LIMITS, Limits
 from ir.module import External, Func, Inline, Module, Resource, ResourceData
 from ir.names import unique
@@ -206,9 +207,9 @@ class _Translator:
             if data is not None:
                 scope[tensor.name] = self._resource(tensor.name, tensor_type(tensor), data)
 
-    def _resource(self, name: str, type_: TensorType, data: ResourceData) -> str:
+    def _resource(self, name: str, type_: TensorType, data: ResourceData, facets: Facets = ()) -> str:
         symbol = unique("@" + name, self.symbols)
-        self.resources.append(Resource(symbol, type_, data))
+        self.resources.append(Resource(symbol, type_, data, facets=facets))
         return symbol
 
     def _constants(self, graph: GraphProto, scope: dict[str, str]) -> None:
@@ -217,9 +218,9 @@ class _Translator:
             value = _large_constant(node)
             if value is None or (data := self._data(value, node.output[0])) is None:
                 continue
-            key = (data, tensor_type(value))
+            key, facets = (data, tensor_type(value)), self._facets(node)
             if key not in self.constants:
-                self.constants[key] = self._resource(node.output[0], tensor_type(value), data)
+                self.constants[key] = self._resource(node.output[0], tensor_type(value), data, facets)
             scope[node.output[0]] = self.constants[key]
 
     def _ops(self, graph: GraphProto, scope: dict[str, str], types: dict[str, Type], path: str) -> tuple[Op, ...]:
@@ -238,6 +239,7 @@ class _Translator:
                     tuple(Value(scope[name], types.get(name, UNKNOWN)) for name in node.output),
                     self._attributes(node, index),
                     tuple(sorted(regions, key=lambda region: region[0])),
+                    facets=() if node.op_type == "Constant" else self._facets(node),
                     location=Location(here, node.name, _exporter_scope(node)),
                 )
             )
@@ -254,6 +256,18 @@ class _Translator:
         args = tuple(Value(scope[v.name], types.get(v.name, UNKNOWN)) for v in graph.input if v.name not in initialized)
         ops = self._ops(graph, scope, types, path)
         return Region(args, ops, tuple(scope[value.name] for value in graph.output))
+
+    def _facets(self, node: NodeProto) -> Facets:
+        """What the file says of a node's training."""
+        said = next((entry.value for entry in node.metadata_props if entry.key == TRAINING_KEY), None)
+        if said is None:
+            return ()
+        try:
+            return (parse_facet(f"{InTraining.keyword}<{said}>"),)
+        except ValueError as error:
+            place = f"{self.where}: {node.name or next(filter(None, node.output), node.op_type)}"
+            self.sink.error(f"metadata '{TRAINING_KEY}': {error}", where=place)
+            return ()
 
     def _attributes(self, node: NodeProto, index: int) -> tuple[tuple[str, Attribute], ...]:
         found = {}

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from ir.attributes import AttrKind
+from ir.grads import BATCH_NORMALIZATION, UNBIASED
 from ir.grads import DIALECTS as BASE
 from ir.layout_rules import RULES
 from ir.opdefs import PURE, AttrDef, Dialect, Dialects, OpDef
@@ -71,6 +72,8 @@ def _definition(name: str, domain: str, op_type: str, version: int) -> OpDef | N
             regions.append(key)
         elif kind != "GRAPHS":
             attributes.append((key, AttrDef(_KINDS[kind], attribute.required)))
+    if name == BATCH_NORMALIZATION:
+        attributes.append((UNBIASED, AttrDef(AttrKind.INT)))  # of a training step: no model file has it
     return OpDef(
         name,
         (schema.min_input, None if grows else _limit(schema.max_input)),

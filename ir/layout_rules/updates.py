@@ -5,7 +5,7 @@ Means of microbatches are means of terms as well: a gradient stays ``P(sum)`` un
 
 from __future__ import annotations
 
-from ir.grads import ACCUMULATE, ASSIGN, COUNTS, MASK, STATE
+from ir.grads import ACCUMULATE, ASSIGN, COUNTS, DETACH, MASK, STATE
 from ir.layout_rules.draft import Draft, Draw
 
 
@@ -18,6 +18,13 @@ def accumulate(draft: Draft) -> None:
 def assign(draft: Draft) -> None:
     """A resource and its next value."""
     draft.tie_same((0, 1))
+
+
+def detach(draft: Draft) -> None:
+    """Its operand, split or summed as it may be."""
+    draft.tie_same((0, -1))
+    draft.passes((0,))
+    draft.no_gradient.add(0)
 
 
 def mask(draft: Draft) -> None:
@@ -35,6 +42,7 @@ def _optimizer(name: str) -> Draw:
 RULES: dict[str, Draw] = {
     ACCUMULATE: accumulate,
     ASSIGN: assign,
+    DETACH: detach,
     MASK: mask,
     **{f"grad.{name}": _optimizer(name) for name in STATE},
 }

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from ir.attributes import AttrKind
 from ir.dense import storage_fault
-from ir.facets import DECISIONS, OptimizerState, Sync
+from ir.facets import DECISIONS, InTraining, OptimizerState, Sync
 from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol, View
 from ir.ranges import MOST_MEMORY
 from ir.topology import Topology
@@ -70,7 +70,7 @@ def _check_resource(findings: Findings, resource: Resource) -> None:
     for fault in facet_faults(resource.facets, None):
         findings.add("INV09", f"of {resource.name}: {fault}", resource)
     for facet in resource.facets:
-        if not isinstance(facet, Sync | OptimizerState):
+        if not isinstance(facet, Sync | OptimizerState | InTraining):
             kind = "decision" if isinstance(facet, DECISIONS) else "fact"
             findings.add("INV09", f"{facet.keyword} is a {kind} about an op, not about resource {resource.name}", resource)
 

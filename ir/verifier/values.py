@@ -10,6 +10,7 @@ from typing import Any
 from ir.attributes import Attribute, Attributes, AttrKind, Dense
 from ir.dense import storage_fault
 from ir.facets import (
+    IN_TRAINING,
     PHASES,
     SYNCS,
     BackwardTime,
@@ -18,6 +19,7 @@ from ir.facets import (
     Direction,
     Facets,
     Group,
+    InTraining,
     Measured,
     OptimizerState,
     Phase,
@@ -219,6 +221,9 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
                     faults.append(f"{facet.keyword} is at least 0 and has at most 62 bits, not {number}")
             case Sync(method=method) if method not in SYNCS:
                 faults.append(f"sync has no method '{method}'; it has {', '.join(SYNCS)}")
+            case InTraining(rule, row):
+                if rule not in IN_TRAINING or (rule == "padding") != (row >= 0):
+                    faults.append(f"training is frozen, detached, or padding with a row >= 0, not '{rule}' with row {row}")
             case Sync(bucket=number) | OptimizerState(size=number):
                 if not 0 <= number < MOST_MEMORY:
                     faults.append(f"{facet.keyword} has the number {number}, expected 0 to {MOST_MEMORY - 1}")

@@ -22,6 +22,7 @@ from typing import ClassVar
 from ir import operators
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.facets import Cost, Measured, OptimizerState
+from ir.grads import DETACH
 from ir.module import Func, Inline, Module, Resource, Splat
 from ir.ops import Op
 from ir.ranges import COUNTED
@@ -32,7 +33,7 @@ from passes.cost.measured import with_measurements
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
-from passes.model.learning import is_float, trained
+from passes.model.learning import detached, is_float, trained
 from passes.model.op_time import COST_PARTS, ran, total_cost
 from passes.model.products import BITS
 from passes.model.profiled import with_profile
@@ -168,7 +169,7 @@ class _Program:
             types: dict[str, Type] = {name: resource.type for name, resource in self.resources.items()}
             types.update((arg.name, arg.type) for arg in func.args)
             learned = set(self.trained) if self.trained and name == self.entry else None
-            self.costed[name] = replace(func, ops=_Coster(self, types, learned).body(func.ops))
+            self.costed[name] = replace(func, ops=_Coster(self, types, learned, detached(func)).body(func.ops))
         return self.costed[name]
 
 
@@ -180,6 +181,8 @@ class _Coster:
     program: _Program
     types: dict[str, Type]
     learned: set[str] | None = None
+    detached: frozenset[str] = frozenset()
+    """Values that have no gradient, whatever they depend on."""
     narrow: set[str] = field(default_factory=set)
     """What is dequantised from 8 bits: runtimes compute a product of such operands in 8 bits."""
 
@@ -204,7 +207,8 @@ class _Coster:
             if work is None:
                 return op.with_facets(_cost(facts, Work("default")))
             known[alike] = _cost(facts, work)
-        return op.with_facets(self.in_bits(op, operands, alike))
+        cost = self.in_bits(op, operands, alike)
+        return op.with_facets(replace(cost, input_grad=0, weight_grad=0, saved=0) if self.is_detached(op) else cost)
 
     def in_bits(self, op: Op, operands: Sequence[Type | None], alike: object) -> Cost:
         """The cost of ops that are ``alike``, where both operands are dequantised of the class of 8 bits."""
@@ -221,10 +225,14 @@ class _Coster:
         """Which operands need a gradient; notes which results have one."""
         if self.learned is None:
             return None
-        found = tuple(name in self.learned for name in op.operands)
+        found = tuple(name in self.learned and not self.is_detached(op) for name in op.operands)
         if any(found):
             self.learned.update(value.name for value in op.results if is_float(value.type))
         return found
+
+    def is_detached(self, op: Op) -> bool:
+        """Whether no gradient goes back through an op."""
+        return op.name == DETACH or (bool(op.results) and all(value.name in self.detached for value in op.results))
 
     def work(self, facts: OpFacts) -> Work | None:
         """The formula's answer; the default where there is none. None, with a warning, where shapes and attributes fit no op of

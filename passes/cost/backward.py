@@ -1,11 +1,11 @@
-"""Cost of the ops of ``grad`` in a microbatch: masks of dropouts, and the backward kernels, of which it is what the facts
-``input_grad`` and ``weight_grad`` of the forward op say, counted on the op that does it."""
+"""Cost of the ops of ``grad`` in a microbatch: masks of dropouts, what is detached, and the backward kernels, of which it is
+what the facts ``input_grad`` and ``weight_grad`` of the forward op say, counted on the op that does it."""
 
 from __future__ import annotations
 
 import math
 
-from ir.grads import MASK
+from ir.grads import DETACH, MASK
 from passes.cost.contractions import attention_gradient, conv_kind
 from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work
@@ -64,6 +64,7 @@ FORMULAS: dict[str, Formula] = {
     "grad.RMSNormalizationWeight": _per_element("norm", 2),
     "grad.Resize": resize,
     "grad.Softmax": _per_element("softmax", 4),
+    DETACH: _per_element("view", 0),
     MASK: generated(T),
     "grad.SoftmaxCrossEntropyLoss": _per_element("softmax", CROSS_ENTROPY, 1),
 }

@@ -22,9 +22,8 @@ def product(facts: OpFacts, flops: int, factors: tuple[int, int], *, extra: int 
         extra += out
         backward[bias] = out
     inputs, weights = split_gradients(facts, backward)
-    saved = (
-        sum(facts.bytes(i) for i in factors if facts.is_float(i) and not facts.is_resource(i)) if facts.has_gradient() else 0
-    )
+    kept = [one for one, other in (factors, factors[::-1]) if facts.needs(other)] if facts.has_gradient() else []
+    saved = sum(facts.bytes(i) for i in kept if facts.is_float(i) and not facts.is_resource(i))
     return Work("matmul", flops + extra, inputs, weights, saved)
 
 

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from ir import operators
 from ir.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
+from ir.grads import DETACH
 from ir.module import Func, Module, Resource
 from ir.ops import Op
 from ir.topology import DeviceType
@@ -160,7 +161,9 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
     left = cost.saved - sum(read.values())
     if read and left >= 0:
         return {**read, f"{op.id} saved": left} if left else read
-    one = next((name for name, size in read.items() if size == cost.saved), f"{op.id} saved")  # one of several operands
+    learned = {name for name in op.operands if name in found.values or name in found.state}
+    same = [name for name, size in read.items() if size == cost.saved]  # one of several operands
+    one = next((name for name in same if learned - {name}), same[0] if same else f"{op.id} saved")
     return {one: cost.saved}
 
 
@@ -217,9 +220,20 @@ def periods_behind(microbatches: int, replicas: int) -> int:
 def _gradients(func: Func, state: Mapping[str, int]) -> set[str]:
     found: set[str] = set()
     for op in func.ops:
-        if any(name in found or name in state for name in reads(op)):
+        if op.name != DETACH and any(name in found or name in state for name in reads(op)):
             found.update(value.name for value in op.results if is_float(value.type))
-    return found
+    return found - detached(func)
+
+
+def detached(func: Func) -> frozenset[str]:
+    """Values that have no gradient because a ``grad.detach`` stands on every way from them to a result."""
+    if not any(op.name == DETACH for op in func.ops):
+        return frozenset()
+    reached = {value.name for value in func.results}
+    for op in reversed(func.ops):
+        if op.name != DETACH and any(value.name in reached for value in op.results):
+            reached.update(reads(op))
+    return frozenset(value.name for op in func.ops for value in op.results if value.name not in reached)
 
 
 __all__ = [
@@ -227,6 +241,7 @@ __all__ = [
     "InFlight",
     "Learning",
     "avoids_sums",
+    "detached",
     "is_float",
     "learning",
     "learning_seconds",

@@ -8,10 +8,13 @@ normalisation trains.
   targets are further arguments.
 - A resource is trained iff it has the facet ``optimizer``, whose ``size`` is the bytes of the optimizer's state. Trained are
   all floating-point initializers from which a path of floats leads to the loss, unless globs say otherwise: neither the running
-  averages of batch normalisation and the weights of classes in a loss, nor single numbers to which an exporter gave a name.
-- BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps;
-  with ``batchnorm = frozen`` it stays as it is. Dropout drops nothing, or with ``dropout = on`` what the seed of the microbatch
-  says, which is a further argument.
+  averages of batch normalisation and the weights of classes in a loss, nor what the model says is frozen, nor single numbers to
+  which an exporter gave a name.
+- BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps (of the
+  variance the unbiased one, as in every framework that exports models); it stays as it is with ``batchnorm = frozen``, or where
+  the model says it is frozen, unless ``batchnorm = train``.
+- What the model says of gradients (facet ``training``) becomes ops (``stated``). Dropout drops nothing, or with
+  ``dropout = on`` what the seed of the microbatch says, which is a further argument.
 """
 
 from __future__ import annotations
@@ -23,10 +26,10 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from ir.attributes import Attribute, AttrKind, attributes
+from ir.attributes import attributes
 from ir.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.facets import SYNCS, OptimizerState, Sync, with_facet
-from ir.grads import BATCH_NORMALIZATION, COUNTS, STATE
+from ir.grads import BATCH_NORMALIZATION, COUNTS, DETACH, STATE, UNBIASED
 from ir.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.names import unique
 from ir.opdefs import module_opsets
@@ -39,6 +42,7 @@ from passes.model.graph import describe, listing, reads
 from passes.model.learning import RECOMPUTE
 from passes.training.dropout import with_masks
 from passes.training.losses import with_loss
+from passes.training.stated import is_frozen, with_stated
 
 _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
@@ -63,8 +67,8 @@ class TrainingPass(Pass):
     ``loss``: ``cross-entropy:OUTPUT`` (classes are the last dimension; an input ``labels`` of integers, of the other
     dimensions, -100 is ignored), ``mse:OUTPUT`` (an input ``target``), or ``output:NAME``, a scalar of the model's own.
     ``optimizer``: ``sgd``, ``momentum``, ``adam`` or ``adamw``.
-    ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train`` or ``frozen``. ``dropout``: ``off``, or
-    ``on``: elements are dropped at random, the same ones on any plan.
+    ``trainable``, ``frozen``: globs of names of weights. ``batchnorm``: ``train``, ``frozen``, or each as the ``model`` says.
+    ``dropout``: ``off``, or ``on``: elements are dropped at random, the same ones on any plan.
     ``sync``: how members of a mesh that hold the same weight agree on its gradient: ``all_reduce``, and each updates it whole;
     ``reduce_scatter``, and each updates a part, with its part of the optimizer's state (ZeRO-1: Rajbhandari et al., SC 2020);
     ``sfb``: members gather the factors of the gradient, where it is a product, and multiply them whole (sufficient factor
@@ -78,7 +82,7 @@ class TrainingPass(Pass):
     optimizer: str = "adam"
     trainable: tuple[str, ...] = ()
     frozen: tuple[str, ...] = ()
-    batchnorm: str = "train"
+    batchnorm: str = "model"
     dropout: str = "off"
     sync: str = SYNCS[0]
     recompute: str = RECOMPUTES[0]
@@ -86,7 +90,7 @@ class TrainingPass(Pass):
     def __post_init__(self) -> None:
         for what, value, allowed in (
             ("optimizer", self.optimizer, tuple(STATE)),
-            ("batchnorm", self.batchnorm, ("train", "frozen")),
+            ("batchnorm", self.batchnorm, ("model", "train", "frozen")),
             ("dropout", self.dropout, ("off", "on")),
             ("sync", self.sync, SYNCS),
             ("recompute", self.recompute, RECOMPUTES),
@@ -98,7 +102,7 @@ class TrainingPass(Pass):
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises UsageError for a loss or a glob that the model does not fit, InvalidInput for a model that cannot train."""
         module = with_loss(module, self.loss)
-        module = _without_unread(module)
+        module = with_stated(_without_unread(module))
         if self.dropout == "on":
             module = with_masks(module, context)
         func, opset = module.entry, module_opsets(module).get("onnx", 0)
@@ -114,7 +118,8 @@ class TrainingPass(Pass):
         """An op as it runs in training."""
         if op.name in TRAINING_OPERAND and len(op.operands) > TRAINING_OPERAND[op.name]:
             return replace(op, operands=op.operands[: TRAINING_OPERAND[op.name]])
-        if op.name != BATCH_NORMALIZATION or self.batchnorm == "frozen":
+        kept = self.batchnorm == "frozen" or (self.batchnorm == "model" and is_frozen(op.facets))
+        if op.name != BATCH_NORMALIZATION or kept:
             return op
         if opset < 14:
             hint = "export the model with opset 14 or later, or freeze its statistics: batchnorm=frozen"
@@ -122,7 +127,9 @@ class TrainingPass(Pass):
         if any(name[:1] != "@" for name in op.operands[3:5]):
             hint = "freeze its statistics: batchnorm=frozen"
             raise InvalidInput("the running averages of a batch normalisation are no weights", where=describe(op), hint=hint)
-        fields = dict(op.attributes) | {"training_mode": Attribute(AttrKind.INT, 1)}
+        fields = dict(op.attributes)
+        if not op.get("training_mode", 0):
+            fields |= attributes({"training_mode": 1, UNBIASED: 1})
         made = list(op.results[:1])
         for number, average in enumerate(op.operands[3:5], 1):
             known = op.results[number] if number < len(op.results) else Value("")
@@ -162,7 +169,11 @@ class TrainingPass(Pass):
         if self.trainable:
             return any(fnmatchcase(name, glob) for glob in self.trainable)
         assert isinstance(resource.type, TensorType)
-        if _BUFFERS.fullmatch(name) or (generated and not isinstance(resource.data, Random | Declared)):
+        if (
+            is_frozen(resource.facets)
+            or _BUFFERS.fullmatch(name)
+            or (generated and not isinstance(resource.data, Random | Declared))
+        ):
             return False
         return resource.type.elements != 1 or not _MADE_BY_EXPORTERS.fullmatch(name)
 
@@ -208,7 +219,7 @@ def _reached(func: Func) -> set[str]:
     }
     reached = {value.name for value in func.results}
     for op in reversed(func.ops):
-        if any(value.name in reached for value in op.results):
+        if op.name != DETACH and any(value.name in reached for value in op.results):
             reached.update(name for name in reads(op) if name not in steps)
     return reached
 
@@ -242,4 +253,4 @@ def _all_reads(ops: Iterable[Op]) -> set[str]:
     return {name for op in ops for name in reads(op)}
 
 
-__all__ = ["TrainingPass"]
+__all__ = ["TrainingPass", "with_stated"]

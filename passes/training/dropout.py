@@ -57,7 +57,7 @@ def with_masks(module: Module, context: PassContext) -> Module:
         ops.append(Op("onnx.Mul", (mask.name, op.operands[0]), (made,), location=op.location))
         number += 1
     if not number:
-        hint = "exporters drop them; dnnc.from_torch(.., dropout=True) keeps those of torch.nn.Dropout"
+        hint = "exporters drop them; dnnc.from_torch(.., dropout=True) keeps those of single elements"
         context.sink.warn("dropout is on, and the model has no Dropout that drops anything", where=func.name, hint=hint)
         return module
     context.count("training", dropouts=number)

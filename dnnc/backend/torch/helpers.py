@@ -25,13 +25,17 @@ def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...]
 
 
 def batch_norm_train(
-    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float, unbiased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation by the statistics of ``x``, and the running averages after it, of the biased variance."""
+    """Batch normalisation by the statistics of ``x``, and the running averages after it, of the ``unbiased`` variance or the
+    biased one."""
     batch_mean, batch_variance = torch.zeros_like(mean), torch.zeros_like(variance)
     y = torch.native_batch_norm(x, scale, bias, batch_mean, batch_variance, True, 1.0, epsilon)[0]
     count = x.numel() // x.shape[1]
-    batch_variance = batch_variance * ((count - 1) / count) if count > 1 else torch.zeros_like(variance)
+    if count == 1:
+        batch_variance = torch.zeros_like(variance)
+    elif not unbiased:
+        batch_variance = batch_variance * ((count - 1) / count)
     return y, mean * momentum + batch_mean * (1.0 - momentum), variance * momentum + batch_variance * (1.0 - momentum)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnc.backend.torch.call import Call, Emitter, listed
+from ir.grads import UNBIASED
 
 
 def _along(call: Call) -> tuple[int, ...] | None:
@@ -134,7 +135,7 @@ def _rms_norm(call: Call) -> str:
 
 
 def _batch_norm(call: Call) -> str:
-    """In training: the result, and the running averages after it (their variance is the biased one, as ONNX's)."""
+    """In training: the result, and the running averages after it."""
     x, scale, bias, mean, variance = (call.arg(i) for i in range(5))
     epsilon = call.float("epsilon", 1e-5)
     if not call.get("training_mode", 0):
@@ -145,8 +146,10 @@ def _batch_norm(call: Call) -> str:
             )
             return f"({x} - {mean}) * {slope} + {bias}"
         return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, False, 0.0, {epsilon})"
-    return f"batch_norm_train({x}, {scale}, {bias}, {mean}, {variance}, {call.float('momentum', 0.9)}, {epsilon})" + (
-        "[0]" if len(call.op.results) == 1 else ""
+    unbiased = bool(call.get(UNBIASED, 0))
+    return (
+        f"batch_norm_train({x}, {scale}, {bias}, {mean}, {variance}, {call.float('momentum', 0.9)}, {epsilon}, {unbiased})"
+        + ("[0]" if len(call.op.results) == 1 else "")
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnc.backend.torch.call import Call, Emitter, listed
-from ir.grads import DEFAULTS, STATE, hyperparameters
+from ir.grads import DEFAULTS, DETACH, STATE, hyperparameters
 
 
 def _cross_entropy(call: Call) -> str:
@@ -81,6 +81,7 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.RotaryEmbedding": _rotary,
     "onnx.SoftmaxCrossEntropyLoss": _cross_entropy,
     "grad.accumulate": _accumulate,
+    DETACH: lambda call: f"{call.arg(0)}.detach()",
     "grad.mask": _mask,
     **{f"grad.{name}": _optimizer for name in STATE},
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ir.grads import DETACH
 from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]
@@ -235,6 +236,7 @@ RULES: dict[str, Rule] = {
     "onnx.Exp": exp,
     "onnx.HardSigmoid": hard_sigmoid,
     "onnx.HardSwish": hard_swish,
+    DETACH: no_gradient,
     "onnx.Identity": identity,
     "onnx.LeakyRelu": leaky_relu,
     "onnx.Log": log,
