@@ -37,8 +37,9 @@ class ProviderUnavailable(Exception):
     """An execution provider that onnxruntime lacks, or that it has and could not start."""
 
 
-def make_session(model: bytes, options: Any, provider: Provider = ON_CPU) -> Any:
-    """An ``InferenceSession`` on ``provider``; what another provider does not take runs on the CPU.
+def make_session(model: bytes | str, options: Any, provider: Provider = ON_CPU) -> Any:
+    """An ``InferenceSession`` of a model, or of the file of one, on ``provider``; what another provider does not take runs on
+    the CPU.
 
     Raises ProviderUnavailable instead of running on the CPU alone, and what onnxruntime raises."""
     ort = load_onnxruntime()

@@ -1,0 +1,326 @@
+"""``dnnc.from_torch``: a module is exported so that it trains as in PyTorch, or refused with what it is and where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+safetensors = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+import dnnc  # noqa: E402
+from dnnc.cli import main  # noqa: E402
+from ir.diagnostics import InvalidInput  # noqa: E402
+from ir.grads import STATE  # noqa: E402
+
+Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+LABELS = torch.tensor([0, 2, 1, 3])
+IGNORED = torch.tensor([0, -100, 1, 3])
+ROWS = torch.tensor([0, 1, 1, 2])
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+class Head(nn.Module):
+    def __init__(self, body: Body, sub: nn.Module | None) -> None:
+        super().__init__()
+        self.fc, self.body, self.sub = nn.Linear(6, 6), body, sub
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(self, self.fc(x))
+
+
+class Net(nn.Module):
+    """A linear layer, what is tried, a linear layer."""
+
+    def __init__(self, body: Body, sub: nn.Module | None = None) -> None:
+        super().__init__()
+        self.a, self.head, self.out = nn.Linear(6, 6), Head(body, sub), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.head(torch.tanh(self.a(x))))
+
+
+@dataclass(frozen=True)
+class Case:
+    """``words``: of the refusal; empty where the module is exported."""
+
+    body: Body
+    sub: Callable[[], nn.Module] = nn.Identity
+    words: str = ""
+    dropout: bool = False
+
+
+@torch.no_grad()
+def gate(x: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x)
+
+
+def by_sub(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return m.sub(x)
+
+
+def guarded(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = m.fc(x)
+    return x * scale
+
+
+def back_on(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        with torch.enable_grad():
+            y = x * x
+        return y * x
+
+
+def tripled(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient * 3)
+    return y
+
+
+def branches(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 0:
+        return x * 2
+    return x
+
+
+def half(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    with torch.autocast("cpu", torch.bfloat16):
+        return m.sub(x).float()
+
+
+def counted(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    m.sub.steps.add_(1)
+    return x * m.sub.steps
+
+
+def counter() -> nn.Module:
+    module = nn.Identity()
+    module.register_buffer("steps", torch.zeros(6))
+    return module
+
+
+def hooked() -> nn.Module:
+    layer = nn.Linear(6, 6)
+    layer.register_full_backward_hook(lambda _, given, made: (given[0] * 2,))
+    return layer
+
+
+def pruned() -> nn.Module:
+    from torch.nn.utils import prune
+
+    layer = nn.Linear(6, 6)
+    prune.l1_unstructured(layer, "weight", 0.5)
+    return layer
+
+
+def smoothed(target: torch.Tensor, **options: Any) -> Body:
+    return lambda m, x: x * functional.cross_entropy(x, target, label_smoothing=0.1, **options)
+
+
+def attended(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return m.sub(x[None], x[None], x[None])[0][0]
+
+
+CASES = {
+    "detach": Case(lambda m, x: x * torch.tanh(x).detach()),
+    "Tensor.data": Case(lambda m, x: x * x.data),
+    "no_grad": Case(guarded),
+    "no_grad as a decorator": Case(lambda m, x: x * gate(x)),
+    "enable_grad inside of no_grad": Case(back_on),
+    "a straight-through estimator": Case(lambda m, x: x + (x.round() - x).detach()),
+    "an autograd.Function": Case(
+        lambda m, x: Rounded.apply(x),
+        words=r"module 'head' \(Head\), autograd.Function 'Rounded', test_from_module.py:\d+: .*gradient of 'fc.weight'",
+    ),
+    "label smoothing": Case(smoothed(LABELS)),
+    "label smoothing of weighted classes": Case(smoothed(IGNORED, weight=torch.linspace(0.5, 1.5, 6))),
+    "label smoothing, summed": Case(smoothed(IGNORED, reduction="sum")),
+    "label smoothing of probabilities": Case(smoothed(torch.softmax(torch.arange(24.0).reshape(4, 6) / 9, 1))),
+    "padding_idx": Case(lambda m, x: x + m.sub(ROWS), lambda: nn.Embedding(5, 6, padding_idx=1)),
+    "scale_grad_by_freq": Case(
+        lambda m, x: x + m.sub(ROWS),
+        lambda: nn.Embedding(5, 6, scale_grad_by_freq=True),
+        r"module 'head.sub' \(Embedding\): .*the gradient of 'weight'",
+    ),
+    "max_norm": Case(
+        lambda m, x: x + m.sub(ROWS), lambda: nn.Embedding(5, 6, max_norm=0.5), r"forward changes 'head.sub.weight'"
+    ),
+    "batch normalisation": Case(by_sub, lambda: nn.BatchNorm1d(6, momentum=0.3)),
+    "batch normalisation that infers": Case(by_sub, lambda: nn.BatchNorm1d(6).eval()),
+    "batch normalisation without averages": Case(by_sub, lambda: nn.BatchNorm1d(6, track_running_stats=False)),
+    "cumulative averages": Case(
+        by_sub, lambda: nn.BatchNorm1d(6, momentum=None), r"module 'head.sub' \(BatchNorm1d\): .*momentum=None.*\n.*\.eval\(\)"
+    ),
+    "InstanceNorm with averages": Case(
+        lambda m, x: m.sub(x[None])[0], lambda: nn.InstanceNorm1d(4, track_running_stats=True), r"'head.sub' \(InstanceNorm1d\)"
+    ),
+    "weight_norm": Case(by_sub, lambda: nn.utils.parametrizations.weight_norm(nn.Linear(6, 6))),
+    "spectral_norm": Case(
+        by_sub,
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)),
+        r"module 'head.sub.parametrizations.weight.0'.*forward changes .*_u",
+    ),
+    "spectral_norm that infers": Case(by_sub, lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(6, 6)).eval()),
+    "prune": Case(by_sub, pruned),
+    "a module called twice": Case(lambda m, x: m.sub(torch.relu(m.sub(x))), lambda: nn.Linear(6, 6)),
+    "checkpoint": Case(
+        lambda m, x: torch.utils.checkpoint.checkpoint(m.sub, x, use_reentrant=True), lambda: nn.Linear(6, 6)
+    ),
+    "a hook of a module": Case(by_sub, hooked, r"module 'head.sub' \(Linear\): .*the gradient of"),
+    "a hook of a tensor": Case(tripled, words=r"module 'head' \(Head\): .*the gradient of 'fc"),
+    "autocast": Case(half, lambda: nn.Linear(6, 6)),
+    "another graph in training": Case(
+        lambda m, x: x * 2 if m.training else x, words=r"module 'head' \(Head\): .*as it infers\n.*self.training"
+    ),
+    "a buffer that changes": Case(counted, counter, r"forward changes 'head.sub.steps'"),
+    "random numbers": Case(lambda m, x: x + torch.randn(6), words=r"module 'head' \(Head\), .*:\d+: .*randn draws random"),
+    "cdist": Case(lambda m, x: torch.cdist(x, x) @ x, words=r"test_from_module.py:\d+: .*cannot export Net.*in: cdist"),
+    "median": Case(lambda m, x: x * x.median(), words=r"test_from_module.py:\d+: .*cannot export Net.*in: median"),
+    "a branch on values": Case(branches, words=r"module.py:\d+: .*data-dependent.*in: if x.sum\(\) > 0:\n.*torch.where"),
+    "derivatives at steps": Case(lambda m, x: x.clamp(-0.5, 0.5) + x.sign() + x.abs() + x.norm(dim=1, keepdim=True)),
+    "sort and topk": Case(lambda m, x: x.sort(dim=1)[0] + x.topk(2)[0].sum(1, keepdim=True)),
+    "Dropout2d, off": Case(by_sub, nn.Dropout2d),
+    "Dropout2d": Case(by_sub, nn.Dropout2d, r"module 'head.sub' \(Dropout2d\), .*dropout2d drops other things", dropout=True),
+    "AlphaDropout": Case(by_sub, nn.AlphaDropout, r"module 'head.sub' \(AlphaDropout\), .*alpha_dropout drops", dropout=True),
+    "attention's dropout": Case(attended, lambda: nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True), dropout=True),
+    "an encoder layer, off": Case(
+        lambda m, x: m.sub(x[None])[0], lambda: nn.TransformerEncoderLayer(6, 2, 12, batch_first=True)
+    ),
+    "an encoder layer": Case(
+        lambda m, x: m.sub(x[None])[0],
+        lambda: nn.TransformerEncoderLayer(6, 2, 12, batch_first=True),
+        r"module 'head.sub.self_attn' .*scaled_dot_product_attention draws random",
+        dropout=True,
+    ),
+    "an LSTM's dropout": Case(
+        lambda m, x: m.sub(x[None])[0][0], lambda: nn.LSTM(6, 6, 2, dropout=0.5), r"'head.sub' \(LSTM\), .*draws random", True
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.slow  # torch.export takes seconds
+@pytest.mark.parametrize("name", CASES)
+def test_a_module_is_exported_as_it_trains_or_refused(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    case = CASES[name]
+    module = Net(case.body, case.sub())
+    before = {key: value.clone() for key, value in module.state_dict().items()}
+    file = tmp_path / "net.onnx"
+    if case.words:
+        with pytest.raises(InvalidInput, match=case.words):
+            dnnc.from_torch(module, (torch.randn(4, 6),), file, dropout=case.dropout)
+        assert not file.exists()
+    else:
+        dnnc.from_torch(module, (torch.randn(4, 6),), file, dropout=case.dropout)
+    for key, value in module.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+    assert all(value.grad is None for value in module.parameters())
+
+
+@pytest.mark.slow
+def test_functional_dropouts_stay(tmp_path: Path) -> None:
+    """In place of those that are modules too, and inside attention; those that infer do not."""
+    sub = nn.MultiheadAttention(6, 2, dropout=0.3, batch_first=True)
+    module = Net(lambda m, x: functional.dropout(attended(m, x), 0.2, m.training) + functional.dropout(x, 0.1, False), sub)
+    file = dnnc.from_torch(module, (torch.randn(4, 6),), tmp_path / "net.onnx", dropout=True)
+    assert [node.op_type for node in onnx.load(file).graph.node].count("Dropout") == 2
+
+
+class Told(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor, shift: torch.Tensor | None = None) -> dict[str, Any]:
+        y = self.fc(x) * scale
+        return {"y": y, "pair": (y.argmax(1), y if shift is None else y + shift)}
+
+
+@pytest.mark.slow
+def test_arguments_by_name_and_nested_results(tmp_path: Path) -> None:
+    given = {"shift": torch.ones(2), "scale": torch.tensor(2.0), "x": torch.randn(4, 3)}
+    graph = onnx.load(dnnc.from_torch(Told(), given, tmp_path / "told.onnx")).graph
+    assert [value.name for value in graph.input] == ["x", "scale", "shift"]
+    assert len(graph.output) == 3
+
+
+class Small(nn.Module):
+    """What trains, what is frozen, what is detached, and what infers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(7, 16, padding_idx=2)
+        self.wide = nn.Linear(
+            16, 32, bias=False
+        )  # before a batch normalisation its gradient is rounding, by which Adam divides
+        self.wide.weight.requires_grad_(False)
+        self.norm, self.settled = nn.BatchNorm1d(32), nn.BatchNorm1d(32).eval()
+        self.side, self.out = nn.Linear(32, 32), nn.Linear(32, 3)
+        self.register_buffer("places", torch.randn(32, 32))
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = self.settled(self.norm(self.wide(self.table(rows))) @ self.places * 0.2)
+        with torch.no_grad():
+            gate = torch.sigmoid(self.side(hidden))
+        return self.out(torch.tanh(hidden) * gate)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ``dnnc compile`` and ``dnnc train``: what PyTorch leaves alone keeps what it holds."""
+    torch.manual_seed(3)
+    module, twin = Small(), Small()
+    twin.load_state_dict(module.state_dict())
+    module.settled.running_var.fill_(2.0)
+    twin.settled.running_var.fill_(2.0)
+    rows, labels = torch.randint(0, 7, (6, 12)), torch.randint(0, 3, (6, 12))
+    rows[:, :3] = 2
+    file = dnnc.from_torch(module, (rows[0],), tmp_path / "small.onnx")
+    output = onnx.load(file).graph.output[0].name
+    (tmp_path / f"batches_{optimizer}.py").write_text(
+        "import numpy as np\n"
+        f"rows, labels = np.array({rows.tolist()}), np.array({labels.tolist()})\n"
+        "def all(seed):\n    while True:\n        for row, label in zip(rows, labels):\n"
+        "            yield {'rows': row, 'labels': label}\n"
+    )
+    rate = 0.05
+    options = ["--objective", "training", "--loss", f"cross-entropy:{output}", "--optimizer", optimizer]
+    options += ["--learning-rate", str(rate), "--microbatches", "2", "--stages", "1", "--replicas", "1", "--mesh", "none"]
+    assert main(["compile", str(file), "-t", "preset:cpu-1", *options, "-q", "-o", str(tmp_path / "build")]) == 0
+    out = tmp_path / "trained"
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    data = ["--data", f"batches_{optimizer}:all"]
+    assert main(["train", str(tmp_path / "build"), "--steps", "3", *data, "--checkpoint", str(out)]) == 0
+    dnnc.into_torch(module, out / "step3.safetensors")
+    learned = [value for value in twin.parameters() if value.requires_grad]
+    made: Any = torch.optim.SGD(learned, rate) if not STATE[optimizer] else torch.optim.AdamW(learned, rate)
+    for step in range(3):
+        made.zero_grad()
+        for number in (2 * step, 2 * step + 1):
+            (functional.cross_entropy(twin(rows[number]), labels[number]) / 2).backward()
+        made.step()
+    for name, value in module.state_dict().items():
+        if not name.endswith("num_batches_tracked"):
+            torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
