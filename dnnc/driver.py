@@ -315,6 +315,7 @@ def _written(
         progress=context.progress,
         test=tested if options.load_test else None,
         made_by=made_by(pipeline),
+        given=loaded.given.kept(imported) if loaded.given is not None else None,
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
         message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"

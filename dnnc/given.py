@@ -6,11 +6,15 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnc.frontends import Arrays, ImportedModel
+from ir.limits import LIMITS
 from ir.module import Module
 from passes.framework.base import Measurements
+
+if TYPE_CHECKING:
+    from dnnc.program.build import Port
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +35,29 @@ class GivenInputs:
     def shapes(self) -> Arrays:
         return Arrays({name: array.shape for name, array in self.arrays.items()}, self.where)
 
+    def kept(self, imported: ImportedModel) -> bytes:
+        """The first microbatch as an ``.npz`` for the build, empty where it is too large to be kept. Raises InvalidInput for
+        arrays that are not the model's inputs."""
+        from dnnc.runtime.inputs import npz_bytes
+
+        ports, feeds = self._first(imported)
+        made = npz_bytes(feeds, ports)
+        return made if len(made) <= LIMITS.kept_inputs else b""
+
+    def _first(self, imported: ImportedModel) -> tuple[list[Port], Mapping[str, Any]]:
+        """The inputs of the model, and the first microbatch of the arrays."""
+        from dnnc.program.build import Port
+        from dnnc.runtime import split_microbatches
+
+        ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
+        return ports, split_microbatches(ports, self.arrays, where=self.where).items[0]
+
     def measuring(
         self, imported: ImportedModel, step: Callable[[], AbstractContextManager[None]]
     ) -> Callable[[Module], Measurements]:
         """What runs a module of the model on the first microbatch of the arrays, inside ``step``, once: other modules of the
         same model are told the same. Raises InvalidInput for arrays that are not the model's inputs."""
-        from dnnc.program.build import Port
-        from dnnc.runtime import split_microbatches
-
-        ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
-        feeds = split_microbatches(ports, self.arrays, where=self.where).items[0]
-
+        _, feeds = self._first(imported)
         runs: list[Measurements] = []
 
         def measured(module: Module) -> Measurements:

@@ -51,6 +51,9 @@ class Limits:
     sparse_bytes: int = 64 << 20
     """Bytes of the dense form of one sparse tensor of a model."""
 
+    kept_inputs: int = 64 << 20
+    """Bytes of the arrays of ``compile --inputs`` that a build keeps a copy of."""
+
     folded_bytes: int = 16 << 20
     """Bytes of the inputs and the results of one operator on constants; what is larger is computed when the program runs."""
 

@@ -7,6 +7,7 @@ What is in it (``dnnc/program/build.py`` reads it back)::
     plan.ir          the whole final module as text, what repeats in it folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
+    inputs.npz       the arrays of ``compile --inputs``, where they are not too large to be kept
     session.json     how one ONNX Runtime session runs that as the plan says, where one session can (``one_session.py``)
     stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
 
@@ -36,7 +37,7 @@ from dnnc.backend.timeline import predicted
 from dnnc.backend.weights_file import in_file, layout, moved, write_weights
 from dnnc.digests import digest_weights
 from dnnc.frontends.weights import Source, WeightFiles, check_weights, files_of, read_resource
-from dnnc.program.build import ANNOTATED, PLAN, PROGRAM, Channel, Port, schedule_to_json
+from dnnc.program.build import ANNOTATED, INPUTS, PLAN, PROGRAM, Channel, Port, schedule_to_json
 from dnnc.program.plan_json import bare, plan_text, plan_to_json
 from dnnc.program.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.program.trace import to_perfetto
@@ -71,6 +72,7 @@ def write_build(
     progress: Progress = lambda label, fraction: None,
     test: Callable[[Iterable[Path]], None] | None = None,
     made_by: str = "",
+    given: bytes | None = None,
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
@@ -78,7 +80,7 @@ def write_build(
     ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
     a file that is not written). ``plan_only`` writes no models at all. ``test`` gets the models of all stages once they lie
     there, if they have their weights, and raises to have nothing written. ``made_by``: the comment lines that ``plan.ir``
-    begins with.
+    begins with. ``given``: the ``.npz`` of the inputs that the plan was made for, empty where it is too large to be kept.
 
     Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing, a file of it was
     written to since it was opened, or the disk refuses; then ``out`` is as it was before.
@@ -104,8 +106,10 @@ def write_build(
         if test is not None and weights != "none":
             progress("load the programs", None)
             test(sorted((target / "stages").glob("*.onnx")))
+        if given:
+            (target / INPUTS).write_bytes(given)
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), cut)
+        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), cut, given)
         _write_json(target / MANIFEST, manifest)
         files.confirm()
         progress("flush to the disk", None)
@@ -296,6 +300,7 @@ def _manifest(
     weights: str,
     source: Mapping[str, Any],
     cut: Mapping[int, MeshStage],
+    given: bytes | None = None,
 ) -> dict[str, Any]:
     types = _device_types(module)
     channels = [
@@ -318,7 +323,8 @@ def _manifest(
     ]
     schedule = module.first(Schedule)
     rows = {"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}
-    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows}))
+    kept = {} if given is None else {"given": bool(given)}
+    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows, **kept}))
 
 
 def _device_types(module: Module) -> dict[int, str]:

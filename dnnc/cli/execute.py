@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 InputsOption = Annotated[
     Path | None,
-    typer.Option("--inputs", metavar="FILE.npz", help="Arrays by input name; random ones that the model accepts without."),
+    typer.Option(
+        "--inputs", metavar="FILE.npz", help="Arrays by input name (default: those of 'compile --inputs', or random)."
+    ),
+]
+SeedOption = Annotated[
+    int | None,
+    typer.Option(
+        "--seed", min=0, metavar="N", help="Seed of random inputs (default: 0), in the place too of those that the build keeps."
+    ),
 ]
 ThreadsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of each device (default: 1).")]
 CoresOption = Annotated[
@@ -48,7 +56,7 @@ def run(
     warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Rounds before the ones that count.")] = 0,
     threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
+    seed: SeedOption = None,
     runs: opt.RunsOption = None,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
@@ -133,7 +141,7 @@ def _print_run(done: RunReport) -> None:
 def check(
     build: opt.BuildArgument,
     inputs: InputsOption = None,
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of random inputs.")] = 0,
+    seed: SeedOption = None,
     samples: Annotated[int, typer.Option(min=1, max=MOST_MICROBATCHES, metavar="N", help="How many random microbatches.")] = 1,
     threads: ThreadsOption = 1,
     tolerance: Annotated[

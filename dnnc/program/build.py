@@ -50,6 +50,8 @@ PROGRAM = "plan.ir"
 PLAN = "plan.json"
 TORCH = "torch"
 """The engine that the manifest of a build for training names; other builds are for ONNX Runtime and name none."""
+INPUTS = "inputs.npz"
+"""The arrays that ``compile --inputs`` was given, one microbatch."""
 ANNOTATED = "annotated.onnx"
 """The unsplit model, with the placement as annotations."""
 
@@ -185,7 +187,8 @@ class Build:
     """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
     model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
     cannot run); ``schedule`` holds the row of actions that each device repeats for a stream; ``providers`` are those that
-    devices name, and ``cores`` how many a device has, if several, by device."""
+    devices name, and ``cores`` how many a device has, if several, by device. ``given``: whether the inputs that it was compiled
+    with are in it, None where it was compiled without."""
 
     files: Snapshot
     plan: Plan
@@ -197,6 +200,7 @@ class Build:
     schedule: Schedule
     providers: Mapping[str, Provider] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)
+    given: bool | None = None
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -331,6 +335,7 @@ def _from_manifest(files: Snapshot) -> Build:
         schedule=_schedule(manifest["schedule"]),
         providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
         cores=_cores(manifest.get("cores", {})),
+        given=bool(manifest["given"]) if "given" in manifest else None,
     )
 
 

@@ -46,8 +46,8 @@ EDITED_PLAN = (
     "it holds a plan only, no programs: 'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2' without --plan-only makes a "
     "build of it, edited or not"
 )
-_READ_WHOLE = (".onnx", ".json", ".ir", ".py")
-"""Programs and plans; every other file is held open."""
+_READ_WHOLE = (".onnx", ".json", ".ir", ".py", ".npz")
+"""Programs, plans and arrays of inputs; every other file is held open."""
 _SHOWN = 8
 _TRIES, _PAUSE = 50, 0.02
 """How often a build that is being replaced is opened again, and seconds between."""

@@ -31,8 +31,7 @@ from dnnc.runtime.compare import EXACT, Difference, Precision, compare, compare_
 from dnnc.runtime.dataflow import precisions, random_values
 from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.errors import failure_for, machine_hint
-from dnnc.runtime.generate import RandomMicrobatches
-from dnnc.runtime.inputs import read_inputs
+from dnnc.runtime.inputs import drawn, read_inputs
 from dnnc.runtime.locate import first_wrong
 from dnnc.runtime.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.runtime.needs import executor_of, require_providers
@@ -49,13 +48,14 @@ from ir.scratch import scratch_folder
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """``inputs``: a file of arrays, random ones without; ``samples``: how many random microbatches; ``threads``: of
+    """``inputs``: a file of arrays; without, those that the build was compiled with, or ``samples`` random ones where there is
+    a ``seed``, more than one is asked for, or it was compiled without any; ``threads``: of
     onnxruntime; ``optimize``: its graph optimisations, as a run has them; ``tolerance``: the difference that passes, as a
     share of a tensor's range (of the elements, for those that are right or wrong), in the place of what follows from types
     and rounding."""
 
     inputs: Path | None = None
-    seed: int = 0
+    seed: int | None = None
     samples: int = 1
     threads: int = 1
     optimize: bool = True
@@ -81,8 +81,11 @@ def check_build(
         )
     require_providers(build)
     module = build.program()
+    random_inputs = False
     if options.inputs is None:
-        samples = tuple(RandomMicrobatches(build, options.samples, seed=options.seed, module=module))
+        several = options.samples > 1 and options.seed is None
+        found, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
+        samples = tuple(found)
     else:
         samples = tuple(read_inputs(options.inputs, build.inputs).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
@@ -102,7 +105,7 @@ def check_build(
         " and ".join(unsplit.titles),
         bool(unsplit.from_original),
         len(samples),
-        options.inputs is None,
+        random_inputs,
         tuple(sorted(state.comparisons, key=lambda comparison: comparison.stage)),
         random,
         tuple(unsplit.notes),

@@ -91,10 +91,11 @@ class RandomMicrobatches(Sequence[dict[str, Any]]):
             return [self[i] for i in range(len(self))[index]]
         return random_microbatch(self._ports, self._demands, self._seeds[index])
 
-    def drawn_ahead(self) -> Sequence[dict[str, Any]]:
-        """All of them drawn now, so that a run's pace is that of the stages alone, where they fit into ``DRAWN_AHEAD``."""
-        size = sum(getattr(value, "nbytes", 0) for value in self[0].values()) if len(self) else 0
-        return tuple(self) if size * len(self) <= DRAWN_AHEAD else self
+
+def drawn_ahead(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """All microbatches drawn now, so that a run's pace is that of the stages alone, where they fit into ``DRAWN_AHEAD``."""
+    size = sum(getattr(value, "nbytes", 0) for value in items[0].values()) if len(items) else 0
+    return tuple(items) if size * len(items) <= DRAWN_AHEAD else items
 
 
 def random_microbatch(ports: Iterable[Port], demands: Mapping[str, Demand], seed: int) -> dict[str, Any]:

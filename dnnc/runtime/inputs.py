@@ -11,6 +11,7 @@ How values that are no plain arrays stand in a file: ``dnnc.runtime.entries``.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.program.build import Port
+from dnnc.program.build import INPUTS, Build, Port
 from dnnc.program.elements import Array, user_dtype
 from dnnc.runtime.entries import from_arrays, parts_of, prefixes, same_width, to_arrays
-from dnnc.runtime.npz import Header, read_npz, write_arrays
+from dnnc.runtime.generate import RandomMicrobatches
+from dnnc.runtime.npz import Header, read_arrays, read_npz, write_arrays
+from dnnc.runtime.npz import write_npz as write_file
 from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.module import Module
 from ir.ranges import MOST_MICROBATCHES
 from ir.scratch import refuse_special
 
@@ -45,6 +49,19 @@ def read_inputs(path: Path, ports: Sequence[Port], *, microbatches: int | None =
     return split_microbatches(ports, arrays, microbatches=microbatches, where=where)
 
 
+def drawn(build: Build, count: int, seed: int | None, module: Module | None = None) -> tuple[Sequence[dict[str, Any]], bool]:
+    """Microbatches where a person gives none, and whether they are random: without a ``seed`` those that the build was compiled
+    with, all alike, if it was compiled with any. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
+    if seed is None and build.given is not None:
+        if not build.given:
+            message = "the build was compiled with --inputs, and these were too large to be kept in it"
+            raise InvalidInput(message, where=str(build.folder), hint="give them: --inputs FILE.npz; random ones: --seed 0")
+        where = build.files.where(INPUTS)
+        arrays = read_arrays(io.BytesIO(build.files.read(INPUTS)), where)
+        return tuple(split_microbatches(build.inputs, arrays, where=where).items) * count, False
+    return RandomMicrobatches(build, count, seed=seed or 0, module=module), True
+
+
 def check_writable(path: Path) -> None:
     """Raises InvalidInput where a file could not be written, before anything is computed for it."""
     if path.is_dir():
@@ -57,7 +74,14 @@ def check_writable(path: Path) -> None:
 def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[Port] = ()) -> None:
     """Writes the values to ``path`` as ``dnnc.runtime.entries`` says: all of them, or nothing. ``ports`` tell their types.
     Raises InvalidInput where the folder cannot be written."""
-    write_arrays(path, to_arrays(values, {port.name: port.type for port in ports}))
+    write_file(path, to_arrays(values, {port.name: port.type for port in ports}))
+
+
+def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port]) -> bytes:
+    """The same as the bytes of a file."""
+    made = io.BytesIO()
+    write_arrays(made, to_arrays(values, {port.name: port.type for port in ports}), INPUTS)
+    return made.getvalue()
 
 
 def split_microbatches(

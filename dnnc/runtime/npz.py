@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
@@ -28,9 +28,11 @@ from ir.files import open_input
 from ir.limits import LIMITS
 from ir.scratch import whole_file
 
-__all__ = ["Header", "read_npz", "write_arrays"]
+__all__ = ["Header", "read_arrays", "read_npz", "write_arrays", "write_npz"]
 
 _SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
+Arrays: TypeAlias = dict[str, Any]
+"""Arrays by name."""
 _SUFFIX = ".npy"
 _ALONE = b"dnnc: no suffix"
 """The comment of an entry that has the name of its array, without a suffix."""
@@ -61,36 +63,47 @@ class Header:
         return len(self.shape)
 
 
-def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> dict[str, Any]:
+def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> Arrays:
     """Arrays by name. ``wanted`` is called with all headers before any array is read, and raises where they do not serve.
 
     Raises InvalidInput for a file that is missing, is no ``.npz``, is damaged, holds pickled objects or unpacks to far more
     than it is."""
-    where = str(path)
     with open_input(path, "an .npz of named arrays", hint=_SAVE) as file:
         if file.read(6) == b"\x93NUMPY" and _parses(file):
-            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=where, hint=_SAVE)
-        try:
-            with zipfile.ZipFile(file) as archive:
-                entries = _entries(archive, where)
-                headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
-                wanted(headers)
-                _check_size(headers, entries, file, where)
-                return {name: _array(archive, entry, headers[name]) for name, entry in entries.items()}
-        except _DAMAGED as error:
-            message = "the arrays cannot be read: it is not an .npz file, or damaged"
-            raise InvalidInput(message, where=where, hint=_SAVE) from error
+            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=str(path), hint=_SAVE)
+        return read_arrays(file, str(path), wanted)
 
 
-def write_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes the arrays to ``path``: all of them, or nothing; equal arrays give equal bytes. Raises InvalidInput where the
-    folder cannot be written, and for a name that no archive has space for."""
-    with whole_file(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+def read_arrays(file: BinaryIO, where: str, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> Arrays:
+    """As ``read_npz``, of an open file that messages call ``where``."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = _entries(archive, where)
+            headers = {name: _header(archive, entry, where) for name, entry in entries.items()}
+            wanted(headers)
+            _check_size(headers, entries, file, where)
+            return {name: _array(archive, entry, headers[name]) for name, entry in entries.items()}
+    except _DAMAGED as error:
+        message = "the arrays cannot be read: it is not an .npz file, or damaged"
+        raise InvalidInput(message, where=where, hint=_SAVE) from error
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes the arrays to ``path``: all of them, or nothing. Raises InvalidInput where the folder cannot be written, and as
+    ``write_arrays`` does."""
+    with whole_file(path) as file:
+        write_arrays(file, arrays, str(path))
+
+
+def write_arrays(file: BinaryIO, arrays: Mapping[str, Any], where: str) -> None:
+    """Writes the arrays to a file that messages call ``where``; equal arrays give equal bytes. Raises InvalidInput for a name
+    that no archive has space for."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for name, array in arrays.items():
             alone = name + _SUFFIX in arrays
             if "\0" in name or len(name.encode()) + len(_SUFFIX) > _LONGEST:
                 message = f"an array called '{name[:80]}' cannot be written: its name is too long, or has a NUL"
-                raise InvalidInput(message, where=str(path))
+                raise InvalidInput(message, where=where)
             entry = zipfile.ZipInfo(name if alone else name + _SUFFIX)
             entry.comment = _ALONE if alone else b""
             with archive.open(entry, "w", force_zip64=True) as data:

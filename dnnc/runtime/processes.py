@@ -63,7 +63,8 @@ def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) 
     where = process.label(stage)
     machine, failure, words = machine_hint(error), failure_for(error), plain_words(error)
     if process.ready:
-        hint = machine or "run 'dnnc check' on the build; is every input what the model accepts?"
+        other = "is every input what the model accepts? --inputs FILE.npz gives others; 'dnnc check' tries the unsplit model"
+        hint = machine or other
         raise failure(
             f"failed at microbatch {microbatch}: {words}", where=process.label(stage), hint=hint + last_words(process)
         )

@@ -12,8 +12,8 @@ from typing import Any
 from dnnc.costs import local_cores
 from dnnc.program.build import Build
 from dnnc.providers import CPU
-from dnnc.runtime.generate import RandomMicrobatches
-from dnnc.runtime.inputs import Microbatches, check_writable, join_outputs, read_inputs, split_microbatches, write_npz
+from dnnc.runtime.generate import drawn_ahead
+from dnnc.runtime.inputs import Microbatches, check_writable, drawn, join_outputs, read_inputs, split_microbatches, write_npz
 from dnnc.runtime.pipeline import Pipeline
 from dnnc.runtime.results import RunResult
 from dnnc.runtime.starting import RunOptions
@@ -41,7 +41,8 @@ def run_build(
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """What ``dnnc run`` was asked to do. ``inputs`` absent: random ones, by ``seed``. ``microbatches``: how many to make, or to
+    """What ``dnnc run`` was asked to do. ``inputs`` absent: those that the build was compiled with; random ones by ``seed``
+    where that is given, or it was compiled without any. ``microbatches``: how many to make, or to
     split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
     last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``)."""
 
@@ -51,7 +52,7 @@ class RunCommand:
     microbatches: int | None = None
     repeat: int = 1
     warmup: int = 0
-    seed: int = 0
+    seed: int | None = None
     options: RunOptions = field(default_factory=RunOptions)
     measures: bool = False
 
@@ -178,12 +179,13 @@ def run_command(
     progress("run", None)
     if command.outputs is not None:
         check_writable(command.outputs)
+    random = False
     if command.inputs is not None:
         batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches)
     else:
         count = command.microbatches or 1
-        items = RandomMicrobatches(build, count, seed=command.seed).drawn_ahead()
-        batches = Microbatches(items, "stacked" if count > 1 else "single")
+        items, random = drawn(build, count, command.seed)
+        batches = Microbatches(drawn_ahead(items) if random else items, "stacked" if count > 1 else "single")
     if command.measures:
         require_measures(build, len(batches.items), command.options.threads)
     crowded = crowding(build, command.options.threads, local_cores())
@@ -204,4 +206,4 @@ def run_command(
     outputs = join_outputs(result.outputs, batches.mode)
     if command.outputs is not None:
         write_npz(command.outputs, outputs, build.outputs)
-    return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), command.inputs is None)
+    return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), random)

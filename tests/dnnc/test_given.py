@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from dnnc.frontends import load_topology
 from dnnc.runtime import run_build
 from ir.diagnostics import DiagnosticSink, InvalidInput
 from ir.facets import Cost, Measured, Time
+from ir.limits import LIMITS
 from ir.ops import Op
 from ir.topology import DeviceType
 from passes.model.op_time import op_seconds
@@ -228,3 +230,50 @@ def preset_core() -> DeviceType:
     """The device type of ``preset:cpu-1``."""
     (core,) = load_topology("preset:cpu-1", DiagnosticSink()).types
     return core
+
+
+RESHAPED = """g (float[n] x, int64[2] size) => (float[?, ?] y, float[n] z) {
+  y = Reshape(x, size)
+  z = Relu(x)
+}"""
+
+
+def test_a_build_keeps_the_inputs_that_it_was_made_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Random sizes are none that the model accepts: run and check take those of compile, until others or random ones are asked
+    for."""
+    path, out = _save(RESHAPED, tmp_path), str(tmp_path / "out")
+    x = np.arange(6, dtype=np.float32)
+    inputs = _npz(tmp_path, x=np.stack([x, -x]), size=np.array([2, 3]))
+    assert main(["compile", path, "-t", "preset:cpu-2", "-o", out, "--inputs", str(inputs), "-q"]) == 0
+    inputs.unlink()
+    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["given"] is True
+    assert "inputs.npz" in manifest["files"]
+    assert main(["run", out, "--outputs", str(tmp_path / "y.npz"), "-m", "2"]) == 0
+    assert "given inputs" in capsys.readouterr().out
+    with np.load(tmp_path / "y.npz") as found:
+        assert found["y"].tolist() == [x.reshape(2, 3).tolist()] * 2
+    assert main(["check", out]) == 0
+    assert "given inputs" in capsys.readouterr().out
+    assert main(["run", out, "--seed", "1", "-q"]) == 3
+    assert "--inputs FILE.npz" in capsys.readouterr().err
+    assert main(["check", out, "--samples", "2", "-q"]) == 3
+    assert "--inputs FILE.npz" in capsys.readouterr().err
+    (tmp_path / "out" / "inputs.npz").write_bytes(b"other")
+    assert main(["run", out, "-q"]) == 3
+    assert "inputs.npz" in capsys.readouterr().err
+
+
+def test_inputs_that_are_too_large_to_keep_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("dnnc.given.LIMITS", replace(LIMITS, kept_inputs=100))
+    path, out = _save(RESHAPED, tmp_path), str(tmp_path / "out")
+    inputs = _npz(tmp_path, x=np.zeros(6, np.float32), size=np.array([2, 3]))
+    assert main(["compile", path, "-t", "preset:cpu-2", "-o", out, "--inputs", str(inputs), "-q"]) == 0
+    for command in ("run", "check"):
+        assert main([command, out, "-q"]) == 3
+        told = capsys.readouterr().err
+        assert "compiled with --inputs, and these were too large to be kept in it" in told
+        assert "--inputs FILE.npz" in told
+        assert main([command, out, "-q", "--inputs", str(inputs)]) == 0
