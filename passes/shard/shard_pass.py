@@ -325,6 +325,10 @@ class ShardPass(Pass):
                 else:  # several stages hand over, which the search does not count
                     least = min(topology.type(device.type).handover for device in topology.devices)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
+                    if plan is not None and least and not self.stages and len(plan.stages) > 1 and not plan.interrupted:
+                        beaten = min(worth_finding(context), plan.value + least)
+                        alone = StageSearch(search.bounding, gap=self.gap, incumbent=beaten).search(1, seconds)
+                        plan = plan if alone is None else replace(alone, bound=plan.bound)  # its own is of one stage
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)

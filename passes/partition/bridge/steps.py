@@ -214,6 +214,7 @@ class Steps:
         how many so many stages may have; ``beaten``: seconds of a step of another kind: only better ones are looked for.
         Raises Infeasible where no number has a plan."""
         best, plan, period = plan_of(0)
+        asked = {key: text for key, text in plan.certificate if key == "problem"}  # what is proven is of any number of stages
         count, holds = len(plan.stages), self.fits(best, plan)
         bound = self.least(period, range(count, len(self.topology.devices) + 1))
         for stages in range(count - 1, 0, -1):
@@ -232,7 +233,9 @@ class Steps:
             bound = min(bound, least)
         bound = min(bound, plan.value)
         status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
-        return best.replace(plan, replace(plan, bound=bound, status=status))
+        certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
+        proven = replace(plan, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
+        return best.replace(plan, proven)
 
 
 __all__ = ["Steps"]

@@ -118,6 +118,26 @@ def test_mesh_and_stages_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert joint["objective"] <= auto["objective"] * (1 + 1e-3)
 
 
+def test_one_stage_hands_nothing_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two stages on a mesh of two each computes less, but for the hand-over; one stage is the better plan."""
+    (tmp_path / "two.ir").write_text(
+        "module @m {opset.onnx = 20} {\n"
+        "  resource @w0 : tensor<64x64xf32> = declared\n  resource @w1 : tensor<64x64xf32> = declared\n"
+        "  func @main(%x : tensor<64x64xf32>) -> (%v1 : tensor<64x64xf32>) {\n"
+        "    %v0 = onnx.MatMul(%x, @w0) : tensor<64x64xf32>\n    %v1 = onnx.MatMul(%v0, @w1) : tensor<64x64xf32>\n  }\n}\n"
+    )
+    (tmp_path / "four.toml").write_text(
+        'version = 1\n[types.c]\nrates = { f32 = "3.33 GFLOP/s" }\nmemory_bandwidth = "22 GB/s"\nhandover = "150 us"\n'
+        '[[devices]]\nname = "d{0..3}"\ntype = "c"\n'
+        '[[links]]\nends = ["host", "devices of host"]\nbandwidth = "1 GB/s"\nlatency = "10 us"\n'
+    )
+    asked = [tmp_path / "two.ir", "-t", tmp_path / "four.toml", "--mesh", "2", "--plan-only", "-o", tmp_path / "build"]
+    found, alone = (compiled(capsys, *asked, "--stages", stages) for stages in ("auto", "1"))
+    assert len(found["stages"]) == 1
+    assert found["stages"][0]["seconds"] == pytest.approx(alone["stages"][0]["seconds"])
+    assert found["status"] == "optimal"
+
+
 def test_explanation(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Layers with their collectives, a block op by op, and other plans, as tables."""
     arguments = (BERT, "-t", "preset:h100x4", "-o", tmp_path / "b", "--plan-only", "--mesh", "4", "--explain")
