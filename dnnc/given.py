@@ -49,8 +49,11 @@ class GivenInputs:
         from dnnc.program.build import Port
         from dnnc.runtime import split_microbatches
 
+        def constants() -> list[str]:
+            return [name[1:] for name in imported.module.resources]
+
         ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
-        return ports, split_microbatches(ports, self.arrays, where=self.where).items[0]
+        return ports, split_microbatches(ports, self.arrays, where=self.where, constants=constants).items[0]
 
     def measuring(
         self, imported: ImportedModel, step: Callable[[], AbstractContextManager[None]]

@@ -35,7 +35,7 @@ from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.refusals import refuse_nodes
 from dnnc.frontends.shapes import infer_shapes
 from dnnc.frontends.type_check import check_types
-from dnnc.frontends.value_types import graph_types, is_complete
+from dnnc.frontends.value_types import graph_types, has_rank
 from dnnc.frontends.weights import WeightFiles, data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
@@ -133,7 +133,7 @@ def import_proto(
 def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
     used = used_names(module.entry)
     values = [value for op in module.entry.ops for value in op.results if value.name in used]
-    unknown = [value.name for value in values if not is_complete(value.type)]
+    unknown = [value.name for value in values if not has_rank(value.type)]
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
         flags = dim_flags(module.entry)
@@ -143,7 +143,7 @@ def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
             else "sizes that depend on data or on unknown operators are not known before running"
         )
         count = "1 value has" if len(unknown) == 1 else f"{len(unknown)} values have"
-        sink.warn(f"{count} no complete shape: {shown}", where=where, hint=hint)
+        sink.warn(f"{count} no known rank: {shown}", where=where, hint=hint)
 
 
 class _Translator:

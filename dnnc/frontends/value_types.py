@@ -19,6 +19,13 @@ def is_complete(type_: Type) -> bool:
     return not isinstance(type_, UnknownType) and not (isinstance(type_, SeqType) and isinstance(type_.element, UnknownType))
 
 
+def has_rank(type_: Type) -> bool:
+    """Whether the type says at least element type and rank."""
+    if isinstance(type_, TensorType):
+        return type_.shape is not None
+    return is_complete(type_)
+
+
 def is_static(type_: Type) -> bool:
     """Whether every dimension is a number."""
     return is_complete(type_) and (not isinstance(type_, TensorType) or type_.elements is not None)
@@ -123,6 +130,7 @@ __all__ = [
     "better",
     "contradicts",
     "graph_types",
+    "has_rank",
     "is_complete",
     "is_static",
     "join",

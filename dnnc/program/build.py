@@ -271,6 +271,10 @@ class Build:
 
         return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
 
+    def constants(self) -> list[str]:
+        """Names of the model's constants. Raises InvalidInput."""
+        return [name[1:] for name in self.program().resources]
+
 
 def require_programs(files: Snapshot) -> None:
     """Raises InvalidInput for the files of a plan alone."""

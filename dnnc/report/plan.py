@@ -12,6 +12,7 @@ from dnnc.report.tables import Table, columns
 from dnnc.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from ir.module import Plan, PlanStage
 from ir.topology import Topology
+from passes.model.sizes import NOT_SHOWN
 from passes.model.stages.load import stage_seconds, step_period
 
 EVEN = 1e-6
@@ -130,7 +131,8 @@ def proof_text(plan: Plan) -> str:
     """How close the plan is to the best there can be."""
     bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
     if unknown := unknown_sizes(plan):
-        return f"{unknown}: this plan may be far off\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
+        told = f"{unknown}: this plan may be far off"
+        return told if NOT_SHOWN in told else f"{told}\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
     among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
     return f"{plan.status} among {among}: {bound}" if among else f"{plan.status}: {bound}"
 

@@ -87,7 +87,7 @@ def check_build(
         found, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
         samples = tuple(found)
     else:
-        samples = tuple(read_inputs(options.inputs, build.inputs).items)
+        samples = tuple(read_inputs(options.inputs, build.inputs, constants=build.constants).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:

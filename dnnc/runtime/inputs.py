@@ -12,7 +12,7 @@ How values that are no plain arrays stand in a file: ``dnnc.runtime.entries``.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,17 @@ class Microbatches:
     mode: str
 
 
-def read_inputs(path: Path, ports: Sequence[Port], *, microbatches: int | None = None) -> Microbatches:
+Constants = Callable[[], Iterable[str]]
+"""Names of a model's constants, asked for where an array is of no input."""
+
+
+def read_inputs(
+    path: Path, ports: Sequence[Port], *, microbatches: int | None = None, constants: Constants = tuple
+) -> Microbatches:
     """The microbatches in an ``.npz``. Names, element types and shapes are compared with ``ports`` before an array is read.
     Raises InvalidInput as ``read_npz`` and ``split_microbatches`` do."""
     where = str(path)
-    arrays = read_npz(path, lambda headers: check_inputs(ports, headers, microbatches, where))
+    arrays = read_npz(path, lambda headers: check_inputs(ports, headers, microbatches, where, constants))
     return split_microbatches(ports, arrays, microbatches=microbatches, where=where)
 
 
@@ -85,10 +91,15 @@ def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port]) -> bytes:
 
 
 def split_microbatches(
-    ports: Sequence[Port], arrays: Mapping[str, Any], *, microbatches: int | None = None, where: str = ""
+    ports: Sequence[Port],
+    arrays: Mapping[str, Any],
+    *,
+    microbatches: int | None = None,
+    where: str = "",
+    constants: Constants = tuple,
 ) -> Microbatches:
     """The microbatches in ``arrays``. Raises InvalidInput with everything that is wrong: names, dtypes, shapes, counts."""
-    check_inputs(ports, arrays, microbatches, where)
+    check_inputs(ports, arrays, microbatches, where, constants)
     found = _gathered(ports, arrays, where)
     parts: dict[str, list[Any]] = {}
     modes: set[str] = set()
@@ -128,7 +139,13 @@ def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, A
     return joined
 
 
-def check_inputs(ports: Sequence[Port], arrays: Mapping[str, Any], microbatches: int | None = None, where: str = "") -> None:
+def check_inputs(
+    ports: Sequence[Port],
+    arrays: Mapping[str, Any],
+    microbatches: int | None = None,
+    where: str = "",
+    constants: Constants = tuple,
+) -> None:
     """Raises InvalidInput with everything that is wrong with the names, element types and shapes of ``arrays``, or of their
     headers: nothing of their data is looked at."""
     sink = DiagnosticSink()
@@ -137,7 +154,12 @@ def check_inputs(ports: Sequence[Port], arrays: Mapping[str, Any], microbatches:
             _check_dtype(port, arrays, where, sink)
     before = prefixes(port.name for port in ports)
     known = {name for port in ports for name in parts_of(port.name, before[port.name], _type(port), arrays)}
-    for name in sorted(arrays.keys() - known):
+    unknown = sorted(arrays.keys() - known)
+    fixed = frozenset(constants()) if unknown else frozenset()
+    for name in unknown:
+        if name in fixed:
+            sink.error(f"'{name}' became a constant: the model has a value for it", where=where, hint=_constant_hint(name))
+            continue
         expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
         sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
     sink.raise_errors()
@@ -148,6 +170,10 @@ def check_inputs(ports: Sequence[Port], arrays: Mapping[str, Any], microbatches:
             if _mode(port, value, microbatches)[0] == "wrong":
                 sink.emit(_shape_error(port, value, microbatches, where))
     sink.raise_errors()
+
+
+def _constant_hint(name: str) -> str:
+    return f"leave it out; to give it in each run, compile a model whose input '{name}' has no default (no initializer)"
 
 
 def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:

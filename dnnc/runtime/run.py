@@ -31,9 +31,12 @@ def run_build(
     Raises InvalidInput for inputs that the model does not take, RuntimeFailure when a stage dies, hangs or raises."""
     build = build if isinstance(build, Build) else Build.open(build)
     if isinstance(microbatches, Mapping):
-        items = split_microbatches(build.inputs, microbatches, where="inputs").items
+        items = split_microbatches(build.inputs, microbatches, where="inputs", constants=build.constants).items
     else:
-        parts = [split_microbatches(build.inputs, one, where=f"microbatch {i}").items for i, one in enumerate(microbatches)]
+        parts = [
+            split_microbatches(build.inputs, one, where=f"microbatch {i}", constants=build.constants).items
+            for i, one in enumerate(microbatches)
+        ]
         items = tuple(item for part in parts for item in part)
     with Pipeline(build, options) as pipeline:
         return pipeline.run(items)
@@ -181,7 +184,7 @@ def run_command(
         check_writable(command.outputs)
     random = False
     if command.inputs is not None:
-        batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches)
+        batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches, constants=build.constants)
     else:
         count = command.microbatches or 1
         items, random = drawn(build, count, command.seed)

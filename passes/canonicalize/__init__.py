@@ -13,7 +13,7 @@ survives keeps the names of its results and its location; running the pass again
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -59,15 +59,17 @@ class CanonicalizePass(Pass):
         counts = {"ops_before": _count(module), "folded": 0, "passed_through": 0, "unmerged": 0, "inlined": 0, "dead": 0}
         if self.dims:
             module = bind_types(module, dict(map(_binding, self.dims)))
+        given, aliases = module, dict[str, str]()
         for _ in range(_ROUNDS):
             before = module
-            module = self._round(module, context, counts)
+            module = self._round(module, context, counts, aliases)
             if module == before:
                 break
+        context.gone.update(_gone(given, module, aliases))
         context.count(self.name, **counts, ops_after=_count(module))
         return module
 
-    def _round(self, module: Module, context: PassContext, counts: dict[str, int]) -> Module:
+    def _round(self, module: Module, context: PassContext, counts: dict[str, int], aliases: dict[str, str]) -> Module:
         constants = Constants(module, self.fold_bytes)
         opsets = {
             key.removeprefix("opset."): attribute.value for key, attribute in module.attributes if key.startswith("opset.")
@@ -82,6 +84,7 @@ class CanonicalizePass(Pass):
                 yielded = {value.name for value in symbol.results}
                 simplifier.read |= yielded
                 ops = simplifier.body(given, yielded)
+                aliases |= simplifier.aliases
                 alive = live_ops(ops, yielded)
                 counts["dead"] += len(ops) - len(alive)
                 symbol = symbol if alive == symbol.ops else replace(symbol, ops=alive)
@@ -233,6 +236,23 @@ def _binding(text: str) -> tuple[str, int | str]:
     if not (name and equals and value):
         raise UsageError(f"'{text}' binds no dimension", where="canonicalize{dims}", hint="write it as batch=8 or s70=seq")
     return name.strip(), int(value) if value.strip().lstrip("-").isdigit() else value.strip()
+
+
+def _gone(given: Module, module: Module, aliases: Mapping[str, str]) -> dict[str, str]:
+    """Values and nodes of the entry that are left out, with what stands for the first result; empty for nothing."""
+    left = {value.name for op in module.entry.ops for value in op.results}
+    nodes = {op.location.node for op in module.entry.ops}
+    gone: dict[str, str] = {}
+    for op in given.entry.ops:
+        for value in op.results[::-1]:
+            name = value.name
+            while name not in left and name in aliases:
+                name = aliases[name]
+            if value.name not in left:
+                gone[value.name] = name if name != value.name else ""
+                if op.location.node and op.location.node not in nodes:
+                    gone[op.location.node] = gone[value.name]
+    return gone
 
 
 def _with_resources(module: Module, constants: Constants) -> Module:

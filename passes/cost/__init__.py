@@ -395,10 +395,13 @@ class _Sizes:
         if found.unknown:
             what = self.guessed.get(found.unknown[0], "")
             bound = ", or bind the dimensions (--dim)" if self.free else ""
+            hint = f"give real inputs (--inputs FILE.npz), whose sizes are measured{bound}"
+            if context.measure is not None:
+                hint = "it is no tensor, or in a branch or loop that did not run on the given inputs"
             context.sink.warn(
                 f"{found.text}{f' ({what})' if what else ''}: counted as {self.unknown} each, so the plan may be far off",
                 where=found.unknown[0],
-                hint=f"give real inputs (--inputs FILE.npz), whose sizes are measured{bound}",
+                hint=hint,
             )
 
 

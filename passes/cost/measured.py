@@ -25,7 +25,7 @@ def with_measurements(module: Module, measured: Measurements) -> Module:
         seen = inside or bool(runs and op.regions)
         regions = tuple((key, replace(region, ops=ops_of(region.ops, seen))) for key, region in op.regions)
         op = replace(op, regions=regions)
-        unsized = any(isinstance(value.type, TensorType) and value.type.elements is None for value in op.results)
+        unsized = any(not isinstance(value.type, TensorType) or value.type.elements is None for value in op.results)
         if not (seen or (unsized and runs)):
             return op
         shapes = tuple(measured.shapes.get(value.name, "?") for value in op.results)

@@ -96,7 +96,8 @@ class PassContext:
     None when it is not known. ``measure`` runs the model once on inputs that a person gave; None where there are none.
     ``profile``: seconds that were measured, which stand over those that are modelled.
     ``dialects`` define the ops of the module, for the verifier. ``incumbent``: the best plan of other pipelines; a pass that
-    makes a better one gives it a bound that holds for theirs as well, or raises NoBetterPlan."""
+    makes a better one gives it a bound that holds for theirs as well, or raises NoBetterPlan. ``gone``: values and nodes of the
+    model that simplification left out, with the name of what stands for them: a value, a resource, or nothing."""
 
     sink: DiagnosticSink = field(default_factory=DiagnosticSink)
     analyses: AnalysisCache = field(default_factory=AnalysisCache)
@@ -108,6 +109,7 @@ class PassContext:
     profile: Profile | None = None
     dialects: Dialects = DIALECTS
     incumbent: Plan | None = None
+    gone: dict[str, str] = field(default_factory=dict)
 
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""

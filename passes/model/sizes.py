@@ -15,6 +15,9 @@ from ir.module import Func, Plan
 from ir.ops import Op, Value, all_reads
 from ir.types import TensorType, Type, type_bytes
 
+NOT_SHOWN = ", which a run of the model did not show"
+"""Said of sizes that stay unknown though inputs were given."""
+
 UNCERTAIN = "uncertain"
 """The status of a plan made with sizes that nobody knows."""
 
@@ -38,10 +41,12 @@ def sized_results(op: Op) -> tuple[Value, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many values of a function are read, and which of them have no size, in order."""
+    """How many values of a function are read, and which of them have no size, in order; ``measured``: whether the model was run
+    to find them."""
 
     values: int
     unknown: tuple[str, ...]
+    measured: bool
 
     @property
     def text(self) -> str:
@@ -49,7 +54,8 @@ class Sizes:
         if not self.unknown:
             return ""
         verb = "is" if len(self.unknown) == 1 else "are"
-        return f"{len(self.unknown)} of {self.values} sizes {verb} unknown, such as {self.unknown[0]}"
+        told = f"{len(self.unknown)} of {self.values} sizes {verb} unknown, such as {self.unknown[0]}"
+        return told + NOT_SHOWN if self.measured else told
 
 
 def sizes(func: Func) -> Sizes:
@@ -58,7 +64,11 @@ def sizes(func: Func) -> Sizes:
     used = {value.name for value in func.results}
     used.update(name for op in func.ops for name in all_reads(op))
     read = [value for value in _values(func.ops) if value.name in used]
-    return Sizes(len(read), tuple(value.name for value in read if not _is_known(value.type)))
+    return Sizes(len(read), tuple(value.name for value in read if not _is_known(value.type)), _measured(func.ops))
+
+
+def _measured(ops: Iterable[Op]) -> bool:
+    return any(op.facet(Measured) is not None for op in ops)
 
 
 def _is_known(type_: Type) -> bool:
@@ -82,4 +92,4 @@ def assessed(plan: Plan, func: Func) -> Plan:
     return replace(plan, status=UNCERTAIN, certificate=tuple(sorted(certificate.items())))
 
 
-__all__ = ["UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]
+__all__ = ["NOT_SHOWN", "UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

@@ -277,3 +277,49 @@ def test_inputs_that_are_too_large_to_keep_are_asked_for(
         assert "compiled with --inputs, and these were too large to be kept in it" in told
         assert "--inputs FILE.npz" in told
         assert main([command, out, "-q", "--inputs", str(inputs)]) == 0
+
+
+VARYING = """g (float[64] x, int64 k) => (float[?] y, int64[?] i) {
+  places = NonZero(x)
+  rows = Transpose(places)
+  picked = GatherND(x, rows)
+  e = Exp(picked)
+  one = Constant <value_ints = [1]> ()
+  most = Reshape(k, one)
+  y, i = TopK(e, most)
+}"""
+
+
+@pytest.mark.parametrize("cut", ["places", "picked", "e"])
+def test_plans_cut_where_sizes_were_measured(tmp_path: Path, cut: str) -> None:
+    """Stages hand over values of any size afterwards, also none and more than was measured."""
+    path, out = str(tmp_path / "m.onnx"), tmp_path / "out"
+    onnx.save(model(VARYING), path)
+    x = np.zeros(64, np.float32)
+    x[::3] = 1
+    compile_model(CompileOptions(path, "preset:cpu-2", out, inputs=_npz(tmp_path, x=x, k=4), cuts=(cut,)))
+    channels = json.loads((out / "manifest.json").read_text())["stages"][0]["sends"]
+    assert [channel["tensor"] for channel in channels] == [cut]
+    batches, dice = [], np.random.default_rng(2)
+    for count in (0, 1, 22, 64, 5):
+        given = np.zeros(64, np.float32)
+        given[dice.permutation(64)[:count]] = dice.normal(size=count)
+        batches.append({"x": given, "k": np.array(min(count, 4))})
+    for batch, outputs in zip(batches, run_build(out, batches).outputs, strict=True):
+        taken = np.exp(batch["x"][batch["x"] != 0])
+        np.testing.assert_allclose(outputs["y"], np.sort(taken)[::-1][: int(batch["k"])], rtol=1e-6)
+
+
+def test_real_inputs_are_not_asked_for_where_they_were_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = """g (float[8] x, int64 k) => (float[8] y, int64[1, ?] z) {
+      pair = SequenceConstruct(x, x)
+      y = SequenceAt(pair, k)
+      z = NonZero(x)
+    }"""
+    path, out = str(tmp_path / "m.onnx"), str(tmp_path / "out")
+    onnx.save(model(text), path)
+    given = str(_npz(tmp_path, k=0, x=np.ones(8, np.float32)))
+    assert main(["compile", path, "-t", "preset:cpu-2", "-o", out, "--inputs", given]) == 0
+    told = capsys.readouterr()
+    assert "such as %pair, which a run of the model did not show: this plan may be far off" in told.out
+    assert "--inputs" not in told.out + told.err

@@ -3,8 +3,8 @@
 1. *Quantisation*: a DequantizeLinear with its first reader, a QuantizeLinear with the op whose result it quantises (or, on
    a model input, with what dequantises it). What may then travel between stages is the quantised tensor, and a runtime
    finds the pattern it fuses.
-2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size the types do not tell join the op
-   that makes them with all that read them: a stage border has slots of a fixed size.
+2. *Values that cannot travel*: sequences, optionals, maps, strings and tensors whose size neither the types tell nor a run
+   measured join the op that makes them with all that read them: what a border costs is not known.
 3. *Weights* read by several ops, themselves or transposed and the like, join these, when that pulls in nothing far away: at
    most ``SPAN`` ops, with all that lies on paths between them. Else each stage that reads the weight holds a copy, and memory
    counts it in each: the tied embedding of a language model is read by its first and its last op. In training the stages add
@@ -32,6 +32,7 @@ from ir.ops import Op, Value
 from ir.types import BytesType, DType, TensorType
 from passes.model.graph import reads
 from passes.model.liveness import resource_bytes
+from passes.model.sizes import sized_results
 
 SPAN = 8
 """Most ops that a shared weight may pull together."""
@@ -55,7 +56,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
         for name in read[i]:
             readers.setdefault(name, []).append(i)
         stays = op.name.endswith("uantizeLinear") or op.name == MASK
-        for value in op.results:
+        for value in sized_results(op):
             maker[value.name] = i
             stays = stays or not _can_travel(value)
         if stays:
@@ -79,7 +80,7 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
                 classes.join(i, source)
             elif first_reader is not None:
                 classes.join(i, first_reader)
-        for value in op.results:
+        for value in sized_results(op):
             if op.name == MASK or not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
@@ -117,7 +118,7 @@ def _at_work(
 
 
 def _can_travel(value: Value) -> bool:
-    """Whether a stage border can carry the value: a dense tensor of known size, or opaque bytes."""
+    """Whether a plan may part the value from its readers: a dense tensor of known size, or opaque bytes."""
     type_ = value.type
     if isinstance(type_, BytesType):
         return True

@@ -11,7 +11,7 @@ what it would hold on one, so what does not fit without replicas does not fit wi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeVar
 
@@ -20,7 +20,6 @@ import numpy as np
 from ir.diagnostics import Diagnostic, Infeasible, Severity
 from ir.topology import Topology
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
-from passes.model.stages.reduce import Groups
 from passes.model.work import now, unlimited
 from passes.partition.objective import Budget, Solution
 from passes.partition.search.throughput import solve
@@ -46,34 +45,6 @@ def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
         with unlimited():
             return search(replace(budget, seconds=LEAST_SECONDS, first=True))
     return solution
-
-
-def check_separable(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> None:
-    """Raises Infeasible when a cut or a pin asks to part ops that must share a stage: those of one group."""
-    faults = []
-    label = {op: g for g, members in enumerate(groups) for op in members}
-    for h in fine.forced:
-        inside = [v for v in fine.consumers[h] if label[v] == label[int(fine.producer[h])]]
-        if inside:
-            maker, reader = fine.names[int(fine.producer[h])], fine.names[inside[0]]
-            faults.append(
-                Diagnostic(
-                    f"{maker} and {reader} must share a stage, so no cut falls between them",
-                    where=f"--cut {fine.tensor_names[h]}",
-                    hint="a quantisation, a shared weight or a value of unknown size joins them; cut before or after",
-                )
-            )
-    for members in groups:
-        devices = sorted({pins[op] for op in members if op in pins})
-        if len(devices) > 1:
-            names = ", ".join(f"{fine.names[op]}={pins[op]}" for op in members if op in pins)
-            faults.append(
-                Diagnostic(
-                    f"{names}: these ops must share a stage, hence a device", where="--pin", hint="pin them to one device"
-                )
-            )
-    if faults:
-        raise Infeasible(faults)
 
 
 def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
@@ -201,4 +172,4 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     )
 
 
-__all__ = ["LEAST_SECONDS", "at_least_a_plan", "check_separable", "explain"]
+__all__ = ["LEAST_SECONDS", "at_least_a_plan", "explain"]

@@ -42,9 +42,10 @@ from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotien
 from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
-from passes.partition.bridge.explain import at_least_a_plan, check_separable, explain
+from passes.partition.bridge.explain import at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, bounded, within_memory
+from passes.partition.bridge.pins import check_order, check_separable
 from passes.partition.bridge.plan import (
     Asked,
     Parts,
@@ -209,6 +210,8 @@ class PartitionPass(Pass):
         started = time.perf_counter()
         asked = self._asked(module, topology, context, steps)
         check_separable(asked.fine, asked.groups, asked.pins)
+        if self.split == CONTIGUOUS and self.chunks == self.pieces == 1:
+            check_order(asked.fine, asked.groups, asked.pins)
         built, ends = time.perf_counter(), now() + self.time_limit
         asked, solution = self._solved(asked, context, ends, beaten)
         if solution.interrupted and not self.anytime:
@@ -243,7 +246,8 @@ class PartitionPass(Pass):
     def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
         """The problem of the options."""
         net = context.analyses.get(network, topology)
-        cuts, pins = read_cuts(module.entry, self.cuts), read_pins(module.entry, topology, self.pins)
+        cuts = read_cuts(module.entry, self.cuts, context.gone)
+        pins = read_pins(module.entry, topology, self.pins, context.gone)
         fused = self._pipeline and self.comm == "sum" and steps is None  # in training nothing is
         stages = self.stages if self.chunks == 1 else 0
         if pins or cuts:

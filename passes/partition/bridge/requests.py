@@ -7,7 +7,7 @@ without ``%``) or by its ONNX node name where that is unique.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ir.diagnostics import Diagnostic, InvalidInput
 from ir.module import Func
@@ -20,8 +20,21 @@ def _near(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
-    """Names of the values to cut at. Raises InvalidInput naming every unknown or senseless one."""
+def _what_became(name: str, gone: Mapping[str, str], flag: str) -> tuple[str, str] | None:
+    """What simplification made of a value or node, and what to do; None where it made nothing of it."""
+    if name not in gone:
+        return None
+    heir = gone[name]
+    if heir.startswith("%"):
+        return f"'{name.removeprefix('%')}' was folded away: {heir} stands for it", f"{flag.format(heir[1:])}"
+    if heir.startswith("@"):
+        return f"'{name.removeprefix('%')}' was folded away: it is a constant", "a stage that reads a constant holds it"
+    return f"'{name.removeprefix('%')}' was folded away: nothing that is left reads it", "name one that is left"
+
+
+def read_cuts(func: Func, cuts: Sequence[str], gone: Mapping[str, str]) -> frozenset[str]:
+    """Names of the values to cut at. ``gone``: as ``PassContext`` has it. Raises InvalidInput naming every unknown or senseless
+    one."""
     if not cuts:
         return frozenset()
     made = {value.name for op in func.ops for value in op.results}
@@ -35,6 +48,8 @@ def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
             problems.append(
                 Diagnostic("this is an input of the model, which needs no cut", where=where, hint="inputs reach any stage")
             )
+        elif name not in made and (became := _what_became(name, gone, "--cut {}")):
+            problems.append(Diagnostic(became[0], where=where, hint=became[1]))
         elif name not in made:
             hint = _near(name, made) or "dnnc inspect MODEL lists the tensors; canonicalize may have folded this one away"
             problems.append(Diagnostic(f"no op makes a tensor called '{text}'", where=where, hint=hint))
@@ -49,8 +64,8 @@ def read_cuts(func: Func, cuts: Sequence[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def read_pins(func: Func, topology: Topology, pins: Sequence[str]) -> dict[int, str]:
-    """Device by position of the pinned op. Raises InvalidInput naming every fault."""
+def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping[str, str]) -> dict[int, str]:
+    """Device by position of the pinned op. ``gone``: as ``PassContext`` has it. Raises InvalidInput naming every fault."""
     if not pins:
         return {}
     by_id = {op.id: i for i, op in enumerate(func.ops)}
@@ -83,7 +98,10 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str]) -> dict[int, 
             continue
         matches = [by_id[n] for n in (node, f"%{node}") if n in by_id] or by_node.get(node, [])
         matches = matches or [by_result[n] for n in (node, f"%{node}") if n in by_result]
-        if len(matches) != 1:
+        heirs = [_what_became(n, gone, f"--pin {{}}={device}") for n in (f"%{node}", node)]
+        if not matches and (became := heirs[0] or heirs[1]):
+            problems.append(Diagnostic(became[0], where=where, hint=became[1]))
+        elif len(matches) != 1:
             message = f"{len(matches)} nodes are called '{node}'" if matches else f"no op is called '{node}'"
             hint = (
                 "name its first result instead"
