@@ -33,7 +33,10 @@ def train(
             "of arrays for each microbatch.",
         ),
     ] = "synthetic",
-    seed: Annotated[int, typer.Option(min=0, metavar="N", help="Seed of the data and of its order.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
@@ -101,7 +104,7 @@ def train(
     opened = TrainingBuild.open(build)
     machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
     resumed = _opened(resume) if resume is not None else None
-    options = TrainOptions(steps, data, seed, checkpoint, every, resumed, out or checkpoint, timeout, *machines)
+    options = TrainOptions(steps, data, seed or 0, checkpoint, every, resumed, out or checkpoint, timeout, *machines)
     slow_devices(options.slow)
     losses: list[float] = []
     steps_seconds: list[float] = []
@@ -120,6 +123,10 @@ def train(
         _check(opened, options, told, json=json, quiet=quiet)
         return
     if resumed is not None:
+        if seed is not None and seed != resumed.position.seed:
+            hint = f"leave it out: the checkpoint goes on with the data of seed {resumed.position.seed}"
+            raise UsageError(f"the data of {resumed.where} are of another seed", where=f"--seed {seed}", hint=hint)
+        resumed.verify()
         show_warnings(resumption(opened, resumed).diagnostics, quiet)
     seconds = launch(opened, options, told)
     later = steps_seconds[1:] or steps_seconds  # the first is slower than the others

@@ -1,7 +1,8 @@
 """Checkpoints: one safetensors file of whole tensors by weight name, whatever plan they were trained by.
 
 A build's ``weights.safetensors`` is the checkpoint of step 0. Optimizer state has names of its own (``fc.weight.exp_avg``). The
-header says the step and the seed of the data. A file appears under its name when it is whole: it is written under another.
+header says the step, the seed of the data, and the SHA-256 of these and of all tensors. A file appears under its name when it
+is whole: it is written under another.
 
 A ``Checkpoint`` is a file that was opened once, and is read through that descriptor alone. The format
 (https://github.com/huggingface/safetensors): the length of a header as 8 bytes, little endian; the header, JSON that has type,
@@ -10,10 +11,12 @@ shape and place of each tensor by its name; the elements, without gaps.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -33,6 +36,8 @@ INITIAL = "weights.safetensors"
 OTHER_MODEL = "is it of another model?"
 _HEADER_BYTES = 100_000_000
 """Of the longest header, as the format has it."""
+_CHUNK = 1 << 24
+"""Bytes that are read at a time to verify a checkpoint."""
 _DTYPES = {
     "BOOL": torch.bool,
     "U8": torch.uint8,
@@ -90,7 +95,8 @@ def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: 
         remove_dead(path.parent.glob(f".*{path.suffix}.*{PARTIAL}"))
         with termination_raises(), locked_folder(path.parent, f".{path.name}.", PARTIAL) as folder:
             whole = folder / path.name  # safetensors writes it under a name of its own first
-            save_file(kept, str(whole), {"step": str(position.step), "seed": str(position.seed)})
+            said = {"step": str(position.step), "seed": str(position.seed), "sha256": _digest_of(kept, position)}
+            save_file(kept, str(whole), said)
             with whole.open("rb") as file:
                 os.fsync(file.fileno())
             whole.chmod(0o666 & ~umask())
@@ -116,11 +122,13 @@ class _Entry:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that is open. ``where``: its name in messages; ``position``: where its training stands."""
+    """A checkpoint that is open. ``where``: its name in messages; ``position``: where its training stands; ``digest``: what its
+    header says of its contents, None where it says nothing, as those of earlier versions and of others."""
 
     file: OpenFile
     where: str
     position: Position
+    digest: str | None
     _entries: Mapping[str, _Entry]
 
     @classmethod
@@ -132,9 +140,10 @@ class Checkpoint:
     def of(cls, file: OpenFile, where: str) -> Checkpoint:
         """The checkpoint in an open file. Raises InvalidInput for what is none."""
         start, header = _header(file, where)
-        told = header.pop("__metadata__", {})
+        found = header.pop("__metadata__", {})
+        told = found if isinstance(found, dict) else {}
         entries = _entries(header, start, file.stamp.size, where)
-        return cls(file, where, _position(told if isinstance(told, dict) else {}, where), entries)
+        return cls(file, where, _position(told, where), told.get("sha256"), entries)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -158,6 +167,19 @@ class Checkpoint:
             found[name] = self._read(entry, part.box)
         return found
 
+    def verify(self) -> None:
+        """Read all of it. Raises InvalidInput where it is not what was written."""
+        if self.digest is None:
+            return
+        found = _digest(self.position)
+        for name, entry in sorted(self._entries.items()):
+            found.update(_told(name, entry.dtype, entry.shape))
+            for chunk in self._chunks(entry):
+                found.update(chunk)
+        if found.hexdigest() != self.digest:
+            message = "it is damaged: its SHA-256 is not that of what was written"
+            raise InvalidInput(message, where=self.where, hint="go on from another checkpoint")
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor. Raises InvalidInput."""
         return {name: self._read(entry, ()) for name, entry in self._entries.items()}
@@ -179,6 +201,13 @@ class Checkpoint:
             part = part.narrow(dim, start, length)
         return part if part.numel() == rows.numel() else part.clone(memory_format=torch.contiguous_format)
 
+    def _chunks(self, entry: _Entry) -> Iterator[memoryview]:
+        """The bytes of a tensor, piece by piece."""
+        for start in range(0, entry.nbytes, _CHUNK):
+            buffer = memoryview(bytearray(min(_CHUNK, entry.nbytes - start)))
+            self._fill(buffer, entry.offset + start)
+            yield buffer
+
     def _fill(self, buffer: memoryview, offset: int) -> None:
         done = 0
         while done < len(buffer):
@@ -189,6 +218,23 @@ class Checkpoint:
             if not count:
                 raise InvalidInput("the file was changed while it was used: it ends too early", where=self.where)
             done += count
+
+
+def _digest_of(tensors: Mapping[str, torch.Tensor], position: Position) -> str:
+    """The SHA-256 of a checkpoint of these tensors, which are contiguous."""
+    found = _digest(position)
+    for name, tensor in sorted(tensors.items()):
+        found.update(_told(name, tensor.dtype, tuple(tensor.shape)))
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _digest(position: Position) -> hashlib._Hash:
+    return hashlib.sha256(json.dumps([position.step, position.seed]).encode())
+
+
+def _told(name: str, dtype: torch.dtype, shape: Iterable[int]) -> bytes:
+    return json.dumps([name, str(dtype), [*shape]]).encode()
 
 
 def _header(file: OpenFile, where: str) -> tuple[int, dict[str, Any]]:

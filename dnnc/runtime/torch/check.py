@@ -367,7 +367,7 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
                 written(progressed.step - 1) if flush else checker.advance()
                 checker.compare_loss(progressed.step - 2, seen[-2])
 
-        train(build, replace(options, checkpoint=folder, every=int(flush), resume=None), step_done)
+        train(build, replace(options, checkpoint=folder, every=int(flush), resume=None, compared=True), step_done)
         written(options.steps)
         checker.compare_loss(options.steps - 1, seen[-1])
     files.confirm()

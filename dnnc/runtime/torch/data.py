@@ -140,7 +140,22 @@ def _samples(path: Path, ports: list[Port], ranges: Mapping[str, Range]) -> dict
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
         allowed.check(name, arrays[name], str(path))
-    return {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
+    found = {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
+    for name, array in found.items():
+        _require_numbers(array, f"array '{name}'", str(path), "sample")
+    return found
+
+
+def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
+    """Raises InvalidInput for NaN, or infinity, but not for minus infinity, which masks of attention hold. ``unit``: what the
+    first dimension counts."""
+    if array.dtype.kind not in "fV":  # those of ml_dtypes are V
+        return
+    wrong = ~(array < np.inf)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        at = f" in {unit} {place[0]}" if place else ""
+        raise InvalidInput(f"{what} holds {float(array[place]):g}{at}", where=where)
 
 
 def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
@@ -240,6 +255,7 @@ class _Function:
                 raise InvalidInput(f"'{port.name}' is {got}; expected {port.dtype}{list(port.shape or ())}", where=self.source)
             if port.name in self.ranges:
                 self.ranges[port.name].check(port.name, array, self.source)
+            _require_numbers(array, f"'{port.name}' of microbatch {self.yielded}", self.source, "row")
             found[port.name] = array
         return found
 

@@ -55,7 +55,8 @@ _SLACK = 10.0
 class TrainOptions:
     """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``, ``secret``: how many
     hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
-    ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes."""
+    ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes. ``compared``: whoever starts this
+    judges losses and weights, also those that are no finite numbers."""
 
     steps: int = 1
     data: str = "synthetic"
@@ -71,11 +72,13 @@ class TrainOptions:
     meeting: str = ""
     secret: Path | None = None
     slow: tuple[str, ...] = ()
+    compared: bool = False
 
     def arguments(self) -> list[str]:
         """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
         told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
         told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        told += ["--compared"] * self.compared
         told += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
             told += [name, str(path.absolute())] if path is not None else []
@@ -138,11 +141,15 @@ class TrainingBuild:
 
 
 def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
-    """A warning where training goes on from a checkpoint without the optimizer's state: another optimizer wrote it."""
+    """Warnings where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or
+    without a digest."""
     from dnnc.frontends import DIALECTS
     from ir import load_module
 
     sink, held = DiagnosticSink(), set(checkpoint.names)
+    if checkpoint.digest is None:
+        hint = "those that 'dnnc train' writes now are verified"
+        sink.warn("it has no digest: what was changed in it is not seen", where=checkpoint.where, hint=hint)
     if not checkpoint.position.step:  # the build's own weights, or others', without a step done
         return sink
     text, where = build.files.text(PROGRAM), build.files.where(PROGRAM)

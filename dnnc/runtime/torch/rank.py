@@ -8,6 +8,7 @@ standard error, and ends with the exit code of its fault; who started the ranks 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import signal
 import sys
@@ -21,12 +22,12 @@ import torch.distributed as dist
 from dnnc.backend.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
 from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step, tensor_type
-from dnnc.runtime.torch.data import SYNTHETIC, open_data
+from dnnc.runtime.torch.data import SYNTHETIC, Data, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
 from dnnc.runtime.torch.failures import DONE, STARTING, Marks, is_lost, report
 from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.job import Job, by_hand, join_by_hand
-from dnnc.runtime.torch.record import Curve, write_trace
+from dnnc.runtime.torch.record import SMALLER, Curve, write_trace
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from dnnc.runtime.torch.trainer import Trainer
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
@@ -37,6 +38,8 @@ from ir.signals import Terminated
 from ir.topology import Topology
 from passes.model.graph import listing
 
+_NO_DATA = 32
+"""Zeros in place of the bytes of a digest, of a rank that reads no data."""
 START = 300.0
 """Seconds that ranks at least have to begin: imports take long on loaded machines."""
 
@@ -59,6 +62,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slow", action="append", default=[], help="DEVICE=K: it waits K seconds for each one that it computes"
     )
+    parser.add_argument("--compared", action="store_true", help=argparse.SUPPRESS)  # go on with what is no finite number
     parser.add_argument("--job", type=Job.read, help=argparse.SUPPRESS)
     return parser
 
@@ -127,13 +131,17 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
     else:
         join_by_hand(limit, patience)
     mark("loading weights")
+    if resumed is not None and job is None:  # else whoever started the ranks has verified it
+        resumed.verify()
     network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
     network.connect()
     begin = resumed.position if resumed is not None else Position(0, options.seed)
     weights = load_weights(step, rank, files.initial, resumed)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
+    if options.data != SYNTHETIC and world > 1:
+        require_same_data(step, rank, world, data, begin.step * step.microbatches, options.data)
     trainer = Trainer(step, rank, files.functions, weights, network, mark)
-    curve = Curve.open(step, rank, options.out, begin.step)
+    curve = Curve.open(step, rank, options.out, begin.step, finite=not options.compared)
     number, end = begin.step, begin.step + options.steps
     while number < end:
         until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
@@ -143,13 +151,36 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
         number = until
         if options.checkpoint:
             mark("writing a checkpoint")
-            save(step, trainer, world, options.checkpoint / f"step{number}.safetensors", Position(number, begin.seed))
+            path = options.checkpoint / f"step{number}.safetensors"
+            save(step, trainer, world, path, Position(number, begin.seed), finite=not options.compared)
     if options.out:
         write_trace(step, options.out, trainer.spans, rank, world)
     dist.barrier()
     dist.destroy_process_group()
     mark(DONE)
     return 0
+
+
+def require_same_data(step: Step, rank: int, world: int, data: Data, first: int, source: str) -> None:
+    """Raises InvalidInput where the ranks that read data are given other arrays in the step of microbatch ``first``: each calls
+    a person's function, or reads its host's file, by itself. All ranks call this."""
+    mine = bytes(_NO_DATA)
+    if any(step.program(stage, rank)[0].args for stage in step.stages_of(rank)):
+        found = hashlib.sha256()
+        for number in range(first, first + step.microbatches):
+            for name, array in sorted(data.microbatch(number).items()):
+                found.update(f"{name} {array.dtype} {array.shape}".encode())
+                found.update(array.tobytes())
+        mine = found.digest()
+    everyone = [torch.empty(_NO_DATA, dtype=torch.uint8) for _ in range(world)]
+    dist.all_gather(everyone, torch.tensor(list(mine), dtype=torch.uint8))
+    if len({bytes(one.tolist()) for one in everyone} - {bytes(_NO_DATA)}) > 1:
+        hint = "the same arrays each time: draw them from the seed that the function is called with"
+        raise InvalidInput(
+            "ranks were given other samples for the same step",
+            where=source,
+            hint=hint if ":" in source else "copy the file of one host",
+        )
 
 
 def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
@@ -191,6 +222,8 @@ def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> d
         if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
             raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=checkpoint.where, hint=hint)
     found = checkpoint.parts(parts, parts)
+    for name in sorted(found.keys() & {name[1:] for name in changed(step)}):
+        require_finite(name, found[name], checkpoint.where)
     for name in parts:
         trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
         if trained and name not in found:
@@ -198,11 +231,11 @@ def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> d
     return found
 
 
-def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) -> None:
-    """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this."""
-    changed = {op.operands[0] for stage in step.stages for op in stage.ops if op.name == "grad.assign"}
+def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, *, finite: bool) -> None:
+    """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this. ``finite``: raises
+    InvalidInput for one that is not, and writes nothing."""
     whole: dict[str, torch.Tensor] = {}
-    for name in sorted(changed):
+    for name in sorted(changed(step)):
         for rank, box in _owners(step, name, world):
             if trainer.rank == 0:
                 part = trainer.weights[name[1:]] if rank == 0 else _received(trainer.weights, step, name, box, rank)
@@ -215,8 +248,22 @@ def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position) 
             elif trainer.rank == rank:
                 dist.send(trainer.weights[name[1:]].contiguous(), 0)
     if trainer.rank == 0:
+        for name, tensor in whole.items() if finite else ():
+            require_finite(name, tensor, f"step {where.step}")
         write_checkpoint(path, whole, where)
     dist.barrier()
+
+
+def changed(step: Step) -> set[str]:
+    """The resources that training changes: weights, the optimizer's state, running averages."""
+    return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == "grad.assign"}
+
+
+def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
+    """Raises InvalidInput where a weight holds NaN or an infinity."""
+    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
+        raise InvalidInput(f"weight '{name}' holds {wrong:g}", where=where, hint=SMALLER)
 
 
 def _shape(step: Step, name: str) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ timeline of the last step at the end."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections import deque
@@ -26,6 +27,7 @@ from passes.model.learning import samples_of
 
 LOSSES = "losses.json"
 _END = b"\n]\n"
+SMALLER = "a smaller --learning-rate, or other data; checkpoints of steps before are whole"
 _TAG = 1 << 30
 """Of messages of losses; those of channels are less."""
 _AHEAD = 64
@@ -88,25 +90,27 @@ class Curve:
     """The losses of steps, of which each rank gives the sum over the microbatches that it computes. Rank 0 tells and writes the
     mean. Where there is no flush it lets ``behind`` steps pass first, for the last stage is as far behind.
 
-    ``parts``: on rank 0 its own of steps that are not told yet, with the seconds that they took it; ``sent``: on others, what
-    is on its way."""
+    ``finite``: whether a loss that is no finite number ends the training. ``parts``: on rank 0 its own of steps that are not
+    told yet, with the seconds that they took it; ``sent``: on others, what is on its way."""
 
     step: Step
     rank: int
     losses: Losses | None
     ranks: tuple[int, ...]
     behind: int
+    finite: bool
     parts: deque[tuple[int, float, float]] = field(default_factory=deque)
     sent: deque[tuple[torch.Tensor, Any]] = field(default_factory=deque)
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def open(cls, step: Step, rank: int, folder: Path | None, done: int) -> Curve:
+    def open(cls, step: Step, rank: int, folder: Path | None, done: int, *, finite: bool) -> Curve:
         """The curve of a training that goes on after step ``done``, written to ``folder`` where there is one. Raises
         InvalidInput where the disk refuses."""
         losses = Losses.open(folder, done) if folder is not None and rank == 0 else None
         behind = -(-len(step.stages) // step.microbatches) if step.schedule.periodic else 0
-        return cls(step, rank, losses, tuple(other for other in range(1, len(step.devices)) if _computes(step, other)), behind)
+        others = tuple(other for other in range(1, len(step.devices)) if _computes(step, other))
+        return cls(step, rank, losses, others, behind, finite)
 
     def add(self, number: int, part: float) -> None:
         """What this rank computes of step ``number``, counted from 0."""
@@ -133,6 +137,8 @@ class Curve:
                 dist.recv(part, other, tag=_TAG)
                 total += float(part)
             loss = total / self.step.microbatches
+            if self.finite and not math.isfinite(loss):
+                raise InvalidInput(f"the loss is {loss:g}", where=f"step {number + 1}", hint=SMALLER)
             tell(self.step, number + 1, loss, seconds)
             if self.losses is not None:
                 self.losses.add(number + 1, loss)
@@ -201,4 +207,4 @@ def _gathered(mine: list[Any], rank: int, world: int) -> list[Any]:
     return everyone
 
 
-__all__ = ["LOSSES", "Losses", "tell", "write_trace"]
+__all__ = ["LOSSES", "SMALLER", "Losses", "tell", "write_trace"]
