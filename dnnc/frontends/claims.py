@@ -3,20 +3,23 @@
 onnxruntime runs a model that states a wrong shape, with a warning, and refuses one that states other elements; so does the
 import.
 What is stated counts where nothing is proven: sizes that depend on data, results of operators that nobody knows. Names of
-dimensions count where an input has them.
+dimensions count where an input has them. Of an output that no node reads, sizes that depend on data are left open: what is
+stated of them tells nothing but itself, and a run may make others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto, NodeProto, defs
 
+from dnnc.frontends.checks import node_reads
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.loops import body_of, carried_inputs, is_loop
 from dnnc.frontends.model_dims import graphs, input_symbols
 from dnnc.frontends.onnx_types import type_of, type_proto
-from dnnc.frontends.value_types import better, contradicts, graph_types, with_names, without_shape
+from dnnc.frontends.schemas import schema
+from dnnc.frontends.value_types import better, contradicts, graph_types, is_complete, with_names, without_shape
 from ir.diagnostics import DiagnosticSink
 from ir.types import UNKNOWN, Type, UnknownType
 
@@ -35,12 +38,13 @@ def claims_of(model: ModelProto, inferred: ModelProto, where: str, sink: Diagnos
     claims: Claims = []
     for mine, proven in zip(graphs(model.graph), graphs(inferred.graph), strict=True):
         known, own = graph_types(proven), {}
+        last = _of_data_alone(model, known) if mine is model.graph else frozenset()
         possible = _possible(proven, known)
         for name, stated in _stated(mine, inner=mine is not model.graph):
             types = [known.get(name, UNKNOWN), *possible.get(name, ())]
             other = next((type_ for type_ in types if contradicts(stated, type_)), None)
             if other is None:
-                claim = better(types[0], with_names(stated, names))
+                claim = better(types[0], without_shape(stated) if name in last else with_names(stated, names))
                 if claim != types[0]:
                     own[name] = claim
             elif not contradicts(without_shape(stated), without_shape(other)):
@@ -72,6 +76,30 @@ def _stated(graph: GraphProto, *, inner: bool) -> Iterator[tuple[str, Type]]:
         yield value.name, type_of(value.type)
     for value in graph.input if inner else ():
         yield value.name, without_shape(type_of(value.type))
+
+
+def _of_data_alone(model: ModelProto, known: Mapping[str, Type]) -> frozenset[str]:
+    """Outputs that no node reads and whose shape would be known if it did not depend on data: no operator on the way to them is
+    one that inference knows nothing of."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    opaque: set[str] = set()
+    read: set[str] = set()
+    for node in model.graph.node:
+        operands = node_reads(node)
+        read.update(operands)
+        if not _is_inferred(node, versions) or not opaque.isdisjoint(operands):
+            opaque.update(name for name in node.output if not is_complete(known.get(name, UNKNOWN)))
+    return frozenset(value.name for value in model.graph.output) - opaque - read
+
+
+def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether onnx infers the results of the node, and of those in its graphs."""
+    try:
+        found = schema(node.op_type, versions.get(node.domain, 0), node.domain)
+    except defs.SchemaError:
+        return False
+    inner = (other for _, graph in subgraphs(node) for other in graph.node)
+    return found.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
 
 
 def _possible(graph: GraphProto, known: Mapping[str, Type]) -> dict[str, list[Type]]:

@@ -102,6 +102,22 @@ def test_names_of_outputs_alone_make_no_sizes_equal(tmp_path: Path) -> None:
     assert [str(value.type) for value in module.entry.results] == ["tensor<? x f32>", "tensor<? x f32>"]
 
 
+def test_a_wrong_size_that_depends_on_data_harms_no_run(tmp_path: Path) -> None:
+    """Three elements are stated, four come, as in onnxruntime; what an unknown operator makes is what is stated."""
+    proto = _text("float[4] x, bool[4] c", "float[3] y", "p = Compress <axis = 0> (x, c)\n y = Relu(p)")
+    build = str(tmp_path / "build")
+    assert main(["compile", str(save(proto, tmp_path)), "-t", "preset:cpu-2", "-o", build]) == 0
+    arrays, made = str(tmp_path / "in.npz"), str(tmp_path / "out.npz")
+    np.savez(arrays, x=np.ones(4, np.float32), c=np.ones(4, bool))
+    assert main(["run", build, "--inputs", arrays, "--outputs", made]) == 0
+    with np.load(made) as found:
+        assert found["y"].shape == (4,)
+    assert main(["check", build, "--inputs", arrays]) == 0
+    head = '<ir_version: 10, opset_import: ["": 20, "mine": 1]>\n'
+    module = load(model("g (float[4] x) => (float[3] y) { p = mine.Op(x)\n y = Relu(p) }", head), tmp_path)
+    assert str(module.entry.results[0].type) == "tensor<3xf32>"
+
+
 @pytest.mark.parametrize("plan", [["--mesh", "2"], ["--cut", "a"], []])
 def test_every_command_believes_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: list[str]) -> None:
     proto = _text("float[8,16] x, float[16,16] w", "float[8,5] y", "a = MatMul(x, w)\n y = Relu(a)")
