@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ir.facets import phase_of
+from ir.facets import FORWARD, phase_of
 from ir.module import Plan, Schedule
 from ir.row_faults import faults
 from ir.rows import COMPUTE, UPDATE, Channel, Flow, with_gradients
@@ -32,7 +32,8 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
             if op.name == "comm.recv":
                 number, made = int(op.get("channel")), sent.get(op.get("channel"), COMPUTE)
                 channels[number] = Channel(int(op.get("peer")), stage.index, made, phase_of(op.facets))
-    if training and plan is not None and all(channel.made == COMPUTE for channel in channels.values()):
+    written_out = any(phase_of(op.facets) != FORWARD for stage in findings.stages for op in stage.ops)
+    if training and plan is not None and not written_out:
         channels = with_gradients(channels, learned_channels(findings, plan))
     return Flow(
         tuple(stage.devices for stage in findings.stages),

@@ -236,12 +236,15 @@ class _Tape:
     def weight_sums(self) -> dict[str, dict[int, str]]:
         """Of each trainable resource that has a gradient, its sum in each stage that reads the resource."""
         found: dict[str, dict[int, str]] = {}
+        makers = {value.name: one.stages for one in self.program.added for value in one.op.results}
         for name in sorted(self.trainable & self.parts.keys()):
             for stage, parts in sorted(self.parts[name].items()):
                 reader = self.sources[name, stage]
                 self.program.stages = (stage,) if reader.facet(StageSet) else ()
                 total = self.sum_of(parts, reader)
-                if total[:1] == "@":  # of a term of the loss: a constant, which is accumulated like the others
+                # That of a term of the loss is a constant; that of a weight which is added is that of the sum, which another
+                # stage may have made. Each is accumulated in the stage of the weight, like the others.
+                if total[:1] == "@" or makers.get(total, self.program.stages) != self.program.stages:
                     site = Site(self.program, reader, {}, ())
                     total = site.emit("onnx.Identity", (total,), site.type_of(total))
                 found.setdefault(name, {})[stage] = total
