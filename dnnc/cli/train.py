@@ -168,10 +168,12 @@ def _check(
         put(f"not compared, for rounding alone changes them: {listing(found.loose)}")
     when = f"each of {found.steps}" if not found.late else f"{found.steps}"
     model = "the unsplit model" + (f" with weights up to {found.late} updates old" if found.late else "")
+    batch = "each batch in one piece" if not found.apart else f"microbatches one by one: {found.apart}"
     put(
         f"passed: {found.weights} weights after {when} steps are those of {model}; largest difference "
         f"{found.worst[0]:.1e} of a weight's range ({found.worst[1] or 'none'}), {found.loss:.1e} of a loss"
     )
+    put(f"the unsplit model took {batch}")
 
 
 __all__ = ["train"]

@@ -35,6 +35,11 @@ from passes.model.sizes import sized_results
 
 RECOMPUTE = "recompute"
 """The attribute of an entry function that says what runs again for the backward pass: ``stage``."""
+LOSS = "loss"
+"""The attribute of an entry function that says which loss it returns, and the names of the inputs that are of it."""
+CROSS_ENTROPY = "cross-entropy"
+IGNORED = -100
+"""The label that does not count, as in torch."""
 STATES = 2
 """32-bit numbers that an optimizer keeps of each element where nothing says which it is: Adam's."""
 ASYNCHRONOUS = ("pipedream", "2bw")
@@ -70,6 +75,26 @@ def trained(resources: Mapping[str, Resource]) -> dict[str, int]:
         return marked
     floats = {name: r.type for name, r in resources.items() if is_float(r.type)}
     return {name: STATES * 4 * (t.elements or 0) for name, t in floats.items() if isinstance(t, TensorType) and t.elements != 1}
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoss:
+    """Which loss the entry function of a training step returns. ``kind``: ``cross-entropy``, ``mse`` or ``output``. Of a cross
+    entropy ``labels`` is the input that holds them, and ``counted`` the one that tells how many count in a microbatch, as the
+    mean over those of the step; else both are empty."""
+
+    kind: str
+    labels: str = ""
+    counted: str = ""
+
+    @classmethod
+    def of(cls, func: Func) -> StepLoss | None:
+        """None of a function that says nothing of its loss."""
+        names = dict(func.attributes)[LOSS].value if LOSS in dict(func.attributes) else None
+        if not isinstance(names, tuple) or not names:
+            return None
+        kind, *inputs = map(str, names)
+        return cls(kind, *inputs) if kind == CROSS_ENTROPY and len(inputs) == 2 else cls(kind)
 
 
 def of_weights(func: Func, weights: Container[str]) -> frozenset[str]:
@@ -238,8 +263,12 @@ def detached(func: Func) -> frozenset[str]:
 
 __all__ = [
     "ASYNCHRONOUS",
+    "CROSS_ENTROPY",
+    "IGNORED",
+    "LOSS",
     "InFlight",
     "Learning",
+    "StepLoss",
     "avoids_sums",
     "detached",
     "is_float",

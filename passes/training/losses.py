@@ -1,8 +1,18 @@
 """The loss of a training step as ordinary ops, which split by samples like any others.
 
+A step's loss is that of its whole batch, whatever the microbatches, replicas and members of meshes that it is dealt to: the sum
+over all of them, divided by the number of what counts in all of them. Steps take the mean over microbatches of losses and
+gradients, so a microbatch divides its sum by the mean number per microbatch of the step. That number follows from the data
+alone: no device has to wait for another to know it, in any order of the microbatches.
+
 ``cross-entropy:OUT``: OUT holds logits ``[.., classes]``, the new input ``labels`` integers ``[..]`` (classes are
-dimension 1 in torch); the mean of the cross entropy over the labels that are not -100. ``mse:OUT``: the mean of the squared
-distance to the new input ``target``, of OUT's type. ``output:NAME``: a scalar that the model computes itself.
+dimension 1 in torch). Labels of -100 do not count. The new input ``loss.counted`` is how many labels do, the mean over the
+microbatches of the step, and one in all of them at least: a batch without any has the loss 0 and gradients of 0, where torch's
+are NaN. ``mse:OUT``: the mean of the squared distance to the new input ``target``, of OUT's type: every element counts, and
+microbatches have equal numbers. ``output:NAME``: a scalar that the model computes itself; of a step the mean over its
+microbatches.
+
+The attribute ``loss`` of the entry function says which it is (``passes.model.learning.StepLoss``).
 """
 
 from __future__ import annotations
@@ -21,9 +31,8 @@ from ir.opdefs import module_opsets
 from ir.ops import Location, Op, Value
 from ir.types import Dim, DType, TensorType, Type
 from passes.model.graph import listing
+from passes.model.learning import CROSS_ENTROPY, IGNORED, LOSS
 
-IGNORED = -100
-"""The label that does not count, as in torch."""
 _ONNX_FLOAT, _WHERE = 1, Location("main", "loss", "")
 _FORMS = "cross-entropy:OUTPUT, mse:OUTPUT or output:NAME"
 
@@ -32,14 +41,14 @@ def with_loss(module: Module, loss: str) -> Module:
     """The module whose entry returns the loss that the text names, alone. Raises UsageError for another text or an output that
     the model lacks, InvalidInput for one of a type that the loss cannot take."""
     kind, colon, name = loss.partition(":")
-    builders = {"cross-entropy": _Loss.cross_entropy, "mse": _Loss.squares, "output": _Loss.own}
+    builders = {CROSS_ENTROPY: _Loss.cross_entropy, "mse": _Loss.squares, "output": _Loss.own}
     if kind not in builders or not colon:
         raise UsageError(
             f"'{loss}' is no loss" if loss else "a training step needs a loss", where="--loss", hint=f"give {_FORMS}"
         )
     output = _output(module.entry, name)
     builder = _Loss(module, output)
-    return builder.finished(builders[kind](builder))
+    return builder.finished(kind, builders[kind](builder))
 
 
 def _output(func: Func, name: str) -> Value:
@@ -99,14 +108,9 @@ class _Loss:
             labels = self.reshaped(labels, TensorType(DType.I64, (rows,)), (-1,))
         kind, vector = "onnx.SoftmaxCrossEntropyLoss", TensorType(dtype, (rows,))
         each = self.op(kind, (logits, labels), vector, "loss.each", reduction="none", ignore_index=IGNORED)
-        ignored = self.constant("loss.ignored", (), [IGNORED])
-        equal = self.op("onnx.Equal", (labels, ignored), TensorType(DType.BOOL, (rows,)), "loss.is_ignored")
-        counts = self.op("onnx.Not", (equal,), TensorType(DType.BOOL, (rows,)), "loss.counts")
-        to = _ONNX_FLOAT if dtype is DType.F32 else 11
-        ones = self.op("onnx.Cast", (counts,), TensorType(dtype, (rows,)), "loss.ones", to=to)
-        count = self.op("onnx.ReduceSum", (ones,), TensorType(dtype, ()), "loss.count", keepdims=0)
         total = self.op("onnx.ReduceSum", (each,), TensorType(dtype, ()), "loss.sum", keepdims=0)
-        return self.op("onnx.Div", (total, count), TensorType(dtype, ()), "loss")
+        counted = self.argument("loss.counted", TensorType(dtype, ()))
+        return self.op("onnx.Div", (total, counted), TensorType(dtype, ()), "loss")
 
     def squares(self) -> str:
         type_ = self.tensor()
@@ -174,11 +178,18 @@ class _Loss:
         self.ops.append(Op(kind, operands, (result,), attributes(fields), location=_WHERE))
         return result.name
 
-    def finished(self, loss: str) -> Module:
+    def finished(self, kind: str, loss: str) -> Module:
         """The module with the entry that returns ``loss`` alone."""
         func = self.module.entry
         type_ = next((value.type for op in self.ops for value in op.results if value.name == loss), self.output.type)
-        after = replace(func, args=(*func.args, *self.args), ops=(*func.ops, *self.ops), results=(Value(loss, type_),))
+        told = attributes(**{LOSS: [kind, *(arg.name[1:] for arg in self.args)]})
+        after = replace(
+            func,
+            args=(*func.args, *self.args),
+            ops=(*func.ops, *self.ops),
+            results=(Value(loss, type_),),
+            attributes=tuple(sorted({**dict(func.attributes), **dict(told)}.items())),
+        )
         symbols: list[Symbol] = [after if symbol is func else symbol for symbol in self.module.symbols]
         last = max((i for i, symbol in enumerate(symbols) if isinstance(symbol, Resource)), default=-1)
         symbols[last + 1 : last + 1] = self.resources
@@ -196,4 +207,4 @@ def product(dims: Sequence[Dim]) -> Dim:
     return "*".join([str(numbers)] * (numbers != 1) + symbols)
 
 
-__all__ = ["IGNORED", "product", "with_loss"]
+__all__ = ["product", "with_loss"]

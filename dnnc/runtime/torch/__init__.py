@@ -13,6 +13,7 @@
   starting    the processes of ranks: started, watched, ended
   launch      a training: its ranks, what they tell, why they end
   failures    why training ended
+  batch       the batch of a step in one piece
   check       the same steps of the unsplit model, compared
 ```
 

@@ -1,9 +1,10 @@
 """``dnnc train --check``: the same steps of the unsplit model under torch's autograd and torch.optim, compared weight by
 weight.
 
-The oracle runs the forward ops of ``plan.ir``'s entry function, on the same microbatches from the same weights; autograd and
-torch.optim do what the programs do by their own ops. After each step every trained weight is compared: its largest difference
-over its range is at most 1e-6 for SGD and 1e-5 for Adam, beside four units in the last place of its largest element.
+The oracle runs the forward ops of ``plan.ir``'s entry function on the same samples from the same weights: on all of a step in
+one piece where the model allows it (``batch``), else microbatch by microbatch. Autograd and torch.optim do what the programs do
+by their own ops. After each step every trained weight is compared: its largest difference over its range is at most 1e-6 for
+SGD and 1e-5 for Adam, beside four units in the last place of its largest element.
 
 Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
 attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -30,6 +31,7 @@ from dnnc.backend.torch.checkpoint import Checkpoint, from_array
 from dnnc.backend.torch.run import compiled
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.averages import Averages
+from dnnc.runtime.torch.batch import WholeBatch
 from dnnc.runtime.torch.data import Data, open_data
 from dnnc.runtime.torch.exchange import torch_dtype
 from dnnc.runtime.torch.files import TrainingFiles
@@ -67,7 +69,8 @@ _OPTIMIZERS: dict[str, Any] = {
 class Verdict:
     """What was compared. ``late``: how many updates at most the weights lack that a stage works with. ``worst``: the largest
     difference over its range of a weight that was, and its name; ``loose``: weights that rounding alone changes too much;
-    ``noisy``: those that were allowed more."""
+    ``noisy``: those that were allowed more. ``apart``: why the unsplit model took its microbatches one by one; empty where it
+    took the batch of each step in one piece."""
 
     steps: int
     weights: int
@@ -76,6 +79,7 @@ class Verdict:
     loss: float
     noisy: tuple[str, ...]
     loose: tuple[str, ...]
+    apart: str
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -86,11 +90,13 @@ class Verdict:
             "loss_difference": self.loss,
             "noisy": list(self.noisy),
             "not_compared": list(self.loose),
+            "batch": {"in_one_piece": not self.apart, "reason": self.apart},
         }
 
 
 class Oracle:
-    """The unsplit training step. ``weights``: of all resources, by name in the IR; ``done``: steps so far."""
+    """The unsplit training step. ``weights``: of all resources, by name in the IR; ``done``: steps so far; ``batch``: that of a
+    step in one piece, where there is no reason to keep microbatches ``apart``."""
 
     def __init__(self, step: Step, initial: Checkpoint, data: Data, *, shaken: int = 0) -> None:
         """``shaken``: trained weights begin one unit in the last place off, at random by this seed; 0: they do not."""
@@ -100,6 +106,7 @@ class Oracle:
         forward = forward_only(step.module)
         self.averages = Averages.of(step, forward, self.weights)
         self.run = compiled(step.module, self.averages.shown(forward))
+        self.batch, self.apart = WholeBatch.of(step, forward, data, self.weights)
         generator = torch.Generator().manual_seed(shaken)
         groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
         for name, op in self.trained.items():
@@ -119,17 +126,13 @@ class Oracle:
 
     def advance(self) -> float:
         """Do a step, and return its loss."""
-        count, total = self.step.microbatches, 0.0
         read = {**self.weights, **{name: versions[0].requires_grad_(True) for name, versions in self.versions.items()}}
         trained, weights = [read[name] for name in self.trained], [self.weights[name] for name in self.trained]
         for optimizer in self.optimizers:
             optimizer.zero_grad()
-        for number in range(count):
-            arrays = self.data.microbatch(self.done * count + number)
-            inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
-            loss, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
-            self.averages.move(number, averages)
-            add_gradients(weights, torch.autograd.grad(loss / count, trained, allow_unused=True))
+        total = 0.0
+        for loss in self.losses(read):
+            add_gradients(weights, torch.autograd.grad(loss, trained, allow_unused=True))
             total += loss.item()
         self.averages.settle(self.weights)
         for optimizer in self.optimizers:
@@ -137,7 +140,20 @@ class Oracle:
         for name, versions in self.versions.items():
             versions.append(self.weights[name].detach().clone())
         self.done += 1
-        return total / count
+        return total
+
+    def losses(self, read: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
+        """What adds up to the loss of the next step: that of its batch, or the share of each of its microbatches."""
+        count = self.step.microbatches
+        if self.batch is not None:
+            yield self.batch.loss_of(read, self.done)
+            return
+        for number in range(count):
+            arrays = self.data.microbatch(self.done * count + number)
+            inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
+            loss, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
+            self.averages.move(number, averages)
+            yield loss / count
 
 
 def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
@@ -228,7 +244,8 @@ class Checker:
         return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
 
     def _oracle(self, shaken: int) -> Oracle:
-        return Oracle(self.step, self.files.initial, open_data(self.data, self.step.module, self.seed), shaken=shaken)
+        data = open_data(self.data, self.step.module, self.seed, self.step.microbatches)
+        return Oracle(self.step, self.files.initial, data, shaken=shaken)
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
@@ -282,7 +299,8 @@ class Checker:
         if not compared or not self.losses:
             raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
         late = max(self.step.delays.values(), default=0)
-        return Verdict(len(self.losses), compared, late, self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose))
+        told = self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose), self.oracle.apart
+        return Verdict(len(self.losses), compared, late, *told)
 
     def _noise(self, name: str, mine: torch.Tensor) -> float:
         """How far rounding alone takes a weight."""

@@ -2,8 +2,9 @@
 
 Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
 learn it), an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an
-importable function that is called with the seed and yields a dict of arrays for each microbatch. None of them gives the seed
-of a microbatch's dropouts, an argument that ``grad.mask`` alone reads: it is drawn from the seed and the number.
+importable function that is called with the seed and yields a dict of arrays for each microbatch. Two inputs come of none of
+these. The seed of a microbatch's dropouts, an argument that ``grad.mask`` alone reads, is drawn from the seed and the number.
+How many labels count in a step (``passes.training.losses``) is counted in the labels of all of its microbatches.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from ir.diagnostics import InvalidInput, UsageError
 from ir.grads import MASK
 from ir.module import Module
 from passes.model.graph import reads
+from passes.model.learning import IGNORED, StepLoss
 
 POOL = 16
 """Random microbatches that training goes through over and over."""
@@ -43,21 +45,29 @@ class Data(Protocol):
         """The arrays of the model's inputs, by name. Raises InvalidInput for what does not fit the model."""
         ...
 
+    def array(self, number: int, name: str) -> Any:
+        """One of them."""
+        ...
 
-def open_data(source: str, module: Module, seed: int, window: int = 1) -> Data:
-    """The source that a person named, for the inputs of the model. ``window``: how many microbatches are in work at a time.
-    Raises UsageError, InvalidInput."""
-    seeds = _seeds(module)
-    ports = [Port.of(value.name[1:], value.type) for value in module.entry.args if value.name not in seeds]
+
+def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> Data:
+    """The source that a person named, for the inputs of the model, in steps of so many ``microbatches``. Raises UsageError,
+    InvalidInput."""
+    seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
+    given = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
+    ports = [Port.of(value.name[1:], value.type) for value in given]
     data: Data
     if source == SYNTHETIC:
         data = _Synthetic(ports, input_demands(module), seed)
     elif source.endswith(".npz"):
         data = _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
     elif ":" in source:
-        data = _Function(ports, index_ranges(module), source, seed, window)
+        data = _Function(ports, index_ranges(module), source, seed, microbatches)
     else:
         raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
+    if loss.counted:
+        (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
+        data = _Counted(data, loss, user_dtype(Port.of(loss.counted, counted).dtype), microbatches)
     return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
 
 
@@ -80,6 +90,33 @@ class _Seeded:
         (drawn,) = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)
         return {**self.data.microbatch(number), **{name: np.asarray(drawn >> 1, np.int64) for name in self.names}}
 
+    def array(self, number: int, name: str) -> Any:
+        return self.data.array(number, name)
+
+
+@dataclass
+class _Counted:
+    """The microbatches of ``data``, each with the mean number of labels that count in one of its step. ``step``: the last one
+    whose labels were counted, ``mean`` what that gave."""
+
+    data: Data
+    loss: StepLoss
+    dtype: Any
+    microbatches: int
+    step: int = -1
+    mean: Any = None
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        step = number // self.microbatches
+        if step != self.step:
+            every = range(step * self.microbatches, (step + 1) * self.microbatches)
+            total = sum(int(np.count_nonzero(self.array(one, self.loss.labels) != IGNORED)) for one in every)
+            self.step, self.mean = step, np.asarray(max(total, 1) / self.microbatches, self.dtype)
+        return {**self.data.microbatch(number), self.loss.counted: self.mean}
+
+    def array(self, number: int, name: str) -> Any:
+        return self.data.array(number, name)
+
 
 @dataclass(frozen=True)
 class _Synthetic:
@@ -93,6 +130,9 @@ class _Synthetic:
         if place not in self.drawn:
             self.drawn[place] = random_microbatch(self.ports, self.demands, self.seed * POOL + place)
         return self.drawn[place]
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
 
 
 @dataclass
@@ -109,6 +149,9 @@ class _Samples:
     order: Any = None
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
+        return {port.name: self.array(number, port.name) for port in self.ports}
+
+    def array(self, number: int, name: str) -> Any:
         dimensioned = [port for port in self.ports if port.shape]
         units = math.gcd(*map(_rows, dimensioned))
         total = min((len(self.arrays[port.name]) * units // _rows(port) for port in dimensioned), default=0)
@@ -116,8 +159,8 @@ class _Samples:
         if epoch != self.epoch:
             generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
             self.epoch, self.order = epoch, generator.permutation(total)
-        drawn = self.order[place * units : (place + 1) * units]
-        return {port.name: self._drawn(port, drawn, units) for port in self.ports}
+        port = next(port for port in self.ports if port.name == name)
+        return self._drawn(port, self.order[place * units : (place + 1) * units], units)
 
     def _drawn(self, port: Port, drawn: Any, units: int) -> Any:
         array = self.arrays[port.name]
@@ -179,14 +222,14 @@ def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header])
 
 @dataclass
 class _Function:
-    """``kept``: the last microbatches, as many as a step may ask for again. Where one is asked for that came before them the
-    function is called again."""
+    """``kept``: the last microbatches, as many as a step has, which may ask for one again. Where one is asked for that came
+    before them the function is called again."""
 
     ports: list[Port]
     ranges: Mapping[str, Range]
     source: str
     seed: int
-    window: int
+    microbatches: int
     yielded: int = 0
     kept: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     stream: Iterator[Any] | None = None
@@ -205,8 +248,11 @@ class _Function:
                 raise self._raised(error) from error
             self.kept[self.yielded] = self._checked(arrays)
             self.yielded += 1
-            self.kept.pop(self.yielded - 1 - self.window, None)
+            self.kept.pop(self.yielded - 1 - self.microbatches, None)
         return self.kept[number]
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
 
     def _begun(self) -> Iterator[Any]:
         """What the function yields. Raises UsageError where there is no such function."""

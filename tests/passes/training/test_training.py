@@ -13,6 +13,7 @@ from ir import OptimizerState, Resource
 from ir.diagnostics import DiagnosticSink, UsageError
 from ir.facets import Sync
 from passes.framework.base import PassContext
+from passes.model.learning import StepLoss
 from passes.training import TrainingPass
 
 LOGITS = """module @m {opset.onnx = 20} {
@@ -25,17 +26,25 @@ LOGITS = """module @m {opset.onnx = 20} {
 
 
 def test_cross_entropy_is_torchs_with_labels_that_do_not_count() -> None:
+    """Of a batch in two microbatches, one of which has more of them."""
     module = ir.load_module(LOGITS, dialects=DIALECTS)
     after = TrainingPass(loss="cross-entropy:y").run(module, PassContext(dialects=DIALECTS))
-    x, w, labels = torch.randn(2, 3, 4), torch.randn(4), torch.tensor([[0, -100, 3], [1, 1, -100]])
-    constants = {
-        "@y.rows.shape": torch.tensor([-1, 4]),
-        "@labels.rows.shape": torch.tensor([-1]),
-        "@loss.ignored": torch.tensor(-100),
-    }
-    (found,) = run_function(after.entry, after, {"%x": x, "@w": w, "%labels": labels, **constants})
-    wanted = torch.nn.functional.cross_entropy((x * w).reshape(6, 4), labels.reshape(6))
-    torch.testing.assert_close(found, wanted)
+    assert StepLoss.of(after.entry) == StepLoss("cross-entropy", "labels", "loss.counted")
+    x, w = torch.randn(2, 2, 3, 4), torch.randn(4)
+    labels = torch.tensor([[[0, -100, 3], [1, 1, -100]], [[-100, -100, -100], [-100, 2, -100]]])
+    given = {"@w": w, "%loss.counted": torch.tensor(5 / 2)}
+    found = [run_function(after.entry, after, {"%x": x[i], "%labels": labels[i], **given})[0] for i in (0, 1)]
+    wanted = torch.nn.functional.cross_entropy((x * w).reshape(12, 4), labels.reshape(12))
+    torch.testing.assert_close((found[0] + found[1]) / 2, wanted)
+
+
+@pytest.mark.parametrize(("loss", "wanted"), [("mse:y", StepLoss("mse")), ("output:z", StepLoss("output"))])
+def test_the_entry_says_which_loss_it_returns(loss: str, wanted: StepLoss) -> None:
+    text = LOGITS.replace("-> (%y", "-> (%z : tensor<f32>, %y").replace(
+        "xf32>\n  }", "xf32>\n    %z = onnx.ReduceSum(%y) {keepdims = 0} : tensor<f32>\n  }"
+    )
+    after = TrainingPass(loss=loss).run(ir.load_module(text, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+    assert StepLoss.of(after.entry) == wanted
 
 
 def test_numbers_of_the_program_are_not_trained() -> None:

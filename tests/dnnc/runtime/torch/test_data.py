@@ -319,7 +319,7 @@ def test_functions_that_are_not_there(name: str, kind: type[DnncError], told: st
 
 @pytest.mark.usefixtures("source")
 def test_microbatches_are_kept_no_longer_than_a_step_wants_them() -> None:
-    data: Any = open_data("source:good", MODEL, 0, window=4)
+    data: Any = open_data("source:good", MODEL, 0, microbatches=4)
     data.microbatch(9)
     assert sorted(data.kept) == [6, 7, 8, 9]
     assert data.microbatch(6)["x"][0, 0] == 6
