@@ -193,7 +193,8 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
         told(progressed)
 
     with scratch_folder() as folder, files.handed() as (memory, inherited):
-        arguments = ["--handed", str(memory), *options.arguments()]
+        # The folder tells a person what the process is of; the rank does not open it.
+        arguments = [str(build.files.folder.absolute()), "--handed", str(memory), *options.arguments()]
         with (
             _jobs(build, options, folder, count) as (jobs, passed),
             started(jobs, arguments, [*passed, *inherited], options.threads or 1) as ranks,

@@ -47,9 +47,8 @@ START = 300.0
 def arguments() -> argparse.ArgumentParser:
     """The options of a rank, which are those of ``dnnc train``."""
     parser = argparse.ArgumentParser(description="Train a build, one process per device.", prog="dnnc.runtime.torch.rank")
-    read = parser.add_mutually_exclusive_group(required=True)
-    read.add_argument("build", type=Path, nargs="?", metavar="BUILD", help="a directory that 'dnnc compile' wrote")
-    read.add_argument("--handed", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("build", type=Path, metavar="BUILD", help="a directory that 'dnnc compile --objective training' wrote")
+    parser.add_argument("--handed", type=int, help=argparse.SUPPRESS)  # what was opened of it, which is then not
     parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
     parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
     parser.add_argument("--seed", type=int, default=0, help="of the data")
