@@ -20,6 +20,7 @@ from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
 from dnnc.cli.values import quicken
+from dnnc.surroundings import leave_nothing
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
 from ir.scratch import remove_own
 from ir.signals import Terminated, end_soon_after_a_request, termination_raises
@@ -37,6 +38,7 @@ def run(argv: Sequence[str] | None) -> int:
     if argv is not None:
         return _run(list(argv))
     settle_streams()
+    leave_nothing()
     end_soon_after_a_request(remove_own)
     try:
         with termination_raises():
@@ -121,6 +123,8 @@ def _refused_by_system(error: OSError) -> Diagnostic:
         errno.EDQUOT: "free some space, or write elsewhere",
         errno.EFBIG: "a limit on the size of files is set (ulimit -f)",
     }
+    if not where and isinstance(error, FileNotFoundError):  # of ``os.getcwd``
+        return Diagnostic("the current directory was removed", hint="go to another, or name whole paths")
     if where == OUTPUT:
         return Diagnostic(f"cannot be written: {error.strerror}", where=where, hint="what was written to files stands")
     return Diagnostic(error.strerror or str(error), where=where, hint=hints.get(error.errno or 0, ""))

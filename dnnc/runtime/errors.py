@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 
 from ir.diagnostics import DnncError, ExitCode
 
@@ -28,9 +29,16 @@ class StageStopped(RuntimeFailure):
     exit_code = ExitCode.INVALID_INPUT
 
 
+class Interrupted(RuntimeFailure):
+    """Somebody interrupted a process of the run, not the command itself: exit 130."""
+
+    exit_code = ExitCode.INTERRUPTED
+
+
 _MACHINE = (
     (re.compile("Too many open files"), "raise the limit of open files (ulimit -n), or use fewer stages"),
     (re.compile("No space left on device"), "free some space"),
+    (re.compile("File too large"), "a limit on the size of files is set (ulimit -f)"),
     (
         re.compile(r"[Oo]ut of memory|MemoryError|bad.alloc|allocate memory|failed to map segment"),
         "the machine gives no more memory: use smaller stages, or more machines",
@@ -47,9 +55,26 @@ _MACHINE = (
 )
 
 
+_OF_MEMORY = ("Resource temporarily", "thread", "memory")
+"""Hints, and what is said, where a limit of memory may be the reason: a thread needs memory for its stack."""
+
+
 def machine_hint(said: str) -> str:
     """What to do where the machine did not give what a process asked for, by what that process said; else empty."""
-    return next((hint for pattern, hint in _MACHINE if pattern.search(said)), "")
+    for pattern, hint in _MACHINE:
+        if found := pattern.search(said):
+            scarce = any(word in hint or word in found[0] for word in _OF_MEMORY)
+            return (memory_limit() if scarce else "") or hint
+    return ""
+
+
+def memory_limit() -> str:
+    """What to do where this process, and those that it starts, may have little memory; empty where no limit is set."""
+    for name, number in (("v", resource.RLIMIT_AS), ("d", resource.RLIMIT_DATA)):
+        size = resource.getrlimit(number)[0]
+        if size != resource.RLIM_INFINITY:
+            return f"a process may have {size >> 20} MiB of memory here: raise the limit (ulimit -{name})"
+    return ""
 
 
 def of_onnxruntime(error: str) -> bool:

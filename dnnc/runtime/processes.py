@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from dnnc.ort import plain_words
 from dnnc.runtime.edges import config_text
 from dnnc.runtime.engine import Process
-from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, refusal
+from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, memory_limit, refusal
 from dnnc.runtime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from ir.child import module_command, module_environment
 from ir.diagnostics import InvalidInput
@@ -77,11 +77,20 @@ def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
     """Raises what the end of a process that said nothing means."""
-    machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(process.tail))
+    machine = machine_ended(status, "\n".join(process.tail))
     outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
     failure = StageStopped if outside else RuntimeFailure
     hint = (machine or "see what it said last") + last_words(process)
     raise failure(f"{ending(status)} while {doing}", where=process.label(stage), hint=hint)
+
+
+def machine_ended(status: int, said: str) -> str:
+    """What to do where the machine is why a process ended with this status, having ``said`` something last; else empty. A
+    library that is given no memory may end the process as it likes."""
+    if status == -signal.SIGKILL:
+        return KILLED
+    crashed = -status in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+    return machine_hint(said) or (memory_limit() if crashed else "")
 
 
 def ending(status: int | None) -> str:

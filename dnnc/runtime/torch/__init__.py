@@ -8,6 +8,7 @@
   data        microbatches of a step, by number
   record      losses as steps are done, and the measured timeline
   job         what a rank is told by who starts it, and how it meets the others
+  telling     what a rank tells who started it
   rank        a process, from its arguments to its exit
   meeting     how hosts prove to each other that they belong together
   starting    the processes of ranks: started, watched, ended
@@ -20,3 +21,9 @@
 What a rank needs to know of a plan says ``dnnc.program.training``; checkpoints are ``dnnc.backend.torch.checkpoint``, since a
 build begins with one. ``dnnc train`` (``launch``) starts ``rank`` for each device of the host.
 """
+
+from dnnc.surroundings import load_torch_elsewhere
+
+load_torch_elsewhere()
+
+__all__: list[str] = []

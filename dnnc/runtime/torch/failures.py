@@ -1,58 +1,28 @@
-"""Why training ended: what ranks say of it in one folder, how they ended, and the one reason that a person is told.
+"""Why training ended: the one reason that a person is told, of what ranks say and how they ended.
 
-In the folder, which ``dnnc train`` makes, are:
-
-- ``rankR.doing``: what rank R does now (``Marks``);
-- ``rankR.json``: why rank R ended (``report``). A rank is *lost* when it ended because another did not answer.
-
-The reason is, in this order: the first rank that says of itself what went wrong; the first that ended without a word, by a
-signal or in the middle of its work; one that said nothing while others waited for it in vain.
+It is, in this order: the first rank that says of itself what went wrong; the first that ended without a word, by a signal or in
+the middle of its work; one that said nothing while others waited for it in vain. A rank is *lost* when it ended because
+another did not answer.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from dnnc.runtime.errors import RuntimeFailure, StageStopped, machine_hint
-from dnnc.runtime.processes import KILLED, ending
+from dnnc.runtime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
+from dnnc.runtime.processes import ending, machine_ended
+from dnnc.runtime.torch.telling import DONE, STARTING
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
-
-STARTING = "starting"
-"""What a rank does until it has met the others."""
-DONE = "done"
-"""What a rank does once it has done its part."""
-_SIZE = 120
-
-
-class Marks:
-    """What a rank does, in a file of fixed size that costs a microsecond to overwrite; nothing where no folder is named."""
-
-    def __init__(self, folder: str | None, rank: int) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-        self._file = os.open(Path(folder, f"rank{rank}.doing"), flags, 0o600) if folder else None
-
-    def __call__(self, doing: str) -> None:
-        if self._file is not None:
-            os.pwrite(self._file, doing[:_SIZE].ljust(_SIZE).encode("ascii", "replace"), 0)
-
-
-def report(folder: str, rank: int, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> None:
-    """Say why a rank ends. ``code``: the exit code that this means for the whole."""
-    told = [{"message": one.message, "where": one.where, "hint": one.hint} for one in diagnostics]
-    said = {"rank": rank, "code": int(code), "lost": lost, "time": time.time(), "diagnostics": told}
-    Path(folder, f"rank{rank}.json").write_text(json.dumps(said), encoding="utf-8")
 
 
 def is_lost(error: Exception) -> bool:
     """Whether an error of a rank says that another did not answer, as torch.distributed words it."""
     words = str(error)
+    if machine_hint(words):  # this rank's own
+        return False
     return type(error).__name__.startswith("Dist") or any(word in words for word in ("gloo", "Connection", "NCCL"))
 
 
@@ -71,11 +41,6 @@ class Ended:
     doing: Mapping[int, str]
     ends: Mapping[int, int]
     said: Sequence[str] = field(default=())
-
-    @classmethod
-    def read(cls, folder: Path, labels: Sequence[str], ends: Mapping[int, int], said: Sequence[str] = ()) -> Ended:
-        """What is in the folder."""
-        return cls(labels, reports(folder), doing(folder), ends, said)
 
     def reason(self, seconds: float) -> DnncError:
         """The error that tells a person why; ``seconds``: how long ranks waited for each other."""
@@ -113,13 +78,15 @@ class Ended:
         words = f"{first.message}{place}, {self._doing(said['rank'])}"
         hint = machine_hint(first.message) or first.hint
         failure = StageStopped if machine_hint(first.message) else RuntimeFailure
+        failure = Interrupted if code == ExitCode.INTERRUPTED else failure
         return failure(words, where=self._at(said["rank"]), hint=hint)
 
     def _ended(self, rank: int, status: int) -> DnncError:
         """A rank that ended without a word."""
-        machine = KILLED if status == -signal.SIGKILL else machine_hint("\n".join(self.said))
-        outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+        machine = machine_ended(status, "\n".join(self.said))
+        outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
         failure = StageStopped if outside else RuntimeFailure
+        failure = Interrupted if -status == signal.SIGINT else failure
         hint = (machine or "see what it said last") + self._words()
         return failure(f"it {ending(status)} {self._doing(rank)}", where=self._at(rank), hint=hint)
 
@@ -133,25 +100,4 @@ class Ended:
         return "".join(f"\n    {line}" for line in self.said)
 
 
-def reports(folder: Path) -> list[Mapping[str, Any]]:
-    """Why those ranks of this host ended that said so."""
-    return [one for path in sorted(folder.glob("rank*.json")) if (one := _json(path)) is not None]
-
-
-def doing(folder: Path) -> dict[int, str]:
-    """What each rank of this host does."""
-    found = {}
-    for path in sorted(folder.glob("rank*.doing")):
-        found[int(path.stem.removeprefix("rank"))] = path.read_text(encoding="ascii", errors="replace").strip()
-    return found
-
-
-def _json(path: Path) -> Any:
-    """None for a file that is not there, or not whole because its writer was killed."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-__all__ = ["DONE", "STARTING", "Ended", "Marks", "doing", "is_lost", "report", "reports"]
+__all__ = ["Ended", "is_lost"]

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import threading
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
+
+from ir.scratch import remove_dead_scratch
 
 LOOPBACK = "127.0.0.1"
 BACKEND = "dnnc"
@@ -26,15 +27,18 @@ BACKEND = "dnnc"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """``rank`` of ``world``; ``folder``: where it says what it does, and why it ended (``dnnc.runtime.torch.failures``).
-    ``alive``: an inherited pipe, which ends when the process that started the ranks has gone. ``store``: the path of the memory
-    by which the ranks of one host meet, or, on several hosts, HOST:PORT; ``listen``: of the rank that serves it there, the
-    inherited socket. ``address``: what gloo listens on."""
+    """``rank`` of ``world``, on its host the one at ``place``. Inherited descriptors: ``alive``, a pipe that ends when the
+    process that started the ranks has gone; ``tells``, a pipe for what the rank tells it, and ``marks``, memory for what each
+    rank of the host does (``dnnc.runtime.torch.telling``). ``store``: the path of the memory by which the ranks of one host
+    meet, or, on several hosts, HOST:PORT; ``listen``: of the rank that serves it there, the inherited socket. ``address``: what
+    gloo listens on."""
 
     rank: int
+    place: int
     world: int
-    folder: str
     alive: int
+    tells: int
+    marks: int
     store: str
     address: str = LOOPBACK
     listen: int | None = None
@@ -54,7 +58,7 @@ class Job:
     def _watch(self) -> None:
         while os.read(self.alive, 1):
             pass
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_dead_scratch()
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     def join(self, limit: timedelta, patience: timedelta) -> None:

@@ -14,8 +14,6 @@ import importlib.util
 import json
 import math
 import os
-import re
-import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -28,11 +26,12 @@ from dnnc.program.build import PLAN, PROGRAM, TORCH, require_programs
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.runtime.edges import anonymous_memory
-from dnnc.runtime.torch.failures import DONE, STARTING, Ended, doing, reports
+from dnnc.runtime.torch.failures import Ended
 from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.job import Job
 from dnnc.runtime.torch.meeting import hosts_met, read_secret
 from dnnc.runtime.torch.starting import Ranks, started
+from dnnc.runtime.torch.telling import DONE, STARTING, Progressed
 from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.facets import OptimizerState
 from ir.grads import STATE
@@ -42,7 +41,6 @@ from passes.model.graph import listing
 if TYPE_CHECKING:
     from dnnc.backend.torch.checkpoint import Checkpoint
 
-_STEP = re.compile(r"step (\d+)  loss (\S+)  (\S+) samples/s  (\S+) s")
 _POLL = 0.05
 """Seconds between two looks at the ranks."""
 _REPORTS = 2.0
@@ -168,16 +166,6 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
     return sink
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
-    """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took."""
-
-    step: int
-    loss: float
-    pace: float
-    seconds: float
-
-
 def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None] = lambda progressed: None) -> float:
     """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds.
 
@@ -192,76 +180,73 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
         confirm()
         told(progressed)
 
-    with scratch_folder() as folder, files.handed() as (memory, inherited):
-        # The folder tells a person what the process is of; the rank does not open it.
-        arguments = [str(build.files.folder.absolute()), "--handed", str(memory), *options.arguments()]
-        with (
-            _jobs(build, options, folder, count) as (jobs, passed),
-            started(jobs, arguments, [*passed, *inherited], options.threads or 1) as ranks,
-        ):
-            hung = _follow(ranks, folder, options.timeout + _SLACK, heard)
-        found = Ended.read(
-            folder, build.labels, {r: s for r, s in ranks.ends.items() if r not in ranks.asked}, tuple(ranks.said)
-        )
-        if hung:
-            raise found.hangs(sorted(found.doing), options.timeout + _SLACK)
-        if any(ranks.ends.values()) or any(doing != DONE for doing in found.doing.values()):
-            raise found.reason(options.timeout)
+    named = str(build.files.folder.absolute())  # tells a person what the process is of; the rank does not open it
+    with (
+        _jobs(build, options, count) as (jobs, passed),
+        scratch_folder() as folder,
+        files.handed() as (memory, inherited),
+        started(
+            jobs,
+            [named, "--handed", str(memory), *options.arguments()],
+            [*passed, *inherited],
+            options.threads or 1,
+            folder,
+        ) as ranks,
+    ):
+        hung = _follow(ranks, options.timeout + _SLACK, heard)
+        doing = ranks.doing()
+    for progressed in ranks.listening.steps:  # told since, by ranks that end
+        heard(progressed)
+    ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
+    found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said))
+    if hung:
+        raise found.hangs(sorted(doing), options.timeout + _SLACK)
+    if any(ranks.ends.values()) or any(words != DONE for words in doing.values()):
+        raise found.reason(options.timeout)
     confirm()
     return time.perf_counter() - began
 
 
 @contextmanager
-def _jobs(build: TrainingBuild, options: TrainOptions, folder: Path, count: int) -> Iterator[tuple[list[Job], list[int]]]:
+def _jobs(build: TrainingBuild, options: TrainOptions, count: int) -> Iterator[tuple[list[Job], list[int]]]:
     """The jobs of the ``count`` ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
     with ExitStack() as stack:
         alive, mine = os.pipe()
-        for descriptor in (alive, mine):
+        marks, memory = anonymous_memory(0), anonymous_memory(0)
+        for descriptor in (alive, mine, marks, memory):
             stack.callback(os.close, descriptor)
-        first = options.node * count
-        job = Job(first, len(build.labels), str(folder), alive, "")
-        if options.nodes == 1:
-            memory = anonymous_memory(0)
-            stack.callback(os.close, memory)
-            yield [replace(job, rank=rank, store=f"/proc/self/fd/{memory}") for rank in range(count)], [memory]
-            return
-        secret = read_secret(options.secret)
-        met = stack.enter_context(hosts_met(options.meeting, secret, options.alike(build.digest), options.timeout))
-        job = replace(job, store=met.store, address=met.address)
-        yield [replace(job, rank=rank, listen=None if rank else met.listen) for rank in range(first, first + count)], []
+        job = Job(0, 0, len(build.labels), alive, -1, marks, f"/proc/self/fd/{memory}")
+        listen = None
+        if options.nodes > 1:
+            secret = read_secret(options.secret)
+            met = stack.enter_context(hosts_met(options.meeting, secret, options.alike(build.digest), options.timeout))
+            job, listen = replace(job, store=met.store, address=met.address), met.listen
+        ranks = [(options.node * count + place, place) for place in range(count)]
+        yield [replace(job, rank=rank, place=place, listen=None if rank else listen) for rank, place in ranks], [memory]
 
 
-def _follow(ranks: Ranks, folder: Path, limit: float, told: Callable[[Progressed], None]) -> bool:
-    """Pass on what the ranks say until they end, or one fails. Returns whether, instead, all of them have stood still for
+def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> bool:
+    """Pass on what the ranks tell until they end, or one fails. Returns whether, instead, all of them have stood still for
     ``limit`` seconds."""
-    before: Any = None
-    changed, failed, rest = time.monotonic(), math.inf, b""
-    while True:
-        ended = ranks.poll()
-        while select.select([ranks.output], [], [], 0.0 if ended else _POLL)[0]:
-            data = os.read(ranks.output, 1 << 16)
-            *lines, rest = (rest + data).split(b"\n")
-            for line in lines:
-                if match := _STEP.match(line.decode(errors="replace")):
-                    told(Progressed(int(match[1]), *(float(text) for text in match.groups()[1:])))
-            if data:
-                changed = time.monotonic()
-            elif not ended:  # all have closed it
-                time.sleep(_POLL)
-            if not (ended and data):
-                break
-        if ended:
-            return False
-        now = doing(folder)
+    before: dict[int, str] = {}
+    changed, failed = time.monotonic(), math.inf
+    while not ranks.poll():
+        if ranks.hear(_POLL):
+            changed = time.monotonic()
+        steps, ranks.listening.steps = ranks.listening.steps, []
+        for progressed in steps:
+            told(progressed)
+        now = ranks.doing()
         if any(status or now.get(rank) != DONE for rank, status in ranks.ends.items()):
             failed = min(failed, time.monotonic())
-            lost = {one["rank"] for one in reports(folder) if one["lost"]}
+            lost = {one["rank"] for one in ranks.listening.failures if one["lost"]}
             if not lost.issuperset(ranks.ends) or time.monotonic() - failed > _REPORTS:
                 return False
         if now != before or not now or STARTING in now.values():  # ranks bound the time of their start
             before, changed = now, time.monotonic()
         elif time.monotonic() - changed > limit:
             return True
+    return False
 
 
 __all__ = ["Progressed", "TrainOptions", "TrainingBuild", "resumption", "train"]

@@ -1,8 +1,8 @@
 """One process of training, from its arguments to its exit: ``python -P -m dnnc.runtime.torch.rank BUILD``.
 
-Rank r of the job is the device of that number (``Step.devices``). Rank 0 prints a line per step, and writes losses, checkpoints
-and the measured timeline. A rank that fails tells why in the folder of its job, or without one, under ``torchrun``, on
-standard error, and ends with the exit code of its fault; who started the ranks ends the others.
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 tells of each step, and writes losses, checkpoints and
+the measured timeline. A rank that fails tells why, and ends with the exit code of its fault; who started the ranks ends the
+others.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import SYNTHETIC, Data, open_data
 from dnnc.runtime.torch.exchange import Network, torch_dtype
-from dnnc.runtime.torch.failures import DONE, STARTING, Marks, is_lost, report
+from dnnc.runtime.torch.failures import is_lost
 from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.job import Job, by_hand, join_by_hand
 from dnnc.runtime.torch.record import SMALLER, Curve, write_trace
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
+from dnnc.runtime.torch.telling import DONE, STARTING, Telling
 from dnnc.runtime.torch.trainer import Trainer
 from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 from ir.facets import OptimizerState
@@ -71,23 +72,24 @@ def main(argv: list[str] | None = None) -> int:
     options = arguments().parse_args(argv)
     files: TrainingFiles | None = None
     job: Job | None = options.job
+    telling = Telling(job)
     if job is not None:
         job.end_with_starter()
     try:
         files = _files(options)
-        return _train(files, options)
+        return _train(files, options, telling)
     except DnncError as error:
-        return _failed(job, error.exit_code, error.diagnostics)
+        return _failed(telling, error.exit_code, error.diagnostics)
     except Terminated as request:  # what this rank was writing is removed
         signal.signal(request.number, signal.SIG_DFL)
         os.kill(os.getpid(), request.number)
         raise
     except KeyboardInterrupt:
-        return _failed(job, ExitCode.INTERRUPTED, [Diagnostic("interrupted")])
+        return _failed(telling, ExitCode.INTERRUPTED, [Diagnostic("it was interrupted")])
     except Exception as error:
         where = files.place(error.__traceback__) if files is not None else ""
         told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
-        return _failed(job, ExitCode.INTERNAL, [told], lost=is_lost(error))
+        return _failed(telling, ExitCode.INTERNAL, [told], lost=is_lost(error))
 
 
 def _files(options: argparse.Namespace) -> TrainingFiles:
@@ -97,19 +99,15 @@ def _files(options: argparse.Namespace) -> TrainingFiles:
     return TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
 
 
-def _failed(job: Job | None, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
-    """Say why this rank ends, for whoever started it, and else on its own standard error."""
-    if job is not None:
-        report(job.folder, job.rank, code, diagnostics, lost=lost)
-    else:
-        for diagnostic in diagnostics:
-            print(f"rank {os.environ.get('RANK', '0')}: {diagnostic}", file=sys.stderr, flush=True)
+def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
+    """Say why this rank ends."""
+    telling.failed(code, diagnostics, lost=lost)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # gloo's threads may still wait for others
 
 
-def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
+def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) -> int:
     step, resumed = files.step, files.resumed
     job: Job | None = options.job
     rank, world = (job.rank, job.world) if job is not None else by_hand()
@@ -120,7 +118,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
             where=str(files.build.folder),
             hint=hint,
         )
-    mark = Marks(job.folder if job is not None else None, rank)
+    mark = telling.doing
     mark(STARTING)
     torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
@@ -140,7 +138,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace) -> int:
     if options.data != SYNTHETIC and world > 1:
         require_same_data(step, rank, world, data, begin.step * step.microbatches, options.data)
     trainer = Trainer(step, rank, files.functions, weights, network, mark)
-    curve = Curve.open(step, rank, options.out, begin.step, finite=not options.compared)
+    curve = Curve.open(step, rank, options.out, begin.step, telling.step, finite=not options.compared)
     number, end = begin.step, begin.step + options.steps
     while number < end:
         until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end

@@ -1,4 +1,4 @@
-"""What rank 0 tells and writes of a training, beside checkpoints: a line and a loss for each step when it is done, the measured
+"""What rank 0 tells and writes of a training, beside checkpoints: the loss of each step when it is done, the measured
 timeline of the last step at the end."""
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from dnnc.backend.timeline import predicted
 from dnnc.backend.write import TRACE
 from dnnc.program.trace import TraceEvent, to_perfetto
 from dnnc.program.training import Step
+from dnnc.runtime.torch.telling import Progressed
 from dnnc.runtime.torch.trainer import Span
 from ir.diagnostics import InvalidInput
 from ir.scratch import whole_file
@@ -98,19 +99,22 @@ class Curve:
     losses: Losses | None
     ranks: tuple[int, ...]
     behind: int
+    told: Callable[[Progressed], None]
     finite: bool
     parts: deque[tuple[int, float, float]] = field(default_factory=deque)
     sent: deque[tuple[torch.Tensor, Any]] = field(default_factory=deque)
     began: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def open(cls, step: Step, rank: int, folder: Path | None, done: int, *, finite: bool) -> Curve:
-        """The curve of a training that goes on after step ``done``, written to ``folder`` where there is one. Raises
-        InvalidInput where the disk refuses."""
+    def open(
+        cls, step: Step, rank: int, folder: Path | None, done: int, told: Callable[[Progressed], None], *, finite: bool
+    ) -> Curve:
+        """The curve of a training that goes on after step ``done``, written to ``folder`` where there is one; ``told`` hears of
+        each step. Raises InvalidInput where the disk refuses."""
         losses = Losses.open(folder, done) if folder is not None and rank == 0 else None
         behind = -(-len(step.stages) // step.microbatches) if step.schedule.periodic else 0
         others = tuple(other for other in range(1, len(step.devices)) if _computes(step, other))
-        return cls(step, rank, losses, others, behind, finite)
+        return cls(step, rank, losses, others, behind, told, finite)
 
     def add(self, number: int, part: float) -> None:
         """What this rank computes of step ``number``, counted from 0."""
@@ -139,7 +143,8 @@ class Curve:
             loss = total / self.step.microbatches
             if self.finite and not math.isfinite(loss):
                 raise InvalidInput(f"the loss is {loss:g}", where=f"step {number + 1}", hint=SMALLER)
-            tell(self.step, number + 1, loss, seconds)
+            samples = self.step.microbatches * samples_of(self.step.module.entry)
+            self.told(Progressed(number + 1, loss, samples / seconds, seconds))
             if self.losses is not None:
                 self.losses.add(number + 1, loss)
 
@@ -155,12 +160,6 @@ def _computes(step: Step, rank: int) -> bool:
         and any(step.takers(stage, number)[0] == rank for number in range(step.microbatches))
         for stage in step.stages_of(rank)
     )
-
-
-def tell(step: Step, number: int, loss: float, seconds: float) -> None:
-    """Print the line of a step, which ``dnnc train`` reads."""
-    samples = step.microbatches * samples_of(step.module.entry)
-    print(f"step {number}  loss {loss:.9g}  {samples / seconds:.4g} samples/s  {seconds:.6g} s", flush=True)
 
 
 def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: int) -> None:
@@ -207,4 +206,4 @@ def _gathered(mine: list[Any], rank: int, world: int) -> list[Any]:
     return everyone
 
 
-__all__ = ["LOSSES", "SMALLER", "Losses", "tell", "write_trace"]
+__all__ = ["LOSSES", "SMALLER", "Curve", "Losses", "write_trace"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import threading
@@ -16,10 +17,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import IO
 
 from dnnc.runtime.torch.job import Job
+from dnnc.runtime.torch.telling import Listening
+from dnnc.surroundings import CACHE
 from ir.child import module_command, module_environment
 
 HEAP = {
@@ -51,16 +55,32 @@ def rank_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of this host. ``first``: the number of the first of them; ``output``: a pipe with what they print; ``said``:
-    the last lines of their standard error; ``ends``: rank and exit status, in the order in which they were seen to end;
+    """The ranks of this host. ``first``: the number of the first of them; ``tells``: the pipes that they tell by; ``said``: the
+    last lines of their standard error; ``ends``: rank and exit status, in the order in which they were seen to end;
     ``asked``: those that were asked to end before."""
 
     first: int
-    processes: list[subprocess.Popen[bytes]]
-    output: int
+    listening: Listening
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    tells: list[int] = field(default_factory=list)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     ends: dict[int, int] = field(default_factory=dict)
     asked: set[int] = field(default_factory=set)
+
+    def doing(self) -> dict[int, str]:
+        """What each rank does."""
+        return {self.first + place: words for place, words in self.listening.doing(len(self.processes)).items()}
+
+    def hear(self, seconds: float) -> bool:
+        """Wait so long for what ranks tell, and read it; whether there was anything."""
+        if not self.tells:
+            time.sleep(seconds)
+        ready = select.select(self.tells, [], [], seconds)[0]
+        for descriptor in ready:
+            if not self.listening.hear(descriptor):  # it has ended
+                self.tells.remove(descriptor)
+                os.close(descriptor)
+        return bool(ready)
 
     def poll(self) -> bool:
         """Look who has ended. Returns whether all have."""
@@ -92,40 +112,49 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 @contextmanager
-def started(jobs: Sequence[Job], arguments: Sequence[str], passed: Sequence[int], threads: int) -> Iterator[Ranks]:
-    """A rank for each job. Each has a session of its own, so that Ctrl-C reaches it through this process alone.
+def started(
+    jobs: Sequence[Job], arguments: Sequence[str], passed: Sequence[int], threads: int, folder: Path
+) -> Iterator[Ranks]:
+    """A rank for each job, whose ``tells`` is set here. Each has a session of its own, so that Ctrl-C reaches it through this
+    process alone.
 
-    ``arguments``: of every rank; ``passed``: descriptors that all inherit, beside those of their jobs; ``threads``: of OpenMP.
-    Raises OSError where the system gives no process."""
-    output, printed = os.pipe()
+    ``arguments``: of every rank; ``passed``: descriptors that all inherit, beside those of their jobs; ``threads``: of OpenMP;
+    ``folder``: for what libraries leave behind. Raises OSError where the system gives no process."""
+    ranks = Ranks(jobs[0].rank, Listening(jobs[0].marks))
     errors, complaints = os.pipe()
-    ranks = Ranks(jobs[0].rank, [], output)
     listener = threading.Thread(target=_listen, args=(os.fdopen(errors, "rb"), ranks.said), daemon=True)
     listener.start()
+    more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
     try:
         try:
-            for place, job in enumerate(jobs):
-                numbers = {"RANK": job.rank, "LOCAL_RANK": place, "WORLD_SIZE": job.world, "LOCAL_WORLD_SIZE": len(jobs)}
-                told = {name: str(number) for name, number in numbers.items()}
-                ranks.processes.append(
-                    subprocess.Popen(
-                        [*module_command(_MODULE), *arguments, "--job", job.write()],
-                        stdin=subprocess.DEVNULL,
-                        stdout=printed,
-                        stderr=complaints,
-                        env=rank_environment({**told, "OMP_NUM_THREADS": str(threads)}),
-                        pass_fds=(job.alive, *passed, *([] if job.listen is None else [job.listen])),
-                        start_new_session=True,
+            for job in jobs:
+                heard, tells = os.pipe()
+                ranks.tells.append(heard)
+                numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.place), "WORLD_SIZE": str(job.world)}
+                try:
+                    ranks.processes.append(
+                        subprocess.Popen(
+                            [*module_command(_MODULE), *arguments, "--job", replace(job, tells=tells).write()],
+                            stdin=subprocess.DEVNULL,
+                            stdout=subprocess.DEVNULL,
+                            stderr=complaints,
+                            env=rank_environment({**more, **numbers}),
+                            pass_fds=(job.alive, tells, job.marks, *passed, *([] if job.listen is None else [job.listen])),
+                            start_new_session=True,
+                        )
                     )
-                )
+                finally:
+                    os.close(tells)
         finally:
-            os.close(printed)
             os.close(complaints)
         yield ranks
     finally:
         ranks.end()
+        while ranks.hear(0.0):
+            pass
         listener.join(1.0)
-        os.close(output)
+        for descriptor in ranks.tells:
+            os.close(descriptor)
 
 
 def _listen(pipe: IO[bytes], said: deque[str]) -> None:

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -31,6 +31,24 @@ def children(parent: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == parent:
+                found.append(int(name))
+    return found
+
+
+def gone(processes: Iterable[int]) -> bool:
+    """Whether soon none of these processes is left."""
+    deadline = time.monotonic() + 10
+    while (left := [one for one in processes if Path(f"/proc/{one}").exists()]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return not left
+
+
+def running(words: str) -> list[int]:
+    """The processes whose command line has these words, with zeros between them."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):
+            if words.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
                 found.append(int(name))
     return found
 

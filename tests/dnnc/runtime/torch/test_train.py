@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.report import seconds_text
 from dnnc.runs import read_rows, read_stated
-from tests.dnnc.runtime.processes import nothing_left
+from tests.dnnc.runtime.processes import children, gone, nothing_left
 from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled, write_source
 from tests.dnnc.sealing import refresh
 
@@ -37,27 +36,6 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(write_source(tmp_path)))
 
 
-def ranks_of(folder: Path) -> list[int]:
-    """The ranks of a build."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            command = Path(f"/proc/{name}/cmdline").read_bytes()
-        except OSError:
-            continue
-        if b"dnnc.runtime.torch.rank" in command and str(folder).encode() in command:
-            found.append(int(name))
-    return found
-
-
-def all_gone(folder: Path) -> bool:
-    """Whether soon no process of the training is left."""
-    deadline = time.monotonic() + 10
-    while ranks_of(folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return not ranks_of(folder)
-
-
 def weights(path: Path) -> dict[str, Any]:
     found: dict[str, Any] = safetensors.load_file(path)
     return found
@@ -74,7 +52,7 @@ def test_steps_are_those_of_the_unsplit_model(build: Path, capsys: pytest.Captur
     found = json.loads(capsys.readouterr().out)
     assert (found["steps"], found["weights"], found["not_compared"]) == (3, 6, [])
     assert found["worst"]["difference"] < 1e-5
-    assert all_gone(build)
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
@@ -143,7 +121,7 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
     path.write_text(path.read_text().replace("learning_rate=0.001,", "learning_rate=0.0011,", 1))
     assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3", "--check"]) == 5
     assert "stage 1 on cpu1: error: weight 'fc" in capsys.readouterr().err
-    assert all_gone(other)
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.slow
@@ -153,6 +131,9 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
         ("raises", 3, "misbehaving:raises: error: it raised ArithmeticError: no more samples of this kind"),
         ("dies", 3, "stage 1 on cpu1: error: it was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
         ("hangs", 3, "stage 1 on cpu1: error: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
+        ("leaves", 1, "stage 1 on cpu1: error: it ended with status 7 while F of stage 1 of microbatch 1 in step 3"),
+        ("leaves_quietly", 1, "stage 1 on cpu1: error: it ended with status 0 while F of stage 1 of microbatch 1 in step 3"),
+        ("interrupts", 130, "stage 1 on cpu1: error: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
         ("missing", 2, "--data misbehaving:missing: error: module 'misbehaving' has no function 'missing'"),
     ],
 )
@@ -163,7 +144,7 @@ def test_a_rank_that_fails_ends_all(
     with nothing_left():
         assert main(["train", str(build), *options, "--checkpoint", str(tmp_path / "kept"), "--every", "1"]) == code
     assert told in capsys.readouterr().err
-    assert all_gone(build)
+    assert children(os.getpid()) == []
     if source_name != "missing":
         names = ["losses.json", "step1.safetensors", "step2.safetensors"]
         assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == names
@@ -179,7 +160,7 @@ def test_a_checkpoint_of_another_model(build: Path, tmp_path: Path, capsys: pyte
     told = capsys.readouterr().err
     assert f"{other}: error: it holds a weight 'fc9.weight', which the plan lacks" in told
     assert "warning" not in told  # that its state of the optimizer lacks says nothing more
-    assert all_gone(build)
+    assert children(os.getpid()) == []
 
 
 @pytest.mark.slow
@@ -276,10 +257,12 @@ def test_whatever_ends_the_command_ends_its_ranks(build: Path, number: signal.Si
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b"step 1 ")
+    ranks = children(process.pid)
+    assert len(ranks) == 2
     process.send_signal(number)
     process.communicate(timeout=30)
     assert process.returncode == code
-    assert all_gone(build)
+    assert gone(ranks)
 
 
 @pytest.mark.slow

@@ -33,6 +33,25 @@ def hangs(seed):
 def dies(seed):
     yield from _on_rank_1(seed, lambda: os.kill(os.getpid(), signal.SIGKILL))
 
+def interrupts(seed):
+    yield from _on_rank_1(seed, lambda: os.kill(os.getpid(), signal.SIGINT))
+
+def leaves(seed):
+    yield from _on_rank_1(seed, lambda: os._exit(7))
+
+def leaves_quietly(seed):
+    yield from _on_rank_1(seed, lambda: os._exit(0))
+
+def prints(seed):
+    for microbatch in good(seed):
+        print("step 1  loss 5  1 samples/s  1 s\\n.", end="", flush=True)
+        yield microbatch
+
+def starts(seed):
+    import subprocess
+    subprocess.Popen(["sleep", os.environ["SLEEPS"]])
+    yield from good(seed)
+
 def slow(seed):
     for microbatch in good(seed):
         time.sleep(0.05)
