@@ -86,20 +86,30 @@ def read_rows(path: Path) -> list[Row]:
                 continue
             fields = dict(zip(names, (cell.strip() for cell in cells), strict=False))
             where = f"{path}:{reader.line_num}"
-            seconds = _seconds(fields.get("seconds", ""))
+            seconds, build = _seconds(fields.get("seconds", "")), _folder(path, fields.get("build", ""))
             if not fields.get("build"):
                 faults.append(Diagnostic("names no build", where=where, hint=HINT))
+            elif build is None:
+                faults.append(Diagnostic(f"{fields['build']!r} is no path", where=where, hint=HINT))
             elif seconds is None:
                 found = fields.get("seconds", "")
                 message = f"expected seconds as a number above 0, found '{found}'"
                 faults.append(Diagnostic(message, where=where))
             else:
-                rows.append(Row((path.parent / fields["build"]).resolve(), fields.get("plan", ""), seconds, where))
+                rows.append(Row(build, fields.get("plan", ""), seconds, where))
     except csv.Error as error:
         raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{reader.line_num}", hint=HINT) from None
     if faults:
         raise InvalidInput(faults)
     return rows
+
+
+def _folder(path: Path, text: str) -> Path | None:
+    """The folder of a build as a file at ``path`` names it; None where no path is so."""
+    try:
+        return (path.parent / text).resolve()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, a circle of links, a NUL
+        return None
 
 
 def _seconds(text: str) -> float | None:
@@ -116,7 +126,7 @@ def require_appendable(path: Path) -> None:
         raise InvalidInput("it is no file", where=str(path), hint="name a file, which may be new, ending in .csv")
     if not path.absolute().parent.is_dir():
         raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
-    if path.exists() and _columns(path):
+    if path.exists() and _columns(path)[0]:
         read_rows(path)
 
 
@@ -126,8 +136,10 @@ def append_row(path: Path, build: Snapshot, seconds: float) -> None:
     folder = os.path.relpath(build.folder.absolute(), path.absolute().parent)
     told = folder, digest(build.text(PROGRAM)), f"{seconds:.6g}"
     fields = dict(zip(COLUMNS, told, strict=True))
-    names = _columns(path) if path.exists() else []
+    names, whole = _columns(path) if path.exists() else ([], True)
     row = io.StringIO()
+    if not whole:
+        row.write("\n")
     writer = csv.writer(row, lineterminator="\n")
     if not names:
         writer.writerow(COLUMNS)
@@ -135,13 +147,20 @@ def append_row(path: Path, build: Snapshot, seconds: float) -> None:
     try:
         with path.open("a", encoding="utf-8", newline="") as file:
             file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
+    except UnicodeEncodeError:
+        raise InvalidInput("the name of its folder is no text, and cannot stand in a CSV", where=str(build.folder)) from None
     except OSError as error:
         raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(path)) from None
 
 
-def _columns(path: Path) -> list[str]:
+def _columns(path: Path) -> tuple[list[str], bool]:
+    """The columns of a file, and whether its last line has ended. Raises InvalidInput."""
     text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
-    return [name.strip() for name in next(csv.reader(io.StringIO(text, newline="")), [])]
+    try:
+        first = next(csv.reader(io.StringIO(text, newline="")), [])
+    except csv.Error as error:
+        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:1", hint=HINT) from None
+    return [name.strip() for name in first], not text or text.endswith(("\n", "\r"))
 
 
 def read_stated(row: Row) -> StatedPlan:

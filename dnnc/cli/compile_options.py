@@ -121,7 +121,13 @@ Passes = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(metavar="SECONDS", min=0.0, help="Longest search, by the clock (default: its work is counted)."),
+    typer.Option(
+        metavar="SECONDS",
+        min=0.0,
+        max=opt.MOST_SECONDS,
+        callback=opt.finite,
+        help="Longest search, by the clock (default: its work is counted).",
+    ),
 ]
 Inputs = Annotated[
     Path | None,

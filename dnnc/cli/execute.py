@@ -25,15 +25,29 @@ InputsOption = Annotated[
 SeedOption = Annotated[
     int | None,
     typer.Option(
-        "--seed", min=0, metavar="N", help="Seed of random inputs (default: 0), in the place too of those that the build keeps."
+        "--seed",
+        min=0,
+        max=opt.MOST,
+        metavar="N",
+        help="Seed of random inputs (default: 0), in the place too of those that the build keeps.",
     ),
 ]
-ThreadsOption = Annotated[int, typer.Option(min=1, metavar="N", help="Cores of each device (default: 1).")]
+ThreadsOption = Annotated[int, typer.Option(min=1, max=opt.MOST_CORES, metavar="N", help="Cores of each device (default: 1).")]
 CoresOption = Annotated[
-    int | None, typer.Option("--threads", min=1, metavar="N", help="Cores of each device (default: as its type says, else 1).")
+    int | None,
+    typer.Option(
+        "--threads", min=1, max=opt.MOST_CORES, metavar="N", help="Cores of each device (default: as its type says, else 1)."
+    ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=0.0, metavar="SECONDS", help="Longest that a stage may spend on one microbatch.")
+    float,
+    typer.Option(
+        min=0.0,
+        max=opt.MOST_SECONDS,
+        callback=opt.finite,
+        metavar="SECONDS",
+        help="Longest that a stage may spend on one microbatch.",
+    ),
 ]
 
 
@@ -52,8 +66,10 @@ def run(
             help="How many to make, or to split the inputs into.",
         ),
     ] = None,
-    repeat: Annotated[int, typer.Option(min=1, metavar="N", help="Run all of them N times in the same processes.")] = 1,
-    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Rounds before the ones that count.")] = 0,
+    repeat: Annotated[
+        int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Run all of them N times in the same processes.")
+    ] = 1,
+    warmup: Annotated[int, typer.Option(min=0, max=opt.MOST, metavar="N", help="Rounds before the ones that count.")] = 0,
     threads: CoresOption = None,
     timeout: TimeoutOption = 600.0,
     seed: SeedOption = None,
@@ -148,6 +164,7 @@ def check(
         float | None,
         typer.Option(
             min=0.0,
+            callback=opt.finite,
             metavar="SHARE",
             help="Difference that passes, as a share of each tensor's range. Without it, 1e-5 for 32-bit floats, 1e-3 for "
             "16-bit ones, 1/255 behind a quantisation; or 3 times what rounding alone does to this model, at most 0.1.",

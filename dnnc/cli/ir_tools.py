@@ -67,7 +67,9 @@ def opt_(
     out: OutOption = None,
     short: opt.ShortOption = False,
     verify_each: opt.VerifyOption = True,
-    stop_after: Annotated[int | None, typer.Option(min=0, metavar="N", help="Run the first N passes only.")] = None,
+    stop_after: Annotated[
+        int | None, typer.Option(min=0, max=opt.MOST, metavar="N", help="Run the first N passes only.")
+    ] = None,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,

@@ -25,7 +25,11 @@ OutOption = Annotated[
 DevicesOption = Annotated[
     int | None,
     typer.Option(
-        "--devices", metavar="N", min=1, help="CPU devices, with equally many cores each (default: one per NUMA node)."
+        "--devices",
+        metavar="N",
+        min=1,
+        max=1 << 16,
+        help="CPU devices, with equally many cores each (default: one per NUMA node).",
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
@@ -13,6 +14,21 @@ import typer
 from ir.diagnostics import UsageError
 from ir.limits import LIMITS, OPTIONS, Limits
 from ir.objectives import OBJECTIVES, Planned, names, offered
+
+MOST_SECONDS = 1e6
+"""Of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
+MOST = (1 << 63) - 1
+"""Of an option that counts, or seeds."""
+
+MOST_CORES = 1024
+"""Of a process: each is a thread of its own."""
+
+
+def finite(value: float | None, param: typer.CallbackParam) -> float | None:
+    """What refuses a number that is none, for any option of a float: comparisons with a range let NaN pass."""
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"found {value}, expected a finite number", where=param.opts[0])
+    return value
 
 
 def complete_zoo(incomplete: str) -> list[str]:

@@ -41,7 +41,12 @@ def profile(
     time_limit: Annotated[
         float,
         typer.Option(
-            "--time-limit", metavar="SECONDS", min=0.0, help="Begin no measurement after this; the largest come first."
+            "--time-limit",
+            metavar="SECONDS",
+            min=0.0,
+            max=opt.MOST_SECONDS,
+            callback=opt.finite,
+            help="Begin no measurement after this; the largest come first.",
         ),
     ] = 120.0,
     seed: Annotated[

@@ -100,6 +100,7 @@ Microbatches = Annotated[
     int | None,
     typer.Option(
         min=1,
+        max=1 << 20,
         metavar="M",
         help="pipedream (flush, gpipe), training with replicas: microbatches between two flushes.",
     ),
@@ -137,7 +138,14 @@ Expert = Annotated[
     ),
 ]
 TimeLimit = Annotated[
-    float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search for a better plan; the gap stays stated.")
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        min=0.0,
+        max=opt.MOST_SECONDS,
+        callback=opt.finite,
+        help="Longest search for a better plan; the gap stays stated.",
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -162,7 +170,7 @@ StatedSchedule = Annotated[
 ]
 StatedStraight = Annotated[bool, typer.Option("--straight", help="pipedream: no stage may have replicas.")]
 StatedMicrobatches = Annotated[
-    int | None, typer.Option(min=1, metavar="M", help="pipedream, training: microbatches between two flushes.")
+    int | None, typer.Option(min=1, max=1 << 20, metavar="M", help="pipedream, training: microbatches between two flushes.")
 ]
 StatedPieces = Annotated[
     int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: rows of 'fpgas' that each accelerator has.")

@@ -24,7 +24,9 @@ LEAST_STEPS = 3
 
 def train(
     build: opt.BuildArgument,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps to train, from the first or from --resume.")] = 1,
+    steps: Annotated[
+        int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")
+    ] = 1,
     data: Annotated[
         str,
         typer.Option(
@@ -35,13 +37,17 @@ def train(
     ] = "synthetic",
     seed: Annotated[
         int | None,
-        typer.Option(min=0, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."),
+        typer.Option(
+            min=0, max=opt.MOST, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
     ] = None,
-    every: Annotated[int, typer.Option(min=0, metavar="K", help="Steps between checkpoints (0: the last step alone).")] = 0,
+    every: Annotated[
+        int, typer.Option(min=0, max=opt.MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")
+    ] = 0,
     resume: Annotated[
         Path | None,
         typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint, of this or another plan of the model."),
@@ -57,7 +63,9 @@ def train(
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Threads of each rank (default: as many as its device has cores)."),
+        typer.Option(
+            min=1, max=opt.MOST_CORES, metavar="N", help="Threads of each rank (default: as many as its device has cores)."
+        ),
     ] = None,
     slow: Annotated[
         list[str] | None,
@@ -66,9 +74,16 @@ def train(
             help="The device waits K seconds for each one that it computes, in place of a slower machine; repeat for others.",
         ),
     ] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Longest that a rank waits for another.")] = 300.0,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Hosts; each runs this command.")] = 1,
-    node: Annotated[int, typer.Option("--node", min=0, metavar="I", help="Which of the hosts this is, from 0.")] = 0,
+    timeout: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=opt.MOST_SECONDS, callback=opt.finite, metavar="SECONDS", help="Longest that a rank waits for another."
+        ),
+    ] = 300.0,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, max=1 << 16, metavar="N", help="Hosts; each runs this command.")] = 1,
+    node: Annotated[
+        int, typer.Option("--node", min=0, max=1 << 16, metavar="I", help="Which of the hosts this is, from 0.")
+    ] = 0,
     meet: Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")] = "",
     secret: Annotated[
         Path | None,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dnnc.cli import options as opt
+
 
 class OptimizerName(StrEnum):
     """torch's optimizers of these names; momentum is SGD with it."""
@@ -65,14 +67,27 @@ Optimizer = Annotated[
 ]
 LearningRate = Annotated[
     float | None,
-    typer.Option("--learning-rate", min=0.0, help="training: of the optimizer (default: torch's).", show_default=False),
+    typer.Option(
+        "--learning-rate",
+        min=0.0,
+        callback=opt.finite,
+        help="training: of the optimizer (default: torch's).",
+        show_default=False,
+    ),
 ]
 Momentum = Annotated[
-    float | None, typer.Option(min=0.0, help="training: of the optimizer momentum (default: 0.9).", show_default=False)
+    float | None,
+    typer.Option(min=0.0, callback=opt.finite, help="training: of the optimizer momentum (default: 0.9).", show_default=False),
 ]
 WeightDecay = Annotated[
     float | None,
-    typer.Option("--weight-decay", min=0.0, help="training: of the optimizer (default: torch's).", show_default=False),
+    typer.Option(
+        "--weight-decay",
+        min=0.0,
+        callback=opt.finite,
+        help="training: of the optimizer (default: torch's).",
+        show_default=False,
+    ),
 ]
 Schedule = Annotated[
     str,

@@ -51,7 +51,14 @@ def whatif(
         int | None, typer.Option(min=1, max=1 << 20, metavar="M", help="training: microbatches of a step.")
     ] = None,
     time_limit: Annotated[
-        float | None, typer.Option(metavar="SECONDS", min=0.0, help="Longest search of a kind of plan, in each row.")
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.0,
+            max=opt.MOST_SECONDS,
+            callback=opt.finite,
+            help="Longest search of a kind of plan, in each row.",
+        ),
     ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,

@@ -215,6 +215,17 @@ def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan
         assert [(row.build, row.seconds) for row in rows] == [(plans["two"].build, 0.25), (plans["alone"].build, 0.5)]
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r", "\n\n"])
+def test_a_row_is_a_line_of_its_own(plans: dict[str, StatedPlan], tmp_path: Path, end: str) -> None:
+    """An editor may have left out the last end of a line."""
+    (tmp_path / "rows.csv").write_bytes(f"build,seconds\nx,1{end}".encode())
+    append_row(tmp_path / "rows.csv", Snapshot.open(plans["two"].build), 0.25)
+    assert [(row.build, row.seconds) for row in read_rows(tmp_path / "rows.csv")] == [
+        (tmp_path / "x", 1.0),
+        (plans["two"].build, 0.25),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -227,6 +238,8 @@ def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan
         ("build,seconds\nx,0\nx,nan\nx,-1\n", ":4: error: expected seconds as a number above 0, found '-1'"),
         ("build,seconds\nnone,1\n", ":2: error: no such build: "),
         ('build,seconds\n"x,1\n', ":2: error: expected seconds"),
+        ("build,seconds\na\0b,1\n", ":2: error: 'a\\x00b' is no path"),
+        (f"build,seconds,{'x' * 200000}\n", ":1: error: it is no CSV"),
     ],
 )
 def test_bad_rows_are_told_with_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:

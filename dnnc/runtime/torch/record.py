@@ -51,7 +51,7 @@ class Losses:
         """The curve of a training that goes on after step ``done``: what the file has of the steps up to it stays. Raises
         InvalidInput where the disk refuses."""
         path = folder / LOSSES
-        kept = [json.dumps(entry) for entry in _entries(path) if entry["step"] <= done]
+        kept = [_entry(one["step"], one["loss"]) for one in _entries(path) if one["step"] <= done]
         text = "[" + ",".join(f"\n {entry}" for entry in kept)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -63,13 +63,19 @@ class Losses:
 
     def add(self, step: int, loss: float) -> None:
         """Write the loss of a step. Raises InvalidInput where the disk refuses."""
-        entry = f"{',' * bool(self.count)}\n {json.dumps({'step': step, 'loss': loss})}".encode()
+        entry = f"{',' * bool(self.count)}\n {_entry(step, loss)}".encode()
         try:
             os.pwrite(self.file, entry + _END, self.end)
         except OSError as error:
             raise _refused(self.path, error) from error
         self.end += len(entry)
         self.count += 1
+
+
+def _entry(step: int, loss: Any) -> str:
+    """The JSON of an entry, where a loss that is no finite number is null: JSON has no other."""
+    finite = isinstance(loss, int | float) and math.isfinite(loss)
+    return json.dumps({"step": step, "loss": loss if finite else None})
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:

@@ -57,3 +57,12 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput) as caught:
             Losses.open(folder, 0)
         assert caught.value.diagnostics[0].where == str(folder / LOSSES)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -float("inf")])
+def test_a_loss_that_is_no_number_is_null(loss: float, tmp_path: Path) -> None:
+    Losses.open(tmp_path, 0).add(1, loss)
+    assert written(tmp_path, 1, 2) == [(1, None), (2, 0.5)]
+    (tmp_path / LOSSES).write_text('[{"step": 1, "loss": NaN}]')  # as it was written once
+    assert written(tmp_path, 1) == [(1, None)]
+    assert "NaN" not in (tmp_path / LOSSES).read_text()
