@@ -36,8 +36,8 @@ _AT = 4
 
 class Rewriting(TorchFunctionMode):
     """``dropout``: dropouts stay; else they, and those inside attention and recurrent layers, drop nothing. ``exporting``:
-    label smoothing is written out, ``Tensor.data`` and what is computed under ``no_grad`` are detached, and no dropout is in
-    place."""
+    label smoothing and bags of embeddings are written out, ``Tensor.data`` and what is computed under ``no_grad`` are
+    detached, and no dropout is in place."""
 
     def __init__(self, *, dropout: bool, exporting: bool) -> None:
         super().__init__()
@@ -73,6 +73,11 @@ class Rewriting(TorchFunctionMode):
             given.apply_defaults()
             if given.arguments["label_smoothing"]:
                 return _smoothed(**given.arguments)
+        if self.exporting and func is functional.embedding_bag:
+            given = inspect.signature(func).bind(*args, **kwargs)
+            given.apply_defaults()
+            if _is_plain(given.arguments):
+                return _bagged(**given.arguments)
         return func(*args, **kwargs)
 
 
@@ -173,6 +178,31 @@ def _smoothed(
         each = counted if weight is None else counted * weight[torch.where(target == ignore_index, 0, target)]
         even = even / each.sum()
     return likely * (1 - label_smoothing) + even * (label_smoothing / classes)
+
+
+def _is_plain(given: dict[str, Any]) -> bool:
+    """Whether bags are the rows of a matrix of indices, and are summed or averaged."""
+    odd = given["max_norm"] is not None or given["scale_grad_by_freq"] or given["offsets"] is not None
+    return not odd and given["mode"] in ("sum", "mean") and given["input"].dim() == 2
+
+
+def _bagged(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    mode: str,
+    per_sample_weights: torch.Tensor | None,
+    padding_idx: int | None,
+    **_: Any,
+) -> torch.Tensor:
+    """``embedding_bag``, whose export has sizes that depend on values: sum or mean of each bag's rows but the padding."""
+    rows = functional.embedding(input, weight, padding_idx)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is None:
+        return rows.sum(1) if mode == "sum" else rows.mean(1)
+    counted = (input != padding_idx % weight.shape[0]).to(rows.dtype)
+    total = (rows * counted.unsqueeze(-1)).sum(1)
+    return total if mode == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
 
 
 __all__ = ["Rewriting", "guarded"]

@@ -157,6 +157,10 @@ CASES = {
     "label smoothing, summed": Case(smoothed(IGNORED, reduction="sum")),
     "label smoothing of probabilities": Case(smoothed(torch.softmax(torch.arange(24.0).reshape(4, 6) / 9, 1))),
     "padding_idx": Case(lambda m, x: x + m.sub(ROWS), lambda: nn.Embedding(5, 6, padding_idx=1)),
+    "EmbeddingBag with padding": Case(
+        lambda m, x: x + m.sub(torch.tensor([[0, 1], [1, 1], [1, 2], [3, 3]])), lambda: nn.EmbeddingBag(5, 6, padding_idx=1)
+    ),
+    "EmbeddingBag": Case(lambda m, x: x + m.sub(ROWS.reshape(4, 1)), lambda: nn.EmbeddingBag(5, 6)),
     "scale_grad_by_freq": Case(
         lambda m, x: x + m.sub(ROWS),
         lambda: nn.Embedding(5, 6, scale_grad_by_freq=True),
