@@ -170,13 +170,17 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
     """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds.
 
     Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
-    time-out, the machine)."""
+    time-out, the machine). Where checkpoints are written, on one host, Ctrl-C ends with the checkpoint of a step to come."""
     began = time.perf_counter()
     count = build.ranks_of(options)
     files = TrainingFiles(build.files, options.resume)
     confirm = cache(files.confirm)  # once a step is done all have read their weights, and later nobody does
 
+    pace, interrupted = 1.0, False
+
     def heard(progressed: Progressed) -> None:
+        nonlocal pace
+        pace = progressed.seconds
         confirm()
         told(progressed)
 
@@ -193,10 +197,19 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
             folder,
         ) as ranks,
     ):
-        hung = _follow(ranks, options.timeout + _SLACK, heard)
+        try:
+            hung = _follow(ranks, options.timeout + _SLACK, heard)
+        except KeyboardInterrupt:
+            alone = options.checkpoint is not None and options.nodes == 1 and not options.compared
+            if not alone or not ranks.listening.ask_to_end(ranks.doing(), pace):
+                raise
+            interrupted = True
+            hung = _follow(ranks, options.timeout + _SLACK, heard)  # another Ctrl-C ends it at once
         doing = ranks.doing()
     for progressed in ranks.listening.steps:  # told since, by ranks that end
         heard(progressed)
+    if interrupted:
+        raise KeyboardInterrupt
     ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
     found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said))
     if hung:

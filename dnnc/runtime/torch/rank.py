@@ -142,10 +142,14 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     number, end = begin.step, begin.step + options.steps
     while number < end:
         until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
-        for done, part in trainer.run(number, until - number, data):
+        single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
+        for done, part in trainer.run(number, 1 if single else until - number, data):
             curve.add(done, part)
+        number = number + 1 if single else until
+        end = min(end, last_step(telling, number) or end)
+        if number not in (until, end):
+            continue
         curve.settle()
-        number = until
         if options.checkpoint:
             mark("writing a checkpoint")
             path = options.checkpoint / f"step{number}.safetensors"
@@ -156,6 +160,15 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     dist.destroy_process_group()
     mark(DONE)
     return 0
+
+
+def last_step(telling: Telling, done: int) -> int:
+    """The step with which a rank that has done ``done`` steps was asked to end; 0 where it was not. Raises KeyboardInterrupt
+    where it was told too late."""
+    last = telling.last()
+    if 0 < last < done:
+        raise KeyboardInterrupt
+    return last
 
 
 def require_same_data(step: Step, rank: int, world: int, data: Data, first: int, source: str) -> None:

@@ -8,7 +8,9 @@ faults to standard error.
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,11 @@ DONE = "done"
 """What a rank does once it has done its part."""
 _SIZE = 120
 """Bytes that say what a rank does."""
+_LAST = 1 << 24
+"""Where, behind these, the step stands with which all ranks are to end."""
+_NOTICE = 0.2
+"""Seconds in which every rank sees that."""
+_IN_STEP = re.compile(r" in step (\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,10 @@ class Telling:
         else:
             words = f"step {done.step}  loss {done.loss:.9g}  {done.pace:.4g} samples/s  {done.seconds:.6g} s"
             print(words, flush=True)
+
+    def last(self) -> int:
+        """The step with which the rank was asked to end; 0 where it was not."""
+        return int.from_bytes(os.pread(self.job.marks, 8, _LAST), "little") if self.job is not None else 0
 
     def failed(self, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> None:
         """Why the rank ends. ``code``: the exit code that this means for the whole; ``lost``: another did not answer."""
@@ -98,6 +109,15 @@ class Listening:
         told = os.pread(self.marks, places * _SIZE, 0).ljust(places * _SIZE, b"\0")
         words = (told[place * _SIZE : (place + 1) * _SIZE].decode("ascii").strip("\0 ") for place in range(places))
         return {place: text for place, text in enumerate(words) if text}
+
+    def ask_to_end(self, doing: Mapping[int, str], pace: float) -> bool:
+        """Ask ranks that do this, whose steps take ``pace`` seconds each, to end with a step that none has done when it sees
+        this. Returns whether they are training already."""
+        steps = [int(found[1]) for words in doing.values() if (found := _IN_STEP.search(words))]
+        if steps:
+            last = max(steps) + 1 + math.ceil(_NOTICE / max(pace, 1e-3))
+            os.pwrite(self.marks, last.to_bytes(8, "little"), _LAST)
+        return bool(steps)
 
 
 __all__ = ["DONE", "STARTING", "Listening", "Progressed", "Telling"]

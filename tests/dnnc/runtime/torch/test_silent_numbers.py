@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,18 @@ def test_a_function_of_data_that_misleads(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert main(["train", str(build), "--steps", "2", "--data", f"drawn:{name}"]) == 3
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_interrupt_leaves_a_checkpoint_of_the_last_step(build: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "dnnc", "train", str(build), "--steps", "1000000", "--checkpoint", str(tmp_path / "kept")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("step 1 ")
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    (path,) = (tmp_path / "kept").glob("step*.safetensors")
+    opened = Checkpoint.open(path)
+    opened.verify()
+    assert f"step {opened.position.step} " in said
