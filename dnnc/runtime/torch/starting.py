@@ -40,6 +40,8 @@ how they behave. The options of ``dnnc train`` and the plan say so; a variable l
 _KEPT = ("TORCH_HOME",)
 """Where a data function finds what it downloaded."""
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
+_TALK = 2
+"""Standard error of this process: there goes what data functions print, for standard output is for the results."""
 _TAIL_LINES = 12
 _GRACE = 5.0
 """Seconds that ranks have to end once they are asked to."""
@@ -136,7 +138,7 @@ def started(
                         subprocess.Popen(
                             [*module_command(_MODULE), *arguments, "--job", replace(job, tells=tells).write()],
                             stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL,
+                            stdout=_TALK,
                             stderr=complaints,
                             env=rank_environment({**more, **numbers}),
                             pass_fds=(job.alive, tells, job.marks, *passed, *([] if job.listen is None else [job.listen])),
@@ -158,11 +160,16 @@ def started(
 
 
 def _listen(pipe: IO[bytes], said: deque[str]) -> None:
+    """Pass on what ranks write to standard error, as it comes, and keep the last lines of it."""
+    rest, data = b"", b"begun"
     with pipe, suppress(OSError, ValueError):
-        for line in pipe:
-            text = line.decode(errors="replace").rstrip()
-            if text and not _NOISE.match(text):
-                said.append(text)
+        while data:
+            data = os.read(pipe.fileno(), 1 << 16)
+            with suppress(OSError):  # nobody reads it
+                os.write(_TALK, data)
+            *lines, rest = (rest + (data or b"\n")).split(b"\n")
+            texts = [line.decode(errors="replace").rstrip() for line in lines]
+            said.extend(text for text in texts if text and not _NOISE.match(text))
 
 
 __all__ = ["HEAP", "Ranks", "rank_environment", "started"]

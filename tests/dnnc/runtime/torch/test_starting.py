@@ -122,6 +122,7 @@ def test_a_check_leaves_nothing(train: Callable[..., subprocess.CompletedProcess
 def test_what_a_data_function_prints_is_no_step(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     silent, noisy = (train("--steps", "3", "--json", "--data", f"misbehaving:{name}") for name in ("good", "prints"))
     assert json.loads(silent.stdout)["losses"] == json.loads(noisy.stdout)["losses"]
+    assert noisy.stderr.count("step 1  loss 5  1 samples/s  1 s\n.") == noisy.stderr.count("complains") > 0
     assert train("--data", "misbehaving:prints", "--check").returncode == 0
 
 

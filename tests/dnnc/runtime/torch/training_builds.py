@@ -45,6 +45,7 @@ def leaves_quietly(seed):
 def prints(seed):
     for microbatch in good(seed):
         print("step 1  loss 5  1 samples/s  1 s\\n.", end="", flush=True)
+        os.write(2, b"complains")
         yield microbatch
 
 def starts(seed):
