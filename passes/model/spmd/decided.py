@@ -25,6 +25,7 @@ from ir.ops import Op
 from ir.shares import Shares, none_empty, proportional
 from ir.types import DType, Partial, Replicate, Shard, TensorType, Type, without_layout
 from passes.model.graph import describe, reads, stage_members
+from passes.model.spmd.layouts import UNCUT
 from passes.model.spmd.reshard_ops import (
     Decided,
     Plain,
@@ -226,6 +227,8 @@ class _Reader:
             return
         if reduction_of(lies) and isinstance(type_, TensorType) and type_.dtype in (DType.BOOL, DType.STRING):
             self.fault(f"{name} of {type_} cannot lie as terms of a {reduction_of(lies)}", where)
+        elif isinstance(type_, TensorType) and type_.dtype in UNCUT and name[:1] == "%" and any(p != Replicate() for p in lies):
+            self.fault(f"{name} of {type_} cannot lie in parts: values of {type_.dtype.value} are whole on each member", where)
         elif not term and reduction_of(lies):
             self.fault(f"{name} cannot be kept as terms of a {reduction_of(lies)}", where)
         shape = shape_of(type_)

@@ -30,6 +30,11 @@ from passes.model.spmd.mesh import DeviceMesh
 Placements: TypeAlias = tuple[Placement, ...]
 Seconds: TypeAlias = NDArray[np.float64]
 Shape: TypeAlias = tuple[Dim, ...]
+UNCUT = frozenset(dtype for dtype in DType if dtype.bits < 8 and dtype is not DType.BOOL) | {
+    *(DType.STRING, DType.F8E4M3FN, DType.F8E4M3FNUZ, DType.F8E5M2, DType.F8E5M2FNUZ, DType.F8E8M0),
+}
+"""Element types that no runtime cuts or exchanges: onnxruntime has no Slice of them, strings have no width, and several
+elements share a byte. Values of them are whole on each member; a weight may be cut beforehand, and is read as it is kept."""
 SMALL = 64
 """Elements up to which a constant stands on every device."""
 
@@ -49,13 +54,20 @@ class Layouts:
 
 
 @lru_cache(maxsize=1 << 12)
-def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False) -> Layouts:
-    """The layouts of a type; what is no tensor of known shape is replicated. ``together``: what a gradient of a weight costs,
-    whose sum shares messages with others (``Axis.seconds``)."""
-    found = tuple(sorted(_possible(type_, mesh, uneven), key=lambda placements: _order(placements, mesh)))
+def layouts_of(type_: Type, mesh: DeviceMesh, uneven: bool = False, *, together: bool = False, weight: bool = False) -> Layouts:
+    """The layouts of a type; what is no tensor of known shape is replicated, and so is an ``UNCUT`` one of no ``weight``.
+    ``together``: what a gradient of a weight costs, whose sum shares messages with others (``Axis.seconds``)."""
+    possible = _possible(type_, mesh, uneven)
+    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
+        possible = [lies for lies in possible if not any(isinstance(p, Partial) for p in lies) and (weight or _is_whole(lies))]
+    found = tuple(sorted(possible, key=lambda placements: _order(placements, mesh)))
     size = float(type_.nbytes or 0) if isinstance(type_, TensorType) else 0.0
     numbers = {placements: number for number, placements in enumerate(found)}
     return Layouts(found, _closure(numbers, mesh, type_, size, together), numbers)
+
+
+def _is_whole(placements: Placements) -> bool:
+    return all(isinstance(placement, Replicate) for placement in placements)
 
 
 def split(type_: Type, placements: Placements, mesh: DeviceMesh) -> float:
@@ -173,6 +185,8 @@ def _closure(number: Mapping[Placements, int], mesh: DeviceMesh, type_: Type, si
     found = tuple(number)
     convert: Seconds = np.full((len(found), len(found)), np.inf)
     np.fill_diagonal(convert, 0.0)
+    if isinstance(type_, TensorType) and type_.dtype in UNCUT:
+        return convert
     options = sorted({p for placements in found for p in placements}, key=str)
     foremost = mesh.foremost
     held = [size * part(type_, placements, mesh, foremost) for placements in found]

@@ -197,7 +197,8 @@ class _OnMesh:
         self.resources = builder.module.resources
         self.costs = MemberCosts(builder.module, outline, mesh, builder.times, builder.training, builder.microbatches)
         self.whole: Placements = (Replicate(),) * len(mesh.axes)
-        self.drafts = [self.value(form) for form in outline.values]
+        made = {number for name, number in outline.value_of.items() if not name.startswith("@")}
+        self.drafts = [self.value(form, weight=number not in made) for number, form in enumerate(outline.values)]
         self.rows: list[list[_Row]] = []
         self.fixed: dict[int, NodeKind] = {}
         for number, form in enumerate(outline.forms):
@@ -245,12 +246,12 @@ class _OnMesh:
             overlap,
         )
 
-    def value(self, form: ValueForm) -> _ValueDraft:
-        """The draft of a form of values, without needs."""
-        layouts = layouts_of(form.type, self.mesh, self.uneven)
+    def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
+        """The draft of a form of values, or of weights alone, without needs."""
+        layouts = layouts_of(form.type, self.mesh, self.uneven, weight=weight)
         back = layouts.convert
         if form.flows and form.summed:  # once a step, in buckets
-            back = layouts_of(form.type, self.mesh, self.uneven, together=True).convert
+            back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight).convert
         return _ValueDraft(layouts, form.flows, back, form.link)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
