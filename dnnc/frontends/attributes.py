@@ -74,6 +74,8 @@ def _guess(proto: onnx.AttributeProto) -> int:
 def densify(sparse: onnx.SparseTensorProto, limits: Limits = LIMITS) -> Dense:
     """The dense tensor of a sparse one; its indices are linear or one row per value. Raises ValueError where they leave the
     shape, and for a shape over ``limits.sparse_bytes``."""
+    if sparse.values.data_type == onnx.TensorProto.STRING:
+        raise ValueError("sparse strings have no value for what is left out, and onnxruntime takes none")
     values, indices = dense_of(sparse.values), dense_of(sparse.indices)
     type_ = tensor_type(onnx.TensorProto(data_type=sparse.values.data_type, dims=sparse.dims))
     shape = tuple(sparse.dims)

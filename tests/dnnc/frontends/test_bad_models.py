@@ -354,3 +354,18 @@ def test_ir_text_that_is_no_text(tmp_path: Path) -> None:
         load_model(str(path), {}, DiagnosticSink())
     with pytest.raises(InvalidInput, match="no such file"):
         load_model(str(tmp_path / "absent.ir"), {}, DiagnosticSink())
+
+
+def test_sparse_strings_are_told(tmp_path: Path) -> None:
+    values = onnx.helper.make_tensor("w", onnx.TensorProto.STRING, [2], [b"a", b"b"])
+    indices = onnx.helper.make_tensor("i", onnx.TensorProto.INT64, [2], [0, 2])
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Identity", ["w"], ["y"])],
+        "g",
+        [],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [4])],
+        sparse_initializer=[onnx.helper.make_sparse_tensor(values, indices, [4])],
+    )
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), tmp_path / "m.onnx")
+    with pytest.raises(InvalidInput, match="sparse initializer 'w': sparse strings have no value for what is left out"):
+        load_model(str(tmp_path / "m.onnx"), {}, DiagnosticSink())
