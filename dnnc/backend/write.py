@@ -334,11 +334,14 @@ def _device_types(module: Module) -> dict[int, str]:
 def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
     """The manifest of the build that lies in ``target``, without its own digest. ``source``: where the model came from
     (``source_of``); ``entries``: what the kind of build adds."""
-    types = _device_types(module).values()
     topology = module.first(Topology)
+    planned = {type_.name for type_ in topology.types if type_.name in _device_types(module).values()} if topology else set()
     used = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices) if topology else {}
     named = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
     providers = {device: provider.to_json() for device, provider in named.items() if provider}
+    types = {device: topology.device(device).type for device in used} if topology else {}
+    kinds = {name: topology.type(name).kind for name in sorted({*types.values(), *planned})} if topology else {}
+    hosts = sorted({topology.device(device).host for device in used}) if topology else []
     counts = {device: topology.type(topology.device(device).type).cores for device in used} if topology else {}
     cores = {device: count for device, count in counts.items() if count > 1}
     # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
@@ -348,7 +351,9 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
         "versions": _versions(),
         "source": dict(source),
         "model": bare(module.name),
-        "kinds": {type_.name: type_.kind for type_ in topology.types if type_.name in types} if topology else {},
+        "kinds": kinds,
+        **({"types": types} if any(kind != "cpu" for kind in kinds.values()) else {}),
+        **({"hosts": hosts} if len(hosts) > 1 else {}),
         **({"providers": providers} if providers else {}),
         **({"cores": cores} if cores else {}),
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],

@@ -74,6 +74,7 @@ def run(
     timeout: TimeoutOption = 600.0,
     seed: SeedOption = None,
     runs: opt.RunsOption = None,
+    emulate: opt.EmulateOption = False,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
@@ -94,6 +95,7 @@ def run(
         seed=seed,
         options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
+        emulate=emulate,
     )
     if runs is not None:
         require_appendable(runs)
@@ -170,6 +172,7 @@ def check(
             "16-bit ones, 1/255 behind a quantisation; or 3 times what rounding alone does to this model, at most 0.1.",
         ),
     ] = None,
+    emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -180,10 +183,14 @@ def check(
     than the tolerance can be. Nothing compared is exit 5 too. Where the original model is gone or has changed, the reference is
     the build's own copy (annotated.onnx); the last line says so, for a fault that both share is not seen.
     """
+    from dnnc.program.build import Build
+    from dnnc.program.elsewhere import require_here
     from dnnc.runtime import CheckOptions, check_build
 
     with progress(not quiet) as say:
-        found = check_build(build, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
+        opened = Build.open(build, say)
+        require_here(opened.files, emulate=emulate)
+        found = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
     for note in found.notes:
         talk(f"note: {note}", quiet)
     if json:

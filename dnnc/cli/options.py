@@ -191,6 +191,13 @@ RunsOption = Annotated[
     Path | None,
     typer.Option("--runs", metavar="FILE.csv", help="Add what was measured to this file, a row for 'dnnc calibrate'."),
 ]
+EmulateOption = Annotated[
+    bool,
+    typer.Option(
+        "--emulate",
+        help="Do it here, as one host and on its CPU, for what is for several hosts or other devices: to try its numbers.",
+    ),
+]
 PrintFolderOption = Annotated[
     Path | None,
     typer.Option("--print-folder", metavar="DIR", help="Print to one file per pass in DIR, not to standard error."),

@@ -52,6 +52,7 @@ def profile(
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the inputs that are made.")
     ] = 0,
+    emulate: opt.EmulateOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Measure what the operators of MODEL take on this machine's cores, for each CPU type of TOPOLOGY, and write it to a file
@@ -63,6 +64,7 @@ def profile(
     from dnnc.machine.profile import ProfileFile, machine_here, measure_profile, read_profile
     from dnnc.options import CompileOptions, asks_training
     from dnnc.profiling import costed
+    from dnnc.program.elsewhere import require_one_host
     from dnnc.training import TrainingOptions
 
     options = CompileOptions(
@@ -85,6 +87,7 @@ def profile(
     try:
         with progress(not quiet) as report:
             modules, files, machines = costed(options, sink, report)
+            require_one_host(machines, f"-t {topology}", emulate=emulate)
             known = ProfileFile(machine_here(training=training))
             for path in (*((out,) if out.exists() else ()), *(merge or ())):
                 known = known.joined(read_profile(path), str(path))

@@ -93,6 +93,7 @@ def train(
             help="What hosts prove to each other that they share: the same file on each (or its text in DNNC_SECRET).",
         ),
     ] = None,
+    emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -102,6 +103,7 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
+    from dnnc.program.elsewhere import NO_ROW, require_here
     from dnnc.runs import append_row, require_appendable
     from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
     from dnnc.runtime.torch.launch import train as launch
@@ -117,6 +119,9 @@ def train(
     if runs is not None:
         require_appendable(runs)
     opened = TrainingBuild.open(build)
+    if emulate and runs is not None:
+        raise UsageError("what is emulated is no row", where="--runs", hint=NO_ROW)
+    require_here(opened.files, hosts=nodes, trains=True, emulate=emulate)
     machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
     resumed = _opened(resume) if resume is not None else None
     options = TrainOptions(steps, data, seed or 0, checkpoint, every, resumed, out or checkpoint, timeout, *machines)

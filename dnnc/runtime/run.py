@@ -11,6 +11,7 @@ from typing import Any
 
 from dnnc.costs import local_cores
 from dnnc.program.build import Build
+from dnnc.program.elsewhere import NO_ROW, is_elsewhere, require_here
 from dnnc.providers import CPU
 from dnnc.runtime.generate import drawn_ahead
 from dnnc.runtime.inputs import Microbatches, check_writable, drawn, join_outputs, read_inputs, split_microbatches, write_npz
@@ -47,7 +48,8 @@ class RunCommand:
     """What ``dnnc run`` was asked to do. ``inputs`` absent: those that the build was compiled with; random ones by ``seed``
     where that is given, or it was compiled without any. ``microbatches``: how many to make, or to
     split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
-    last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``)."""
+    last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``).
+    ``emulate``: run here what is for other machines."""
 
     build: Path
     inputs: Path | None = None
@@ -58,6 +60,7 @@ class RunCommand:
     seed: int | None = None
     options: RunOptions = field(default_factory=RunOptions)
     measures: bool = False
+    emulate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +147,8 @@ def require_measures(build: Build, microbatches: int, threads: int) -> None:
         by = f"{threads} thread{'s' if threads > 1 else ''}"
         message = f"it would run by {by}, and the plan is for {build.threads(other[0])} on '{other[0]}'"
         raise UsageError(f"{message}: that is no row", where="--runs", hint="leave --threads out")
-    if foreign := foreign_types(build):
-        message = f"it would run on this machine's CPU, and the plan is for {', '.join(foreign)}: that is no row"
-        raise UsageError(message, where="--runs")
+    if is_elsewhere(build.files):
+        raise UsageError("what is emulated is no row: the plan is for other machines", where="--runs", hint=NO_ROW)
     if build.plan.minimises.alone and microbatches > 1:
         hint = "run one microbatch; --repeat and --warmup as you like"
         raise UsageError("a plan for latency is measured by a microbatch that is alone", where="--runs", hint=hint)
@@ -179,6 +181,7 @@ def run_command(
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
     build = Build.open(command.build, progress)
+    require_here(build.files, emulate=command.emulate)
     progress("run", None)
     if command.outputs is not None:
         check_writable(command.outputs)

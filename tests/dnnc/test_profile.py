@@ -121,7 +121,7 @@ def test_profiles_of_other_machines_are_refused(measured: Path, tmp_path: Path) 
     other.write_text(measured.read_text().replace('"processor": "', '"processor": "another '))
     out = str(tmp_path / "out.json")
     assert main(["profile", MODEL, "-t", "preset:cpu-1", "--merge", str(other), "-o", out, "-q"]) == 3
-    assert main(["profile", MODEL, "-t", "preset:h100x1", "-o", out, "-q"]) == 2
+    assert main(["profile", MODEL, "-t", "preset:h100x1", "-o", out, "-q"]) == 3
     assert not Path(out).exists()
 
 

@@ -34,11 +34,11 @@ def test_a_run_says_that_its_predictions_are_of_another_machine(tmp_path: Path, 
     out = tmp_path / "out"
     for preset, names in (("h100x2", ["h100"]), ("cpu-1", [])):
         assert main(["compile", MODEL, "-t", f"preset:{preset}", "-o", str(out), "-q"]) == 0
-        assert main(["run", str(out)]) == 0
+        assert main(["run", str(out), *(["--emulate"] if names else [])]) == 0
         told, warned = capsys.readouterr()
         assert ("its predictions are of h100" in warned) == bool(names)
         assert (" on h100)" in told) == bool(names)
-        assert main(["run", str(out), "--json"]) == 0
+        assert main(["run", str(out), "--json", "--emulate"]) == 0
         assert json.loads(capsys.readouterr().out)["predicted_for"] == names
 
 
@@ -48,3 +48,68 @@ def test_the_same_warning_is_printed_once_with_a_count(capsys: pytest.CaptureFix
     show_warnings([Diagnostic(message, where, severity=Severity.WARNING) for message, where in places])
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["%a: warning: it fits no formula (and 2 more such)", "%b: warning: it has no size"]
+
+
+TWO_HOSTS = """version = 1
+types.core = "preset:cpu-1"
+hosts = [{name = "p"}, {name = "q"}]
+devices = [{name = "p0", type = "core", host = "p"}, {name = "q0", type = "core", host = "q"}]
+links = [{ends = ["p0", "q0"], bandwidth = "20 GB/s", latency = "2 us"}]
+"""
+OTHERS = """version = 1
+types.cuda = {like = "preset:cpu-1", kind = "gpu"PROVIDER}
+devices = [{name = "g0", type = "cuda"}, {name = "g1", type = "cuda"}]
+links = [{ends = ["g0", "g1"], bandwidth = "20 GB/s", latency = "2 us"}]
+"""
+CUDA = ', provider = "CUDAExecutionProvider"'
+SMALL = "zoo:mlp,layers=2,hidden=16,batch=4"
+STEP = ("--objective", "training", "--microbatches", "2")
+
+
+@pytest.mark.parametrize(
+    ("machines", "step", "missing"),
+    [
+        (TWO_HOSTS, (), "it is for 2 hosts, p, q, and runs on one machine"),
+        (TWO_HOSTS, STEP, "it is for 2 hosts, p, q, and runs on one machine"),
+        (OTHERS.replace("PROVIDER", ""), (), "it is for devices of type cuda (gpu: g0, g1), and here is none"),
+        (OTHERS.replace("PROVIDER", ""), STEP, "ranks of a training run on the CPU"),
+        (OTHERS.replace("PROVIDER", CUDA), STEP, "ranks of a training run on the CPU"),
+    ],
+)
+def test_nothing_runs_elsewhere_in_silence(
+    machines: str, step: tuple[str, ...], missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "machines.toml").write_text(machines)
+    build = str(tmp_path / "build")
+    pipeline = ("--stages", "2", "--mesh", "none", "--replicas", "1")
+    assert main(["compile", SMALL, "-t", str(tmp_path / "machines.toml"), *step, *pipeline, "-q", "-o", build]) == 0
+    capsys.readouterr()
+    for command in (["train", build], ["train", build, "--check"]) if step else (["run", build], ["check", build]):
+        assert main(command) == 3
+        told = capsys.readouterr().err
+        assert missing in told
+        assert "--emulate runs it all the same" in told
+    rows = tmp_path / "rows.csv"
+    count = ("--steps", "3") if step else ("--microbatches", "8")
+    assert main(["train" if step else "run", build, "--emulate", *count, "--runs", str(rows)]) == 2
+    assert "what is emulated is no row" in capsys.readouterr().err
+    assert not rows.exists()
+
+
+def test_what_is_for_other_machines_is_emulated_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "machines.toml").write_text(TWO_HOSTS)
+    build = str(tmp_path / "build")
+    assert main(["compile", SMALL, "-t", str(tmp_path / "machines.toml"), "--stages", "2", "-q", "-o", build]) == 0
+    assert main(["run", build, "--emulate", "-q"]) == main(["check", build, "--emulate", "-q"]) == 0
+
+
+def test_one_machine_is_no_profile_of_two_hosts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machines, out = tmp_path / "machines.toml", tmp_path / "profile.json"
+    for text, told in (
+        (TWO_HOSTS, "it has CPUs on 2 hosts, p, q, and this is one machine"),
+        (OTHERS.replace("PROVIDER", ""), "it has no CPU"),
+    ):
+        machines.write_text(text)
+        assert main(["profile", SMALL, "-t", str(machines), "-o", str(out), "-q"]) == 3
+        assert told in capsys.readouterr().err
+        assert not out.exists()
