@@ -41,7 +41,7 @@ def with_handover(asked: Asked, solution: Solution, pieces: int = 0) -> Solution
     """The solution with hand-over in its value and bound, or the model as one stage where that is faster and allowed.
     ``pieces``: of a sample alone, how many a device may run; 0 for a stream."""
     problem, topology = asked.problem, asked.topology
-    if solution.stages is None or not any(_seconds(problem.kinds, topology)):
+    if not solution.stages or not any(_seconds(problem.kinds, topology)):
         return solution
     parts, single = asked.parts(solution), one_stage(asked, solution)
     value = (

@@ -12,6 +12,7 @@ from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, check_build
+from tests.dnnc.frontends.models import model, save
 from tests.dnnc.test_models import SHARED_DIMS
 
 MODEL = "zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50"
@@ -123,3 +124,8 @@ def test_latency_runs_as_stages(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["run", str(tmp_path / "b"), "--quiet"]) == 0
     again = compiled(capsys, MODEL, "-t", topology, "-o", tmp_path / "r", "--plan", tmp_path / "b" / "plan.json")
     assert (again["kind"], again["objective"]) == ("latency", pytest.approx(data["objective"]))
+
+
+def test_a_model_without_an_op_has_a_plan_of_one_sample(tmp_path: Path) -> None:
+    path = save(model("g (float[4] x) => (float[4] x) {}"), tmp_path)
+    assert main(["compile", str(path), "-t", "preset:cpu-2", "-o", str(tmp_path / "out"), "--objective", "latency"]) == 0
