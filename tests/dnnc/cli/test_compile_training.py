@@ -11,7 +11,6 @@ import onnx
 import onnx.parser
 import pytest
 
-import dnnc
 from dnnc.cli import main
 from dnnc.options import CompileOptions, build_pipeline
 from dnnc.training import TrainingOptions
@@ -306,15 +305,3 @@ def test_a_size_that_depends_on_values_is_refused_on_the_way_of_a_gradient(
     told = capsys.readouterr().err
     assert "%loss: error: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
     assert "--frozen GLOB" in told
-
-
-@pytest.mark.slow
-def test_an_embedding_bag_is_refused_where_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """PyTorch exports it as a loop over sequences, whose results have no known size."""
-    torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-    model = torch.nn.Sequential(torch.nn.EmbeddingBag(10, 4, mode="mean"), torch.nn.Linear(4, 3))
-    dnnc.from_torch(model, (torch.randint(0, 10, (4, 5)),), tmp_path / "bag.onnx")
-    asked = ("--objective", "training", "--loss", "cross-entropy:linear", "-o", str(tmp_path / "b"), "-q")
-    capsys.readouterr()
-    assert main(["compile", str(tmp_path / "bag.onnx"), "-t", TWO, *asked]) == 3
-    assert "error: onnx.Cast: the gradient needs the shape of %" in capsys.readouterr().err
