@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import threading
+import time
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -58,7 +59,9 @@ class Job:
     def _watch(self) -> None:
         while os.read(self.alive, 1):
             pass
-        remove_dead_scratch()
+        for _ in range(3):  # another rank may be removing it too, or still write there
+            remove_dead_scratch()
+            time.sleep(0.1)
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
     def join(self, limit: timedelta, patience: timedelta) -> None:
