@@ -32,7 +32,7 @@ DOORS = {
     "highspy": ("passes/*",),
     "pymetis": ("passes/partition/baselines/metis.py",),
     "onnx": ("dnnc/frontends/*", "dnnc/backend/*"),
-    "onnx_ir": ("dnnc/frontends/*", "dnnc/backend/*"),
+    "onnx_ir": ("dnnc/frontends/*", "dnnc/backend/*", "dnnc/runtime/torch/from_module.py"),
     "google": ("dnnc/frontends/*", "dnnc/backend/*"),  # protobuf, which onnx brings and whose errors it lets through
     "onnxruntime": ("dnnc/ort.py",),  # where its telemetry is turned off first
     "torch": ("dnnc/frontends/torch/*", "dnnc/backend/torch/*", "dnnc/runtime/torch/*", "dnnc/search_tag/training.py"),
@@ -61,7 +61,7 @@ FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
 UNPICKLE = ("*_object", "*_object_list")
 """Calls of ``torch.distributed`` that unpickle what another process sends."""
 MAX_LINES = 700
-MOST_ENTRIES = 12
+MOST_ENTRIES = 14
 """Files and folders of a room of ``passes.partition``."""
 
 
@@ -135,7 +135,7 @@ def test_no_circle_of_rooms() -> None:
 
 @pytest.mark.parametrize("searching", ["partition", "shard"])
 def test_rooms_of_searches_are_small_and_stacked(searching: str) -> None:
-    """Their sub-packages have a dozen entries each at most, and no circle of imports joins them."""
+    """Their sub-packages have 14 entries each at most, and no circle of imports joins them."""
     folder = ROOT / "passes" / searching
     entries = {
         room: [path for path in room.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]

@@ -152,9 +152,8 @@ def _refuse_random(program: Any) -> None:
         given = {argument.name: argument.default_value for argument in schema}
         given |= dict(zip(given, node.args, strict=False)) | dict(node.kwargs)
         drops = given.get("dropout_p", given.get("dropout"))
-        if operator(node) in ("native_dropout", "dropout") or drops == 0 or given.get("train") is False:
-            continue
-        if given.get("training") is False:
+        infers = any(given.get(word) is False for word in ("train", "training"))
+        if operator(node) in ("native_dropout", "dropout") or drops == 0 or infers:
             continue
         message = f"{operator(node)} draws random numbers, which a model file cannot keep as PyTorch draws them"
         hint = f"leave dropouts out (dropout=False) or put torch.nn.Dropout in its place; {_INFER}"

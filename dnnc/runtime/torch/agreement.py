@@ -284,7 +284,8 @@ def _learns(resource: Resource, unmarked: bool) -> bool:
 
 def _gradient(makers: Mapping[str, Op], update: Op) -> str:
     maker = makers[update.operands[1]]
-    assert maker.name == ACCUMULATE, "one microbatch of one stage"
+    if maker.name != ACCUMULATE:
+        raise AssertionError(f"a step of one microbatch in one stage updates by {maker.name}")
     return maker.operands[0]
 
 

@@ -103,12 +103,13 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
         all_reduce=lambda *_, **__: SimpleNamespace(wait=lambda: done.append("sum")),
         isend=lambda *_, **__: done.append("send"),
         irecv=None,
-        P2POp=lambda *_: done.append("message"),
-        batch_isend_irecv=lambda messages: [],
         ReduceOp=torch.distributed.ReduceOp,
     )
     monkeypatch.setattr(exchange, "dist", communication)
+    monkeypatch.setattr(exchange, "swapped", lambda *_: [done.append("swap")][:0])
     monkeypatch.setattr(exchange.Exchange, "_group", lambda *_: None)
+    monkeypatch.setattr(exchange.Exchange, "_ranks", lambda *_: (0, 1))
+    monkeypatch.setattr(exchange.Exchange, "_served", lambda *_: None)
     step = SimpleNamespace(
         readers=lambda *_: [1], makes=lambda *_: True, microbatches=1, row=lambda rank: [], devices=("a", "b")
     )
@@ -116,14 +117,14 @@ def test_a_rank_waits_before_it_sends_or_joins_a_sum(monkeypatch: pytest.MonkeyP
     network.step, network.most, network.tag, network.place = step, 9, lambda *_: 1, lambda *_: None
     sums: Any = {0: Op("comm.all_reduce", (), ())}
     comm: Any = exchange.Exchange(network, SimpleNamespace(index=0), 0, sums)  # type: ignore[arg-type]
-    comm.all_reduce(torch.ones(2), 0)
+    comm.all_reduce(torch.ones(exchange.SWAPPED), 0)
     bucket = exchange.Bucket.of([torch.ones(2)], 1)
     comm._begin(bucket, 0, "sum")
     bucket.work.wait()
     comm._swap({0: torch.ones(1), 1: torch.ones(1)}, {0: [1], 1: [1]}, torch.ones(1), 0)
     channel: Any = SimpleNamespace(number=0, target=SimpleNamespace(index=1))
     exchange.Network.send(network, torch.ones(1), channel, 0)
-    assert done == ["wait", "sum", "wait", "sum", "wait", "message", "message", "wait", "send"]
+    assert done == ["wait", "sum", "wait", "sum", "wait", "swap", "wait", "send"]
 
 
 @pytest.fixture(scope="module")
