@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnc.runs import Row, StatedPlan, read_rows, read_stated
-from ir.diagnostics import Diagnostic, InvalidInput, UsageError
-from ir.topology import DeviceType, Link, Topology
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.topology import DeviceType, Link, Topology
 
 LEAST_PLANS = 3
 STEP = 20e-6

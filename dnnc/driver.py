@@ -37,13 +37,13 @@ from dnnc.options import (
 )
 from dnnc.providers import ON_CPU, Provider
 from dnnc.training import require_engine, require_loss, saves_by_recomputing
-from ir.attributes import Dense
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
-from ir.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.objectives import THROUGHPUT, objective_of
-from ir.ops import Op
-from ir.topology import Topology
-from ir.types import Type
+from ir.core.attributes import Dense
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import Type
 from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:

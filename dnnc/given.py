@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.frontends import Arrays, ImportedModel
-from ir.limits import LIMITS
-from ir.module import Module
+from ir.core.limits import LIMITS
+from ir.core.module import Module
 from passes.framework.base import Measurements
 
 if TYPE_CHECKING:

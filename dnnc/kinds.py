@@ -23,10 +23,10 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
 from dnnc.units import seconds_text
-from ir.diagnostics import DiagnosticSink, Infeasible
-from ir.module import Module, Plan
-from ir.objectives import THROUGHPUT
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Module, Plan
+from ir.core.objectives import THROUGHPUT
+from ir.core.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
 from passes.model.work import clock_left, is_over, within

@@ -24,12 +24,12 @@ from dnnc.kinds import (
 from dnnc.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.training import TrainingOptions, with_training
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.facets import SYNCS
-from ir.limits import LIMITS, Limits
-from ir.module import Func, Module
-from ir.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import SYNCS
+from ir.core.limits import LIMITS, Limits
+from ir.core.module import Func, Module
+from ir.core.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.core.topology import Topology
 from passes.framework.base import Pass
 
 TAG = "tag"

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.methods import EXACT, EXPERT, METHODS, SolveOptions
-from ir.attributes import attributes
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.facets import Direction, Time
-from ir.module import Module
-from ir.objectives import PIPEDREAM, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
-from ir.topology import DeviceType, Topology
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import Direction, Time
+from ir.core.module import Module
+from ir.core.objectives import PIPEDREAM, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.core.topology import DeviceType, Topology
 
 if TYPE_CHECKING:
     from dnnc.frontends.workloads import Profile

@@ -9,9 +9,9 @@ from dnnc.driver import pass_context, with_topology
 from dnnc.kinds import PIPELINE, SHARDED_PIPELINE
 from dnnc.options import CompileOptions, asks_training, build_pipeline, of_zoo
 from dnnc.training import require_engine, require_loss
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.module import Module
+from ir.core.topology import Topology
 
 if TYPE_CHECKING:
     from dnnc.frontends.weights import WeightFiles

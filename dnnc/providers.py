@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ir.topology import Topology
+    from ir.core.topology import Topology
 
 CPU = "CPUExecutionProvider"
 """The provider of device types that name none, and of every op that another provider does not take."""

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from dnnc.program.build import PROGRAM
 from dnnc.program.snapshot import Snapshot
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
-from ir.files import read_input_text
-from ir.limits import LIMITS
-from ir.module import Module, Plan
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.core.limits import LIMITS
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
+from ir.system.files import read_input_text
 from passes.framework.base import Pass
 
 COLUMNS = ("build", "plan", "seconds")
@@ -168,7 +168,7 @@ def read_stated(row: Row) -> StatedPlan:
     from dnnc.frontends import DIALECTS
     from dnnc.program.plan_json import plan_to_json, replay_from_json
     from ir import load_module, print_symbol
-    from ir.module import Program, Schedule, Stage
+    from ir.core.module import Program, Schedule, Stage
     from passes.model.folding import expand
     from passes.model.spmd.undecided import undecided, undifferentiated
     from passes.model.timeline.families import DEFAULT

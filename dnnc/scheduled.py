@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.program.snapshot import Snapshot
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.limits import LIMITS
-from ir.module import Module, Plan, Schedule
-from ir.objectives import PIPEDREAM, TRAINING, objective_of
-from ir.ops import Op
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.limits import LIMITS
+from ir.core.module import Module, Plan, Schedule
+from ir.core.objectives import PIPEDREAM, TRAINING, objective_of
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.system.files import read_input_text
+from ir.text.json_text import parse_json
 
 MADE = "make it again with 'dnnc solve'"
 
@@ -201,7 +201,7 @@ def _rows(
 
 def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Path) -> list[list[int]]:
     """Positions of the ops of each row; an op that the file does not have, a backward one, is with the one of its colour."""
-    from ir.facets import Color
+    from ir.core.facets import Color
 
     place = {op.get("id"): v for v, op in enumerate(ops) if op.get("id") is not None}
     mates: dict[int, list[int]] = {}

@@ -15,9 +15,9 @@ from typing import Any
 
 from dnnc.methods import EXACT, METHODS, Boundaries, Progress, Row, Solved, SolveOptions, baseline, compare_all
 from dnnc.profiled import read_problem
-from ir.diagnostics import DiagnosticSink, Infeasible
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Module
+from ir.core.topology import Topology
 from passes.model.work import within
 
 __all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult", "solve_file"]

@@ -10,7 +10,7 @@ import importlib
 import os
 from contextlib import suppress
 
-from ir.scratch import temporary_directory
+from ir.system.scratch import temporary_directory
 
 __all__ = ["leave_nothing", "load_torch_elsewhere"]
 

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from ir.diagnostics import UsageError
-from ir.facets import SYNCS
-from ir.module import Func, Schedule
-from ir.ops import Value
-from ir.types import TensorType
+from ir.core.diagnostics import UsageError
+from ir.core.facets import SYNCS
+from ir.core.module import Func, Schedule
+from ir.core.ops import Value
+from ir.core.types import TensorType
 from passes.framework.base import Pass
 
 PIPELINE = "default-training"

@@ -22,10 +22,10 @@ from dnnc.machine import is_local, machines_of
 from dnnc.machine.subsets import Part, parts, with_more
 from dnnc.machine.subsets import restricted as without_others
 from dnnc.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
-from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
-from ir.module import Module, Plan
-from ir.objectives import THROUGHPUT, objective_of
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
+from ir.core.module import Module, Plan
+from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.topology import Topology
 from passes.framework.base import Pass
 from passes.model.network import device_classes
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ir.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
-from ir.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
-from ir.diagnostics import (
+from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
+from ir.core.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
+from ir.core.diagnostics import (
     CheckFailed,
     Diagnostic,
     DiagnosticSink,
@@ -24,7 +24,7 @@ from ir.diagnostics import (
     Span,
     UsageError,
 )
-from ir.facets import (
+from ir.core.facets import (
     BackwardTime,
     Color,
     Cost,
@@ -42,7 +42,7 @@ from ir.facets import (
     Time,
     Transfer,
 )
-from ir.module import (
+from ir.core.module import (
     Action,
     Declared,
     External,
@@ -63,9 +63,9 @@ from ir.module import (
     Symbol,
     View,
 )
-from ir.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from ir.types import (
+from ir.core.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.types import (
     UNKNOWN,
     BytesType,
     Dim,
@@ -85,19 +85,19 @@ from ir.types import (
 )
 
 if TYPE_CHECKING:
-    from ir.parser import ParseResult, SourceMap, parse, parse_module, read_text
-    from ir.printer import print_module, print_op, print_symbol
+    from ir.text.parser import ParseResult, SourceMap, parse, parse_module, read_text
+    from ir.text.printer import print_module, print_op, print_symbol
     from ir.verifier import load_module, verify
 
 _LAZY = {
-    "ParseResult": "ir.parser",
-    "SourceMap": "ir.parser",
-    "parse": "ir.parser",
-    "parse_module": "ir.parser",
-    "read_text": "ir.parser",
-    "print_module": "ir.printer",
-    "print_op": "ir.printer",
-    "print_symbol": "ir.printer",
+    "ParseResult": "ir.text.parser",
+    "SourceMap": "ir.text.parser",
+    "parse": "ir.text.parser",
+    "parse_module": "ir.text.parser",
+    "read_text": "ir.text.parser",
+    "print_module": "ir.text.printer",
+    "print_op": "ir.text.printer",
+    "print_symbol": "ir.text.printer",
     "load_module": "ir.verifier",
     "verify": "ir.verifier",
 }

@@ -26,11 +26,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.facets import Group
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import Group
+from ir.core.module import Module
+from ir.core.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.network import network

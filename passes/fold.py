@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ir.diagnostics import UsageError
-from ir.module import Func, Module
+from ir.core.diagnostics import UsageError
+from ir.core.module import Func, Module
 from passes.framework.base import Pass, PassContext
 from passes.model.folding import MIN_OPS, MIN_SUPPORT, Folding, expand, find_repeats, folded, folding, is_block
 

@@ -38,9 +38,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ir.diagnostics import Infeasible, InvalidInput
-from ir.module import Module, Plan, PlanStage
-from ir.topology import Device, Topology
+from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Module, Plan, PlanStage
+from ir.core.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import cuts_of, listing, stage_members

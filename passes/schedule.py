@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
-from ir.module import Module, Plan, Schedule
-from ir.row_faults import faults
-from ir.rows import shown, unrolled
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.core.module import Module, Plan, Schedule
+from ir.core.topology import Topology
+from ir.ops.row_faults import faults
+from ir.ops.rows import shown, unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.symbols import insert_symbols

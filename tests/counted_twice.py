@@ -11,12 +11,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 
-from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BackwardTime, Cost, Measured, Time, phase_of
-from ir.module import Module, Plan
-from ir.ops import Op
-from ir.topology import Topology
-from ir.types import type_bytes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, BackwardTime, Cost, Measured, Time, phase_of
+from ir.core.module import Module, Plan
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import type_bytes
 from passes.cost import CostPass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext

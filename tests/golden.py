@@ -26,7 +26,7 @@ import ir
 from dnnc.cli import entry as cli
 from dnnc.frontends import DIALECTS
 from ir import parse_module, print_module
-from ir.diagnostics import Diagnostic, ExitCode, Severity, Span
+from ir.core.diagnostics import Diagnostic, ExitCode, Severity, Span
 
 ROOT = Path(__file__).resolve().parent.parent / "golden"
 _RUN = re.compile(r"\s*(?://|#)\s*RUN:\s*(?P<command>.*\S)\s*")

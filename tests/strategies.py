@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from hypothesis import strategies as st
 
-from ir.attributes import Attribute, Attributes, AttrKind, Dense
-from ir.facets import (
+from ir.core.attributes import Attribute, Attributes, AttrKind, Dense
+from ir.core.facets import (
     SYNCS,
     BackwardTime,
     Color,
@@ -30,7 +30,7 @@ from ir.facets import (
     Time,
     Transfer,
 )
-from ir.module import (
+from ir.core.module import (
     Action,
     Declared,
     External,
@@ -49,10 +49,10 @@ from ir.module import (
     Symbol,
     View,
 )
-from ir.objectives import OBJECTIVES
-from ir.ops import Location, Op, Region, Value
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from ir.types import (
+from ir.core.objectives import OBJECTIVES
+from ir.core.ops import Location, Op, Region, Value
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.types import (
     UNKNOWN,
     BytesType,
     Dim,

@@ -23,10 +23,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from dnnc.backend.one_session import LABEL, label
-from ir.boxes import Box, Placements, box, reduction_of, shape_of
-from ir.facets import ShardRule, StageSet
-from ir.module import Func, Mesh, Module, Resource, Stage
-from ir.types import DType, Replicate, Shard, TensorType, Type
+from ir.core.facets import ShardRule, StageSet
+from ir.core.module import Func, Mesh, Module, Resource, Stage
+from ir.core.types import DType, Replicate, Shard, TensorType, Type
+from ir.ops.boxes import Box, Placements, box, reduction_of, shape_of
 
 if TYPE_CHECKING:
     import onnx

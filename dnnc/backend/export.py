@@ -24,13 +24,13 @@ from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, tensor_proto, type_proto
 from dnnc.frontends.opdefs import operator_of
 from dnnc.frontends.schemas import schema
 from dnnc.frontends.weights import Source, read_resource
-from ir.attributes import AttrKind, Dense
-from ir.diagnostics import InvalidInput
-from ir.facets import InTraining, facet_text
-from ir.module import Declared, External, Func, Inline, Module, Resource, Stage, View
-from ir.names import unique
-from ir.ops import Op, Region, Value
-from ir.types import DType, MapType, OptionalType, SeqType, TensorType, Type
+from ir.core.attributes import AttrKind, Dense
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import InTraining, facet_text
+from ir.core.module import Declared, External, Func, Inline, Module, Resource, Stage, View
+from ir.core.names import unique
+from ir.core.ops import Op, Region, Value
+from ir.core.types import DType, MapType, OptionalType, SeqType, TensorType, Type
 from passes.model.folding import expand, is_block
 from passes.model.spmd.reshard_ops import without_reshards
 

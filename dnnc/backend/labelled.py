@@ -10,8 +10,8 @@ import onnx_ir
 from dnnc.backend.branches import forget_shapes
 from dnnc.backend.export import export_func, read_tensor, reference_tensor
 from dnnc.frontends.weights import Source
-from ir.module import External, Module, Resource
-from ir.ops import Location, Op
+from ir.core.module import External, Module, Resource
+from ir.core.ops import Location, Op
 
 
 def labelled_model(module: Module, source: Source) -> tuple[bytes, dict[str, Op]]:

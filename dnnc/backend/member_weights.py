@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from dnnc.backend.weights_file import INLINE_LIMIT, layout, write_weights
-from ir.boxes import Box
-from ir.module import External, Inline, Resource, View
-from ir.types import TensorType, type_bytes
+from ir.core.module import External, Inline, Resource, View
+from ir.core.types import TensorType, type_bytes
+from ir.ops.boxes import Box
 from passes.model.spmd import Part
 
 PARTS_FILE = "parts.data"

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from dnnc.providers import CPU, ON_CPU, Provider
-from ir.module import Stage
-from ir.topology import Topology
+from ir.core.module import Stage
+from ir.core.topology import Topology
 
 SESSION = "session.json"
 SCHEMA = "dnnc.session/1"

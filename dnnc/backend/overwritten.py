@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from dnnc.frontends.model_dims import graphs
-from ir.names import unique
+from ir.core.names import unique
 
 _AVERAGES = (3, 4)
 """Operands of a BatchNormalization that it writes over."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dnnc.backend.reference import Reference, reads_of
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
     import onnx

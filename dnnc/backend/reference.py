@@ -18,9 +18,9 @@ from dnnc.backend.overwritten import copy_overwritten
 from dnnc.digests import OpenFile, has_digest
 from dnnc.frontends import ImportedModel, load_model
 from dnnc.program.build import ANNOTATED, Build
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.files import open_input
-from ir.names import unique
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.names import unique
+from ir.system.files import open_input
 
 if TYPE_CHECKING:
     import onnx

@@ -17,14 +17,14 @@ from dnnc.program.collective_faults import collective_faults
 from dnnc.program.elements import BY_NAME
 from dnnc.program.members import Local, MemberProgram, Part, Segment
 from dnnc.program.plan_json import bare
-from ir.boxes import members_along
-from ir.diagnostics import InvalidInput
-from ir.module import Func, Mesh, Module, Stage
-from ir.names import unique
-from ir.opdefs import COLLECTIVES, is_collective
-from ir.operators import RANDOM, has
-from ir.ops import Op, Value
-from ir.types import TensorType, Type
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Func, Mesh, Module, Stage
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType, Type
+from ir.ops.boxes import members_along
+from ir.ops.opdefs import COLLECTIVES, is_collective
+from ir.ops.operators import RANDOM, has
 from passes.model.graph import cuts_of, reads
 from passes.model.spmd import LocalProgram, local_programs
 from passes.model.spmd import Part as LocalPart

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dnnc.program.plan_json import bare
 from dnnc.program.trace import TraceEvent
-from ir.facets import Direction, StageSet, Time
-from ir.module import Module, Plan, Stage
-from ir.rows import BACKWARD, COMPUTE, lane_of
-from ir.topology import Topology
+from ir.core.facets import Direction, StageSet, Time
+from ir.core.module import Module, Plan, Stage
+from ir.core.topology import Topology
+from ir.ops.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of
 from passes.model.op_time import op_seconds
 from passes.model.timeline.simulate import simulate

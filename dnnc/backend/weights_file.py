@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Module, Random, Resource, Splat, View
-from ir.types import DType, TensorType, type_bytes
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
+from ir.core.types import DType, TensorType, type_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -43,12 +43,12 @@ from dnnc.program.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.program.trace import to_perfetto
 from dnnc.program.transaction import refuse_foreign, whole_directory
 from dnnc.providers import Provider
-from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Declared, External, Func, Inline, Module, Plan, Program, Resource, Schedule, Stage
-from ir.ops import Value
-from ir.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
-from ir.signals import termination_raises
-from ir.topology import Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Declared, External, Func, Inline, Module, Plan, Program, Resource, Schedule, Stage
+from ir.core.ops import Value
+from ir.core.topology import Topology
+from ir.system.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
+from ir.system.signals import termination_raises
 from passes.model.graph import cuts_of, reads
 from passes.model.spmd import local_programs
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dnnc.backend.member_weights import PARTS_FILE, Held, PartsFile, Progress, hold
 from dnnc.backend.segments import MeshStage, cut_stage, model_name
-from ir.module import External, Func, Mesh, Module, Stage
+from ir.core.module import External, Func, Mesh, Module, Stage
 
 
 def write_members(

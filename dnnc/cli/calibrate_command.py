@@ -11,7 +11,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from dnnc.cli.machine import write_topology
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from dnnc.calibrate import Calibration, Number

@@ -13,12 +13,12 @@ from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from dnnc.kinds import NO_MESH
-from ir.diagnostics import DiagnosticSink, ExitCode
-from ir.facets import ShardRule
+from ir.core.diagnostics import DiagnosticSink, ExitCode
+from ir.core.facets import ShardRule
 
 if TYPE_CHECKING:
     from dnnc.driver import CompileOptions, CompileResult
-    from ir.ops import Op
+    from ir.core.ops import Op
 
 
 def compile_(
@@ -79,7 +79,7 @@ def compile_(
     of a profile, which has seconds in place of operators)."""
     from dnnc.driver import CompileOptions
     from dnnc.training import TrainingOptions
-    from ir.scratch import remove_dead_scratch
+    from ir.system.scratch import remove_dead_scratch
 
     remove_dead_scratch()
     tracing = Tracing.of(print_before, print_after, print_on_change, print_folder, verify_each)

@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import Diagnostic, Severity, visible, visible_json
-from ir.scratch import whole_file
+from ir.core.diagnostics import Diagnostic, Severity, visible, visible_json
+from ir.system.scratch import whole_file
 
 PROGRESS_AFTER = 1.0
 """Seconds of work before a person is shown that it goes on."""

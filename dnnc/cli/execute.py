@@ -9,8 +9,8 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.ranges import MOST_MICROBATCHES
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
     from dnnc.runtime import CheckReport
@@ -82,7 +82,7 @@ def run(
     """Run the stage programs of DIR, one process per device, several microbatches in flight."""
     from dnnc.runs import append_row, require_appendable
     from dnnc.runtime import RunCommand, RunOptions, run_command
-    from ir.scratch import remove_dead_scratch
+    from ir.system.scratch import remove_dead_scratch
 
     remove_dead_scratch()
     command = RunCommand(
@@ -273,8 +273,8 @@ def simulate(
     from dnnc.report import print_table, summarize_timeline, timeline_table, timeline_text
     from dnnc.report.gantt import gantt_svg, print_gantt
     from dnnc.scheduled import scheduled
-    from ir.module import Schedule
-    from ir.rows import shown
+    from ir.core.module import Schedule
+    from ir.ops.rows import shown
     from passes.model.timeline.memory import memory_over_time
     from passes.model.timeline.simulate import simulate as simulated
 

@@ -9,12 +9,12 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.limits import LIMITS, Limits
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
     from dnnc.program.build import Build
-    from ir.module import Module
+    from ir.core.module import Module
 
 
 def inspect_(
@@ -57,7 +57,7 @@ def inspect_(
 
 def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> Module:
     from dnnc.frontends import load_model
-    from ir.module import Func
+    from ir.core.module import Func
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:
@@ -68,7 +68,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
 def _costed(module: Module) -> Module:
     """The module with costs where its shapes are known, else the same."""
     from dnnc.driver import pass_context
-    from ir.facets import Cost
+    from ir.core.facets import Cost
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
     from passes.model.folding import expand
@@ -92,7 +92,7 @@ def _programs_text(module: Module, subject: str, short: bool) -> str:
     """The programs of a module with stages, as ``localize`` writes them."""
     from dnnc.frontends import DIALECTS
     from ir import Module, print_module
-    from ir.module import Program
+    from ir.core.module import Program
     from passes.framework.base import PassContext
     from passes.localize import LocalizePass
     from passes.model.folding import expand
@@ -107,7 +107,7 @@ def _programs_text(module: Module, subject: str, short: bool) -> str:
 
 def _print_module(module: Module, costed: Module | None, json: bool) -> None:
     from dnnc.report import mesh_axes, plan_headline, print_table, shares_lines, stages_table, summarize, summary_text
-    from ir.module import Plan
+    from ir.core.module import Plan
 
     summary = summarize(module, costed)
     plan = module.first(Plan)

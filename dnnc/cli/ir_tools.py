@@ -10,7 +10,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 
 OutOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write there instead of to standard output.")
@@ -139,7 +139,7 @@ def _read(file: Path) -> tuple[str, str]:
     import sys
 
     from ir import read_text
-    from ir.parser import decode_text
+    from ir.text.parser import decode_text
 
     if str(file) != "-":
         return read_text(file), str(file)

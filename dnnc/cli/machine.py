@@ -11,11 +11,11 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
     from dnnc.frontends.topology_writer import Notes
-    from ir.topology import Topology
+    from ir.core.topology import Topology
 
 _TOLD = 4
 """Names of a file that the message on what it renamed lists."""

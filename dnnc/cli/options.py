@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ir.diagnostics import UsageError
-from ir.limits import LIMITS, OPTIONS, Limits
-from ir.objectives import OBJECTIVES, Planned, names, offered
+from ir.core.diagnostics import UsageError
+from ir.core.limits import LIMITS, OPTIONS, Limits
+from ir.core.objectives import OBJECTIVES, Planned, names, offered
 
 MOST_SECONDS = 1e6
 """Of an option, 11 days: some calls of the system count milliseconds in 31 bits."""

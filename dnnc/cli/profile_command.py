@@ -11,7 +11,7 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, show_warnings, talk, write_whole
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from dnnc.machine.profile import Measured

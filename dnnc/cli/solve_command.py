@@ -11,8 +11,8 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli import solve_options as arguments
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
-from ir.objectives import objective_of
+from ir.core.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
+from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
     from dnnc.solve import SolveOptions, SolveResult

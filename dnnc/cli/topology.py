@@ -9,10 +9,10 @@ import typer
 from dnnc.cli import machine
 from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
-    from ir.topology import Topology
+    from ir.core.topology import Topology
 
 app = typer.Typer(help="Descriptions of the machines that a plan may use.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -58,7 +58,7 @@ def validate(
 ) -> None:
     """Check TOPOLOGY files and say what each holds, or what is wrong and where."""
     from dnnc.frontends import load_topology
-    from ir.diagnostics import Diagnostic, InvalidInput
+    from ir.core.diagnostics import Diagnostic, InvalidInput
 
     faults: list[Diagnostic] = []
     for spec in topologies:

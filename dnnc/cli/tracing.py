@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ir.diagnostics import UsageError
-from ir.scratch import temporary_directory
+from ir.core.diagnostics import UsageError
+from ir.system.scratch import temporary_directory
 
 
 @dataclass(frozen=True, slots=True)

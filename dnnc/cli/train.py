@@ -12,7 +12,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings, talk
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from dnnc.backend.torch.checkpoint import Checkpoint

@@ -10,7 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
     from dnnc.whatif import WhatIf

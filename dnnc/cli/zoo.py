@@ -52,7 +52,7 @@ def export(
     """Write a model as an ONNX file, its weights in FILE.onnx.data beside it."""
     from dnnc.backend import write_model
     from dnnc.zoo import build_model
-    from ir.diagnostics import UsageError
+    from ir.core.diagnostics import UsageError
 
     with progress(not quiet) as report:
         report("export", None)

@@ -13,8 +13,8 @@ from dnnc.frontends.model import Arrays, ImportedModel, bind_module, dim_flags, 
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.frontends.topology import load_topology, read_topology
 from dnnc.frontends.topology_writer import topology_to_toml
-from ir.diagnostics import DiagnosticSink
-from ir.limits import LIMITS, Limits
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.limits import LIMITS, Limits
 
 
 def import_model(

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ir.attributes import Dense
-from ir.types import DType, TensorType
+from ir.core.attributes import Dense
+from ir.core.types import DType, TensorType
 
 _NATIVE = {
     DType.F64: "<f8",

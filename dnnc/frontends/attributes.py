@@ -14,8 +14,8 @@ import onnx
 
 from dnnc.frontends.arrays import numpy_dtype, to_array, to_data
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_of, type_proto
-from ir.attributes import Attribute, AttrKind, Dense
-from ir.limits import LIMITS, Limits
+from ir.core.attributes import Attribute, AttrKind, Dense
+from ir.core.limits import LIMITS, Limits
 
 _A = onnx.AttributeProto
 

@@ -12,10 +12,10 @@ from dnnc.frontends.evaluate import OnnxEvaluator
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS
 from dnnc.frontends.opdefs import DIALECTS, operator_of
-from ir.diagnostics import DnncError
-from ir.module import Module
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.core.diagnostics import DnncError
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
 from passes.canonicalize import CanonicalizePass
 from passes.framework.base import PassContext
 

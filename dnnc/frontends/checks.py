@@ -21,8 +21,8 @@ from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
 from dnnc.frontends.schemas import is_listed, schema
-from ir.diagnostics import DiagnosticSink
-from ir.names import unique
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.names import unique
 from passes.model.graph import topological
 
 OLDEST_OPSET = 7

@@ -20,8 +20,8 @@ from dnnc.frontends.model_dims import graphs, input_symbols
 from dnnc.frontends.onnx_types import type_of, type_proto
 from dnnc.frontends.schemas import schema
 from dnnc.frontends.value_types import better, contradicts, graph_types, is_complete, with_names, without_shape
-from ir.diagnostics import DiagnosticSink
-from ir.types import UNKNOWN, Type, UnknownType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.types import UNKNOWN, Type, UnknownType
 
 _SHOWN = 3
 """Contradictions that one warning spells out."""

@@ -15,8 +15,8 @@ from onnx import ModelProto, ValueInfoProto
 
 from dnnc.frontends.model_dims import bind_dims, graphs
 from dnnc.frontends.shapes import infer_shapes
-from ir.diagnostics import Diagnostic, DiagnosticSink, UsageError
-from ir.limits import Limits
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, UsageError
+from ir.core.limits import Limits
 
 _BRANCH = re.compile(r"\(op_type:If\b")
 

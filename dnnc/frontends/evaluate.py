@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from dnnc.frontends.arrays import to_array, to_dense
 from dnnc.frontends.attributes import attribute_proto
 from dnnc.frontends.opdefs import operator_of
-from ir.attributes import Dense
-from ir.limits import LIMITS
-from ir.operators import ELEMENTWISE, TRAITS
-from ir.ops import Op
-from ir.types import TensorType
+from ir.core.attributes import Dense
+from ir.core.limits import LIMITS
+from ir.core.ops import Op
+from ir.core.types import TensorType
+from ir.ops.operators import ELEMENTWISE, TRAITS
 
 _NO_LARGER = frozenset(
     {

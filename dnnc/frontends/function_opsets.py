@@ -19,7 +19,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
 from dnnc.ort import plain_words
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 
 def domain_key(domain: str) -> str:

@@ -17,9 +17,9 @@ import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from dnnc.frontends.function_opsets import Converter, bound_attributes, domain_key, rewrite, subgraphs
-from ir.diagnostics import InvalidInput
-from ir.limits import LIMITS, Limits
-from ir.names import unique
+from ir.core.diagnostics import InvalidInput
+from ir.core.limits import LIMITS, Limits
+from ir.core.names import unique
 
 PATH_KEY = "dnnc.path"
 """Node metadata: the calls that a node was inlined from."""

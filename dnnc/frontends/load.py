@@ -12,8 +12,8 @@ from pathlib import Path
 
 from dnnc.frontends.model import Arrays, ImportedModel, bind_module
 from dnnc.frontends.opdefs import DIALECTS
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.limits import LIMITS, Limits
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.limits import LIMITS, Limits
 
 IR_SUFFIX = ".ir"
 WORKLOAD_SUFFIXES = (".json", ".txt")
@@ -71,8 +71,8 @@ def _load_text(path: Path, spec: str, dims: Mapping[str, int | str], arrays: Arr
     from dnnc.digests import OpenFile
     from dnnc.frontends.weights import WeightFiles, missing_data
     from ir import load_module
-    from ir.files import open_input
-    from ir.parser import decode_text
+    from ir.system.files import open_input
+    from ir.text.parser import decode_text
 
     file = OpenFile(open_input(path, "IR text"))
     module = load_module(decode_text(file.file, spec, file.stamp.size), spec, dialects=DIALECTS)

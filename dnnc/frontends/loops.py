@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import type_of, type_proto
 from dnnc.frontends.value_types import better, graph_types, join
-from ir.types import UNKNOWN, TensorType, Type, UnknownType
+from ir.core.types import UNKNOWN, TensorType, Type, UnknownType
 
 _ROUNDS = 64
 """Each round opens a dimension, a shape or a type; real models need two or three."""

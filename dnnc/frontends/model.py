@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ir import dims as dimensions
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Func, Module
-from ir.ops import Op, Value
-from ir.types import MapType, OptionalType, SeqType, TensorType, Type
+from ir.core import dims as dimensions
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Func, Module
+from ir.core.ops import Op, Value
+from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 
 if TYPE_CHECKING:
     from dnnc.frontends.weights import WeightFiles

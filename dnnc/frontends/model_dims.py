@@ -15,8 +15,8 @@ from onnx import GraphProto, ModelProto, TypeProto
 
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import type_of
-from ir import dims as dimensions
-from ir.types import Type
+from ir.core import dims as dimensions
+from ir.core.types import Type
 
 _UNKNOWN = re.compile(r"\s*([?*]|-1|none|null|unknown(_?\d+)?|unk(__?\d+)?)?\s*", re.IGNORECASE)
 """Names of dimensions that mean "not known" and nothing else."""

@@ -16,9 +16,9 @@ import onnx
 from dnnc.digests import OpenFile
 from dnnc.frontends.wellformed import check_form
 from dnnc.frontends.wire import WireError, skeleton
-from ir.diagnostics import InvalidInput
-from ir.files import decode_input, open_input
-from ir.limits import LIMITS, Limits
+from ir.core.diagnostics import InvalidInput
+from ir.core.limits import LIMITS, Limits
+from ir.system.files import decode_input, open_input
 
 TEXT_SUFFIX = ".onnxtxt"
 """Files of this suffix hold ONNX's own text syntax (``onnx.parser``)."""

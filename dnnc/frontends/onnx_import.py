@@ -39,14 +39,14 @@ from dnnc.frontends.value_types import graph_types, has_rank
 from dnnc.frontends.weights import WeightFiles, data_path, missing_data, read_resource
 from dnnc.frontends.wire import INLINE_LIMIT, SELF
 from ir import verify
-from ir.attributes import Attribute, Dense, attributes
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
-from ir.facets import Facets, InTraining, parse_facet
-from ir.limits import LIMITS, Limits
-from ir.module import External, Func, Inline, Module, Resource, ResourceData
-from ir.names import unique
-from ir.ops import Location, Op, Region, Value
-from ir.types import UNKNOWN, DType, TensorType, Type
+from ir.core.attributes import Attribute, Dense, attributes
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.core.facets import Facets, InTraining, parse_facet
+from ir.core.limits import LIMITS, Limits
+from ir.core.module import External, Func, Inline, Module, Resource, ResourceData
+from ir.core.names import unique
+from ir.core.ops import Location, Op, Region, Value
+from ir.core.types import UNKNOWN, DType, TensorType, Type
 
 _SHOWN = 5
 """Values without a shape that one warning names."""

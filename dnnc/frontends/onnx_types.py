@@ -12,8 +12,8 @@ from typing import Any
 import onnx
 
 from dnnc.frontends.arrays import to_data
-from ir.attributes import Dense
-from ir.types import UNKNOWN, Dim, DType, MapType, OptionalType, SeqType, TensorType, Type
+from ir.core.attributes import Dense
+from ir.core.types import UNKNOWN, Dim, DType, MapType, OptionalType, SeqType, TensorType, Type
 
 RANK_LIMIT = 64
 """Dimensions of a constant: numpy, which evaluates and checks it, has arrays of no more."""

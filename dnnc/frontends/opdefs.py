@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 
 from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.domains import MICROSOFT, STANDARD_DOMAINS
-from ir.attributes import AttrKind
-from ir.grads import BATCH_NORMALIZATION, UNBIASED
-from ir.grads import DIALECTS as BASE
+from ir.core.attributes import AttrKind
+from ir.core.ops import Op
 from ir.layout_rules import RULES
-from ir.opdefs import PURE, AttrDef, Dialect, Dialects, OpDef
-from ir.operators import RANDOM, TRAITS
-from ir.ops import Op
+from ir.ops.grads import BATCH_NORMALIZATION, UNBIASED
+from ir.ops.grads import DIALECTS as BASE
+from ir.ops.opdefs import PURE, AttrDef, Dialect, Dialects, OpDef
+from ir.ops.operators import RANDOM, TRAITS
 
 # onnx.defs.OpSchema.AttrType, by name. A STRING may hold bytes, a sparse constant is imported as a dense tensor.
 _KINDS = {

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ir.diagnostics import Span
+from ir.core.diagnostics import Span
 
 Path: TypeAlias = tuple[str | int, ...]
 

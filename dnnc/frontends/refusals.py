@@ -19,9 +19,9 @@ from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import tensor_type, type_proto
 from dnnc.frontends.shape_inference import Inference, InferenceFailed
 from dnnc.ort import load_onnxruntime, make_session, plain_words
-from ir.diagnostics import DiagnosticSink
-from ir.forked import CallFailedError, CallKilledError
-from ir.limits import Limits
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.limits import Limits
+from ir.system.forked import CallFailedError, CallKilledError
 
 _SMALL = 1 << 16
 """Bytes of a constant that onnxruntime is shown: lengths, axes, scales."""

@@ -19,9 +19,9 @@ from dnnc.frontends import schemas
 from dnnc.frontends.model_dims import graphs
 from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.ort import plain_words
-from ir.diagnostics import InvalidInput
-from ir.forked import CallFailedError, CallKilledError, call_in_child
-from ir.limits import Limits
+from ir.core.diagnostics import InvalidInput
+from ir.core.limits import Limits
+from ir.system.forked import CallFailedError, CallKilledError, call_in_child
 
 _PER_BYTE = 32
 """Bytes of memory per byte of a serialised graph that inference may take beside its limit: messages, copies, results."""

@@ -25,10 +25,10 @@ from dnnc.frontends.model_dims import graphs, input_symbols, tensor_dims
 from dnnc.frontends.onnx_types import dense_of, tensor_proto, tensor_type, type_proto
 from dnnc.frontends.shape_inference import Inference, InferenceFailed
 from dnnc.frontends.value_types import graph_types, is_static
-from ir import dims as dimensions
-from ir.diagnostics import DiagnosticSink
-from ir.limits import LIMITS, Limits
-from ir.types import TensorType, UnknownType
+from ir.core import dims as dimensions
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.limits import LIMITS, Limits
+from ir.core.types import TensorType, UnknownType
 
 _ROUNDS = 32
 """Folding and inference alternate at most so often; each round folds at least one node, chains rarely need more than four."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from dnnc.costs import find_preset
 from dnnc.frontends.topology_document import file_syntax, parse_document, read_file
 from dnnc.frontends.topology_reader import VERSION, Reader
-from ir.diagnostics import Diagnostic, DiagnosticSink, Severity
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, Severity
+from ir.core.topology import Topology
 
 
 def load_topology(spec: str, sink: DiagnosticSink) -> Topology:

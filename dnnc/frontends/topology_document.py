@@ -18,12 +18,12 @@ from typing import Any
 from dnnc.frontends.positions import Path, Positions, positions
 from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity
 from dnnc.providers import PACKAGES
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.limits import LIMITS
-from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
-from ir.types import DType
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
+from ir.core.limits import LIMITS
+from ir.core.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
+from ir.core.types import DType
+from ir.system.files import read_input_text
+from ir.text.json_text import parse_json
 from ir.verifier.machines import LEAST_EFFICIENCY, OPTION, PROVIDER
 
 MOST_FAULTS = 100

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
-from ir.topology import Device
+from ir.core.topology import Device
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9_./:$\-]+\Z")

@@ -16,9 +16,9 @@ from dnnc.costs import find_preset
 from dnnc.frontends.positions import Path
 from dnnc.frontends.topology_document import Document, file_syntax, parse_document, read_file
 from dnnc.frontends.topology_names import expand, match_points
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.limits import LIMITS
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.limits import LIMITS
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.verifier.machines import MOST_CORES, MOST_DEVICE_ID
 
 VERSION = 1

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from dnnc.frontends.quantities import Quantity, quantity_text
 from dnnc.frontends.topology_reader import VERSION
-from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
 _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")

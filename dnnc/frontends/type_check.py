@@ -17,9 +17,9 @@ from dnnc.frontends.domains import STANDARD_DOMAINS
 from dnnc.frontends.functions import subgraphs
 from dnnc.frontends.onnx_types import RANK_LIMIT
 from dnnc.frontends.value_types import graph_types
-from ir.diagnostics import DiagnosticSink
-from ir.ranges import MOST_BYTES
-from ir.types import DType, TensorType, Type
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.ranges import MOST_BYTES
+from ir.core.types import DType, TensorType, Type
 
 _NAMES = {
     DType.F64: "double",

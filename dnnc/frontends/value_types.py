@@ -8,8 +8,8 @@ from dataclasses import replace
 from onnx import GraphProto
 
 from dnnc.frontends.onnx_types import tensor_type, type_of
-from ir import dims as dimensions
-from ir.types import UNKNOWN, Dim, MapType, OptionalType, SeqType, TensorType, Type, UnknownType
+from ir.core import dims as dimensions
+from ir.core.types import UNKNOWN, Dim, MapType, OptionalType, SeqType, TensorType, Type, UnknownType
 
 
 def is_complete(type_: Type) -> bool:

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from dnnc.digests import OpenFile, Stamp
 from dnnc.frontends.arrays import numpy_dtype, to_array
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.files import open_input
-from ir.module import Declared, External, Inline, Module, Random, Resource, Splat, View
-from ir.types import DType, TensorType
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
+from ir.core.types import DType, TensorType
+from ir.system.files import open_input
 
 
 def data_path(file: str, folder: Path, where: str) -> Path:

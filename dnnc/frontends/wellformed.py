@@ -16,7 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 _VERSIONS = 1 << 31
 

@@ -16,8 +16,8 @@ from dnnc.frontends.topology_writer import Notes
 from dnnc.machine.facts import Facts, Gpu
 from dnnc.providers import CPU
 from dnnc.units import bytes_text
-from ir.diagnostics import InvalidInput, UsageError
-from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
 
 CUDA = "CUDAExecutionProvider"
 _CORE = "preset:cpu-1"

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 
 from dnnc.frontends import load_topology
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.core.topology import Topology
 
 _LOCAL = re.compile(r"preset:local(?:,(.*))?\Z", re.DOTALL)
 

@@ -28,9 +28,9 @@ from dnnc.machine.facts import Facts
 from dnnc.machine.probes import NotRun, Probes, Sample, probes
 from dnnc.machine.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
 from dnnc.units import percent_text, rate_text
-from ir.diagnostics import UsageError
-from ir.scratch import scratch_folder
-from ir.topology import DeviceType, Link, Topology
+from ir.core.diagnostics import UsageError
+from ir.core.topology import DeviceType, Link, Topology
+from ir.system.scratch import scratch_folder
 from passes.model.network import network
 
 SECONDS = 15

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dnnc.frontends.quantities import Quantity, parse_quantity
-from ir.diagnostics import InvalidInput, UsageError
-from ir.topology import DeviceType, Link, Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.topology import DeviceType, Link, Topology
 
 
 @dataclass(frozen=True, slots=True)

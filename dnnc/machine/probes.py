@@ -15,8 +15,8 @@ from typing import Any
 from dnnc.ort import silence
 from dnnc.runtime.edges import Edge, ValueSpec, anonymous_memory
 from dnnc.runtime.torch.starting import rank_environment
-from ir.child import module_command, module_environment
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
+from ir.system.child import module_command, module_environment
 
 _BYTE = 2
 """ONNX's number of u8."""

@@ -32,15 +32,15 @@ from dnnc.machine.detect import split_cores
 from dnnc.machine.facts import read_facts
 from dnnc.machine.probes import NotRun, Probes, Sample, probes
 from dnnc.ort import load_onnxruntime
-from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import Cost
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.module import Declared, Func, Module, Random, Resource, Splat
-from ir.ops import Value
-from ir.scratch import scratch_folder
-from ir.topology import DeviceType, Topology
-from ir.types import TensorType, Type, type_bytes
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import Cost
+from ir.core.module import Declared, Func, Module, Random, Resource, Splat
+from ir.core.ops import Value
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import TensorType, Type, type_bytes
+from ir.system.files import read_input_text
+from ir.system.scratch import scratch_folder
+from ir.text.json_text import parse_json
 from passes.differentiate import Alone
 from passes.model.op_time import body_seconds, passes_seconds
 from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segments_of, types_of

@@ -13,9 +13,9 @@ from pathlib import Path
 import ir
 from dnnc.backend.labelled import labelled_model
 from dnnc.frontends import DIALECTS
-from ir.facets import Cost
-from ir.module import Func, Module
-from ir.ops import Op
+from ir.core.facets import Cost
+from ir.core.module import Func, Module
+from ir.core.ops import Op
 from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.op_time import epilogues

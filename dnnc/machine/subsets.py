@@ -11,8 +11,8 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ir.diagnostics import UsageError
-from ir.topology import Device, Link, Topology
+from ir.core.diagnostics import UsageError
+from ir.core.topology import Device, Link, Topology
 from passes.model.network import Unreachable, network
 from passes.model.parts import Host, Part, exchangeable_hosts
 

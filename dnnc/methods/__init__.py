@@ -14,7 +14,7 @@ from dnnc.methods.latency import latency
 from dnnc.methods.pipedream import pipedream
 from dnnc.methods.throughput import throughput
 from dnnc.methods.training import training
-from ir.objectives import ANY, CONTIGUOUS, LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
+from ir.core.objectives import ANY, CONTIGUOUS, LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 METHODS: dict[tuple[str, str], Method] = {
     (THROUGHPUT.name, CONTIGUOUS): throughput,

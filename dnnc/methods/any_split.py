@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dnnc.methods.base import Boundaries, Progress, Solved, SolvedStage, SolveOptions, does_not_fit, solved, takes, topology_of
 from dnnc.methods.canonical import canonical_module, in_file_order
 from dnnc.methods.training import SCHEDULES, read_graph
-from ir.module import Module
+from ir.core.module import Module
 
 if TYPE_CHECKING:
     from passes.partition import Budget

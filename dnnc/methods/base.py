@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ir.diagnostics import Infeasible, UsageError
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.module import Module
+from ir.core.topology import Topology
 
 if TYPE_CHECKING:
     from passes.partition import Budget, Solution

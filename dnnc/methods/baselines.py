@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
 from dnnc.methods.canonical import canonical_module, in_file_order
-from ir.diagnostics import Infeasible, UsageError
-from ir.module import Module
-from ir.objectives import LATENCY, PIPEDREAM, TRAINING
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.module import Module
+from ir.core.objectives import LATENCY, PIPEDREAM, TRAINING
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnnc.methods.base import SolvedStage, topology_of
-from ir.facets import BackwardTime, Direction
-from ir.module import Module
+from ir.core.facets import BackwardTime, Direction
+from ir.core.module import Module
 
 
 def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:

@@ -16,10 +16,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.limits import LIMITS
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.limits import LIMITS
+from ir.system.files import read_input_text
+from ir.text.json_text import parse_json
 
 _STAGED = re.compile(r"(?P<id>\S+) -- (?P<desc>.*)\Z")
 _STAGE = re.compile(r"-?[0-9]{1,9}\Z")

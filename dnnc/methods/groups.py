@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, topology_of
-from ir.module import Module
+from ir.core.module import Module
 from passes.model.work import now
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING
 
 from dnnc.methods.base import Progress, Solved, SolvedPiece, SolvedStage, SolveOptions, does_not_fit, takes, topology_of
-from ir.diagnostics import UsageError
-from ir.module import Module
+from ir.core.diagnostics import UsageError
+from ir.core.module import Module
 
 if TYPE_CHECKING:
     from passes.model.stages.problem import Problem

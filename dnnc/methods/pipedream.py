@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
 from dnnc.methods.groups import hierarchy_told
-from ir.diagnostics import UsageError
-from ir.module import Module
+from ir.core.diagnostics import UsageError
+from ir.core.module import Module
 
 if TYPE_CHECKING:
     from passes.partition.pipedream import Machines, Profile

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from dnnc.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions
-from ir.diagnostics import DiagnosticSink
-from ir.facets import StageSet
-from ir.module import Module, Plan
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan
 
 if TYPE_CHECKING:
     from passes.partition import PartitionPass

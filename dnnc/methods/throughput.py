@@ -5,7 +5,7 @@ from __future__ import annotations
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
 from dnnc.methods.groups import in_groups
 from dnnc.methods.planned import planned
-from ir.module import Module
+from ir.core.module import Module
 
 
 def throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:

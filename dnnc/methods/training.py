@@ -10,10 +10,10 @@ import numpy as np
 
 from dnnc.methods.base import Progress, Solved, SolvedStage, SolveOptions, budget_of, does_not_fit, solved, takes, topology_of
 from dnnc.methods.planned import planned
-from ir.diagnostics import UsageError
-from ir.module import Module
-from ir.objectives import TRAINING
-from ir.topology import Topology
+from ir.core.diagnostics import UsageError
+from ir.core.module import Module
+from ir.core.objectives import TRAINING
+from ir.core.topology import Topology
 
 if TYPE_CHECKING:
     from passes.partition.training import TrainingGraph

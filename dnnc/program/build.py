@@ -12,8 +12,8 @@ Invariants that ``open`` guarantees, or InvalidInput says which one fails and wh
 3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
    tensors of its ``sends`` (each once, however many channels carry it);
 4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages;
-5. the rows of its schedule can be followed (``ir/row_faults.py``): each device does each action of its stages once, and none
-   waits for itself.
+5. the rows of its schedule can be followed (``ir/ops/row_faults.py``): each device does each action of its stages once, and
+   none waits for itself.
 
 A stage on a mesh has the programs of its members in the place of one model (``dnnc/program/members.py``), which say besides:
 6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
@@ -36,13 +36,13 @@ from dnnc.program.members import Known, MemberProgram, in_numbers, matches, stag
 from dnnc.program.plan_json import plan_from_json
 from dnnc.program.snapshot import MANIFEST, REBUILD, Progress, Snapshot
 from dnnc.providers import ON_CPU, Provider
-from ir import rows
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Action, Module, Plan, Schedule
-from ir.ranges import MOST_MICROBATCHES
-from ir.row_faults import faults
-from ir.rows import Flow
-from ir.types import DType, TensorType, Type, type_bytes
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Action, Module, Plan, Schedule
+from ir.core.ranges import MOST_MICROBATCHES
+from ir.core.types import DType, TensorType, Type, type_bytes
+from ir.ops import rows
+from ir.ops.row_faults import faults
+from ir.ops.rows import Flow
 from ir.verifier.decisions import COMM_MODELS
 from ir.verifier.machines import MOST_CORES, OPTION, PROVIDER
 

@@ -19,7 +19,7 @@ class Collective:
     """One collective of a stage. ``groups``: its members' numbers, each group in the order of the axis. ``operands`` and
     ``results``: shapes by member. ``level``: of the segment that it follows.
 
-    What it does follows from three fields, which ``ir.opdefs`` states for each ``kind``: of each operand a member takes its
+    What it does follows from three fields, which ``ir.ops.opdefs`` states for each ``kind``: of each operand a member takes its
     part along ``split`` (all of it where that is -1); what it took of all of them is joined along ``join``, or reduced by
     ``reduction`` where that is -1."""
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from dnnc.program.collective import Collective
 from dnnc.program.elements import BFLOAT16, BY_NUMBER, Element, packed
-from ir.opdefs import COLLECTIVES
-from ir.types import REDUCTIONS
+from ir.core.types import REDUCTIONS
+from ir.ops.opdefs import COLLECTIVES
 
 
 def collective_faults(one: Collective, members: int) -> Iterator[str]:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dnnc.program.snapshot import Snapshot
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.topology import Topology
 from passes.model.graph import listing
 
 EMULATE = "--emulate runs it all the same, as one host and on its CPU: to try its numbers, for its seconds say nothing"

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from dnnc.program.collective import Collective
 from dnnc.program.collective_faults import collective_faults
 from dnnc.program.elements import BY_NAME, BY_NUMBER, packed
-from ir.types import REDUCTIONS
+from ir.core.types import REDUCTIONS
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]

@@ -56,15 +56,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ir.diagnostics import Diagnostic, InvalidInput, visible_json
-from ir.facets import SEPARATOR, SYNCS, StageSet, sync_of
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.limits import LIMITS
-from ir.module import Module, Plan, PlanStage, Schedule, Stage
-from ir.objectives import OBJECTIVES, THROUGHPUT, names
-from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, InvalidInput, visible_json
+from ir.core.facets import SEPARATOR, SYNCS, StageSet, sync_of
+from ir.core.limits import LIMITS
+from ir.core.module import Module, Plan, PlanStage, Schedule, Stage
+from ir.core.objectives import OBJECTIVES, THROUGHPUT, names
+from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
+from ir.core.topology import Topology
+from ir.system.files import read_input_text
+from ir.text.json_text import parse_json
 from passes.model.graph import cuts_of, is_sharded
 from passes.model.spmd.decided import odd_reshard
 from passes.model.spmd.notation import read_placements, read_sync, sync_text

@@ -30,10 +30,10 @@ from typing import Any, BinaryIO, TypeAlias
 
 from dnnc.digests import OpenFile, Stamp, has_digest
 from dnnc.program.transaction import being_written
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.files import open_input, raise_exhausted
-from ir.json_text import parse_json
-from ir.limits import LIMITS
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.limits import LIMITS
+from ir.system.files import open_input, raise_exhausted
+from ir.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
 SCHEMA = "dnnc.build/1"

@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ir.boxes import Box, members_along, placements_of
-from ir.boxes import box as box_of
-from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, UPDATE, phase_of
-from ir.grads import ASSIGN
-from ir.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
-from ir.opdefs import Dialects
-from ir.ops import Op
-from ir.rows import delay
-from ir.topology import Topology
-from ir.types import TensorType, Type, without_layout
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, UPDATE, phase_of
+from ir.core.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import TensorType, Type, without_layout
+from ir.ops.boxes import Box, members_along, placements_of
+from ir.ops.boxes import box as box_of
+from ir.ops.grads import ASSIGN
+from ir.ops.opdefs import Dialects
+from ir.ops.rows import delay
 from passes.model.spmd import local_programs
 from passes.model.spmd.cross_mesh import Party, messages, party
 from passes.model.spmd.program import LocalProgram

@@ -23,9 +23,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ir.diagnostics import InvalidInput, UsageError
-from ir.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk, umask
-from ir.signals import termination_raises
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.system.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk, umask
+from ir.system.signals import termination_raises
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 
 from dnnc.program.trace import TraceEvent
 from dnnc.units import bytes_text, seconds_text
-from ir.diagnostics import visible
+from ir.core.diagnostics import visible
 
 SIGNS = {"send": "-", "recv": "-", "collective": "="}
 """The sign of what moves data; a pass has its letter, an update U."""

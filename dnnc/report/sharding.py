@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 from dnnc.report.plan import plan_table
 from dnnc.report.tables import Table, columns
 from dnnc.units import bytes_text, percent_text, ratio_text, seconds_text
-from ir.module import Mesh, Module, Plan, PlanStage
-from ir.opdefs import COLLECTIVES
-from ir.types import Placement, Replicate
+from ir.core.module import Mesh, Module, Plan, PlanStage
+from ir.core.types import Placement, Replicate
+from ir.ops.opdefs import COLLECTIVES
 from passes.model.stages.load import stage_seconds
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.report.tables import Table, columns
 from dnnc.units import bytes_text, percent_text, seconds_text
-from ir.objectives import objective_of
+from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
     from dnnc.methods import Boundaries

@@ -13,11 +13,11 @@ from typing import Any
 
 from dnnc.report.tables import Table, columns, key_values, table_text
 from dnnc.units import bytes_text, count_text, percent_text
-from ir.dims import symbols
-from ir.facets import DECISIONS, Cost
-from ir.module import Func, Module, Resource
-from ir.ops import Op, Value
-from ir.types import TensorType, type_bytes, without_layout
+from ir.core.dims import symbols
+from ir.core.facets import DECISIONS, Cost
+from ir.core.module import Func, Module, Resource
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType, type_bytes, without_layout
 from passes.model.folding import copies_of, expand, expanded_bodies
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
-from ir.diagnostics import visible
+from ir.core.diagnostics import visible
 
 
 @dataclass(frozen=True, slots=True)

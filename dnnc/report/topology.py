@@ -7,7 +7,7 @@ from itertools import groupby
 
 from dnnc.report.tables import Table, columns, table_text
 from dnnc.units import bytes_text, rate_text, seconds_text
-from ir.topology import DeviceType, Link, Topology
+from ir.core.topology import DeviceType, Link, Topology
 
 
 def topology_text(topology: Topology) -> str:

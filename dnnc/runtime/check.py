@@ -40,10 +40,10 @@ from dnnc.runtime.session import refuse_idle
 from dnnc.runtime.unsplit import Unsplit, one_line, read_by
 from dnnc.runtime.verdict import CheckReport, Comparison, judge
 from dnnc.runtime.wiring import output_specs
-from ir.diagnostics import InvalidInput
-from ir.module import Module
-from ir.rows import COMPUTE, walk
-from ir.scratch import scratch_folder
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
+from ir.ops.rows import COMPUTE, walk
+from ir.system.scratch import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dnnc.program.build import NUMPY_NAMES
 from dnnc.runtime.compare import EXACT, TOLERANCES, Precision
 from dnnc.runtime.generate import all_ops
-from ir.module import Module, Resource, Splat
-from ir.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
-from ir.ops import Op, Region
-from ir.types import TensorType, Type
+from ir.core.module import Module, Resource, Splat
+from ir.core.ops import Op, Region
+from ir.core.types import TensorType, Type
+from ir.ops.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
 from passes.model.spmd.reshard_ops import without_reshards
 
 _NARROW = frozenset(TOLERANCES) - {"float32", "float64", "complex64", "complex128"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import resource
 
-from ir.diagnostics import DnncError, ExitCode
+from ir.core.diagnostics import DnncError, ExitCode
 
 REFUSED_HINT = (
     "the plan needs no kernels and stands (compile --plan-only); to run it, export the model without this operator or type"

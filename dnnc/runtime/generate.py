@@ -16,11 +16,11 @@ import numpy as np
 
 from dnnc.program.build import NUMPY_NAMES, Build, Port
 from dnnc.program.elements import Array, user_dtype
-from ir.diagnostics import InvalidInput
-from ir.module import Inline, Module, Resource, Splat
-from ir.operators import SELECTS, has
-from ir.ops import Op
-from ir.types import DType, TensorType, Type
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Inline, Module, Resource, Splat
+from ir.core.ops import Op
+from ir.core.types import DType, TensorType, Type
+from ir.ops.operators import SELECTS, has
 from passes.model.spmd.reshard_ops import without_reshards
 
 SYMBOL_SIZE = 2

@@ -25,10 +25,10 @@ from dnnc.runtime.entries import from_arrays, parts_of, prefixes, same_width, to
 from dnnc.runtime.generate import RandomMicrobatches
 from dnnc.runtime.npz import Header, read_arrays, read_npz, write_arrays
 from dnnc.runtime.npz import write_npz as write_file
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
-from ir.module import Module
-from ir.ranges import MOST_MICROBATCHES
-from ir.scratch import refuse_special
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.core.module import Module
+from ir.core.ranges import MOST_MICROBATCHES
+from ir.system.scratch import refuse_special
 
 HINT = "'dnnc inspect DIR' lists the inputs of the model"
 

@@ -20,8 +20,8 @@ from dnnc.providers import ON_CPU, Provider
 from dnnc.runtime.errors import no_cpu_kernel, refusal, refused_operator
 from dnnc.runtime.program import Program
 from dnnc.runtime.session import Settings
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.limits import LIMITS
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.limits import LIMITS
 
 HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")

@@ -20,9 +20,9 @@ from dnnc.runtime.edges import ValueSpec
 from dnnc.runtime.lockstep import Values, fed, run_members
 from dnnc.runtime.program import Program
 from dnnc.runtime.session import Settings
-from ir.module import Mesh, Module, Stage
-from ir.scratch import scratch_folder
-from ir.types import Partial, Placement, Replicate, TensorType, Type
+from ir.core.module import Mesh, Module, Stage
+from ir.core.types import Partial, Placement, Replicate, TensorType, Type
+from ir.system.scratch import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
     """Tensors of the stage program by name (no sigil), each with its name in the model."""
-    from ir.boxes import placements_of
+    from ir.ops.boxes import placements_of
     from passes.model.graph import origins
 
     names = origins(module.entry)
@@ -148,7 +148,7 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
     """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
     from dnnc.program.members import Part
     from dnnc.runtime.parts import assemble
-    from ir.boxes import box, coordinates
+    from ir.ops.boxes import box, coordinates
 
     members = range(len(values))
     boxes = [box(held.type, held.placements, mesh, member) for member in members]

@@ -18,11 +18,11 @@ from dnnc.ort import plain_words
 from dnnc.program.external import locations
 from dnnc.runtime.program import Program
 from dnnc.runtime.session import Settings
-from ir.diagnostics import InvalidInput
-from ir.module import Module
-from ir.ops import Op
-from ir.scratch import scratch_folder
-from ir.types import TensorType
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType
+from ir.system.scratch import scratch_folder
 from passes.framework.base import Measurements
 
 _SUFFIX = "_kernel_time"

@@ -8,7 +8,7 @@ from dnnc.providers import CPU, what_to_install
 from dnnc.runtime.engine import Executor
 from dnnc.runtime.program import OnnxRuntime
 from dnnc.runtime.session import Settings
-from ir.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, InvalidInput
 
 
 def require_providers(build: Build) -> None:

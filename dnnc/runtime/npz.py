@@ -23,10 +23,10 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
-from ir.diagnostics import InvalidInput
-from ir.files import open_input
-from ir.limits import LIMITS
-from ir.scratch import whole_file
+from ir.core.diagnostics import InvalidInput
+from ir.core.limits import LIMITS
+from ir.system.files import open_input
+from ir.system.scratch import whole_file
 
 __all__ = ["Header", "read_arrays", "read_npz", "write_arrays", "write_npz"]
 

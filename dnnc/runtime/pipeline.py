@@ -36,7 +36,7 @@ from dnnc.runtime.rows import LOADING, RUNNING, STARTING
 from dnnc.runtime.starting import Port, Processes, RunOptions
 from dnnc.runtime.wiring import Place
 from dnnc.runtime.worker import FAILED, PEER_GONE
-from ir.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 
 _FED = object()
 START_SECONDS = 60.0

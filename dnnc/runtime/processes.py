@@ -15,8 +15,8 @@ from dnnc.runtime.edges import config_text
 from dnnc.runtime.engine import Process
 from dnnc.runtime.errors import REFUSED_HINT, RuntimeFailure, StageStopped, failure_for, machine_hint, memory_limit, refusal
 from dnnc.runtime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
-from ir.child import module_command, module_environment
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
+from ir.system.child import module_command, module_environment
 
 DOING = {
     STARTING: "starting",

@@ -1,6 +1,6 @@
 """A device's row of the schedule, as its process follows it: the steps of each lane, one after the other.
 
-``ir/rows.py`` says what the actions mean; here they move memory. ``recv`` takes the slot in which the values of its channel
+``ir/ops/rows.py`` says what the actions mean; here they move memory. ``recv`` takes the slot in which the values of its channel
 have arrived, ``F`` takes a free slot of every edge that it writes to, runs the stage's program on the slots that its ``recv``
 took and gives these back, ``send`` hands over the values of its channel. Inputs of the model arrive, and outputs leave, with
 ``F``. Actions of one stage and microbatch that follow each other and are of one kind are one step: what they move over an edge
@@ -286,8 +286,8 @@ class Follower:
 
 
 def _stream(steps: Sequence[Step], first: int, until: int) -> Iterator[tuple[Step, int]]:
-    """The steps of a lane with the microbatch that each works on (``ir.rows.stream``; a process imports no ``ir``, it starts
-    faster without)."""
+    """The steps of a lane with the microbatch that each works on (``ir.ops.rows.stream``; a process imports no ``ir``, it
+    starts faster without)."""
     offsets = [step.offset for step in steps]
     for period in range(first - max(offsets, default=0), until - min(offsets, default=0)):
         for step, offset in zip(steps, offsets, strict=True):

@@ -18,7 +18,7 @@ from dnnc.runtime.inputs import Microbatches, check_writable, drawn, join_output
 from dnnc.runtime.pipeline import Pipeline
 from dnnc.runtime.results import RunResult
 from dnnc.runtime.starting import RunOptions
-from ir.diagnostics import Diagnostic, Severity, UsageError
+from ir.core.diagnostics import Diagnostic, Severity, UsageError
 
 
 def run_build(

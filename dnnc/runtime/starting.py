@@ -27,8 +27,8 @@ from dnnc.runtime.processes import DeviceProcess, LocalProcesses
 from dnnc.runtime.sharing import places
 from dnnc.runtime.wiring import Place, assign_cores, links, output_specs, peers_of, stage_places, uses_of
 from dnnc.runtime.worker import STATUS_WORDS
-from ir.diagnostics import InvalidInput
-from ir.rows import lanes
+from ir.core.diagnostics import InvalidInput
+from ir.ops.rows import lanes
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from dnnc.runtime.noise import Meter
 from dnnc.runtime.program import Program
 from dnnc.runtime.session import Settings
 from dnnc.runtime.wiring import output_specs
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
     from dnnc.backend.reference import Reference

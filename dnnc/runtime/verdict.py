@@ -20,7 +20,7 @@ from typing import Any
 
 from dnnc.runtime.compare import CAP, CAP_TYPICAL, Difference
 from dnnc.runtime.noise import FACTOR, QUIET, Noise
-from ir.diagnostics import CheckFailed, Diagnostic
+from ir.core.diagnostics import CheckFailed, Diagnostic
 
 NOT_COMPARED = {
     "random": "it depends on random numbers",

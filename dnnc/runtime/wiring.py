@@ -23,7 +23,7 @@ from dnnc.program.elements import BY_NAME
 from dnnc.program.members import Part
 from dnnc.runtime.edges import FEEDER, Edge, ValueSpec
 from dnnc.runtime.sharing import NEVER, Uses
-from ir.rows import edge_slots
+from ir.ops.rows import edge_slots
 
 
 @dataclass(frozen=True, slots=True)

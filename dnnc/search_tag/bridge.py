@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from dnnc.search_tag.actions import Action, How
 from dnnc.search_tag.simulator import Simulator
-from ir.facets import WHOLE
+from ir.core.facets import WHOLE
+from ir.core.objectives import TRAINING
+from ir.core.shares import equal
+from ir.core.types import Replicate, Type
 from ir.layout_rules import rules
-from ir.objectives import TRAINING
-from ir.shares import equal
-from ir.types import Replicate, Type
 from passes.model.graph import reads, topological
 from passes.model.spmd.layouts import can_be_split
 from passes.replay.meshes import ReplayPass

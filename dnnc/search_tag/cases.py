@@ -15,7 +15,7 @@ from dnnc.frontends.topology import read_topology
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
-from ir.module import Module
+from ir.core.module import Module
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

@@ -12,8 +12,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ir.diagnostics import InvalidInput
-from ir.topology import DeviceType, Topology
+from ir.core.diagnostics import InvalidInput
+from ir.core.topology import DeviceType, Topology
 from passes.model.exchange import Speed, rings
 from passes.model.network import Network, network
 

@@ -27,7 +27,7 @@ from dnnc.runtime.npz import Header, read_npz
 from dnnc.search_tag.device_groups import MOST
 from dnnc.search_tag.features import TYPES, WIDTH, Graph
 from dnnc.search_tag.op_groups import Floats
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 LAYERS, HEADS, HEAD = 4, 4, 16
 HIDDEN = HEADS * HEAD

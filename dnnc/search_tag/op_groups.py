@@ -17,14 +17,14 @@ from functools import cached_property
 
 import numpy as np
 
-from ir.diagnostics import UsageError
-from ir.facets import Cost
+from ir.core.diagnostics import UsageError
+from ir.core.facets import Cost
+from ir.core.module import Module, Resource
+from ir.core.ops import Op, Value
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import TensorType, type_bytes
 from ir.layout_rules import Factor, Kind, rules
-from ir.module import Module, Resource
-from ir.operators import PRODUCT, has
-from ir.ops import Op, Value
-from ir.topology import DeviceType, Topology
-from ir.types import TensorType, type_bytes
+from ir.ops.operators import PRODUCT, has
 from passes.model.graph import reads
 from passes.model.learning import learning, learning_seconds, samples_of, saved_values
 from passes.model.op_time import passes_seconds

@@ -13,9 +13,9 @@ from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
 from dnnc.search_tag.tree_search import ITERATIONS, Found, TreeSearch
 from dnnc.units import seconds_text
-from ir.diagnostics import Infeasible, InvalidInput
-from ir.module import Module, Plan
-from ir.topology import Topology
+from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.manager import PassManager
 

@@ -42,12 +42,12 @@ from dnnc.verify_plan.numbers import Malformed
 from dnnc.verify_plan.pipedream import verify_pipedream
 from dnnc.verify_plan.statement import chosen, statement_of, unsaid
 from dnnc.verify_plan.workload import Limits, read_workload
-from ir.diagnostics import InvalidInput, UsageError
-from ir.files import read_input_text
-from ir.json_text import parse_json
-from ir.limits import LIMITS
-from ir.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
-from ir.topology import Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.limits import LIMITS
+from ir.core.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
+from ir.core.topology import Topology
+from ir.system.files import read_input_text
+from ir.text.json_text import parse_json
 
 __all__ = ["IR", "Limits", "Report", "verify", "verify_files"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, fraction
 from dnnc.verify_plan.workload import Id
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 
 
 @dataclass(frozen=True, slots=True)

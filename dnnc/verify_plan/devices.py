@@ -18,8 +18,8 @@ from typing import Any, TypeAlias
 from dnnc.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
 from dnnc.verify_plan.numbers import Malformed, same, some, told
 from dnnc.verify_plan.workload import Id, Machine, Workload
-from ir.diagnostics import UsageError
-from ir.objectives import TRAINING
+from ir.core.diagnostics import UsageError
+from ir.core.objectives import TRAINING
 
 
 def verify_devices(

@@ -10,10 +10,10 @@ from fractions import Fraction
 from dnnc.verify_plan.numbers import Malformed, need
 from dnnc.verify_plan.workload import Id, Node, Workload
 from ir import load_module
-from ir.facets import BackwardTime, Color, Direction, Time, Transfer
-from ir.ops import Op
-from ir.topology import Topology
-from ir.types import BytesType
+from ir.core.facets import BackwardTime, Color, Direction, Time, Transfer
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import BytesType
 
 _MS = 1000
 

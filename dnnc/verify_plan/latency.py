@@ -20,7 +20,7 @@ from typing import Any
 from dnnc.verify_plan.claims import Report, statement_faults
 from dnnc.verify_plan.numbers import CLOSE, Malformed, claim, same, some
 from dnnc.verify_plan.workload import ACCELERATOR, CPU, Id, Machine, Workload
-from ir.objectives import LATENCY
+from ir.core.objectives import LATENCY
 
 
 @dataclass(slots=True)

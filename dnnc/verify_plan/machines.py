@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from dnnc.verify_plan.numbers import Malformed
 from dnnc.verify_plan.workload import ACCELERATOR, CPU, Id, Machine, Node, Workload
-from ir.topology import Link, Topology
+from ir.core.topology import Link, Topology
 
 _MS = 1000
 _FS = 10**15

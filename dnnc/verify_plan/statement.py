@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from dnnc.verify_plan.numbers import Malformed, told
-from ir.diagnostics import UsageError
-from ir.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
+from ir.core.diagnostics import UsageError
+from ir.core.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
 
 OPTIONS = {
     THROUGHPUT.name: ("hierarchy", "inner_bandwidth"),

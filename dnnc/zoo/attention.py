@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from dnnc.zoo.graph import ELEMENT, Graph
-from ir.types import DType
+from ir.core.types import DType
 
 MASKED = -10000.0
 """Added to a score that must not count; representable in half precision, and its exponential is 0."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dnnc.zoo.attention import attention, padding_mask
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options
-from ir.types import DType
+from ir.core.types import DType
 
 
 def bert(graph: Graph, o: Options) -> list[str]:

@@ -20,8 +20,8 @@ from dnnc.zoo.plain import mlp
 from dnnc.zoo.resnet import resnet
 from dnnc.zoo.spec import Entry, Option, parse_spec
 from dnnc.zoo.transformer import even_frames, even_width, transformer, whisper
-from ir.module import Module
-from ir.types import DType
+from ir.core.module import Module
+from ir.core.types import DType
 
 DTYPES = ("f32", "f16", "bf16", "f64")
 WEIGHTS = ("auto", "random", "declared")

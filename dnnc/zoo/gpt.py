@@ -11,7 +11,7 @@ import math
 from dnnc.zoo.attention import attention, causal_mask
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options
-from ir.types import DType
+from ir.core.types import DType
 
 _PARTS = ("query", "key", "value")
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ir.attributes import attributes
-from ir.module import Declared, Func, Inline, Module, Random, Resource, ResourceData, Splat
-from ir.ops import Location, Op, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.module import Declared, Func, Inline, Module, Random, Resource, ResourceData, Splat
+from ir.core.ops import Location, Op, Value
+from ir.core.types import DType, TensorType
 
 OPSET = 20
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dnnc.zoo.attention import attention, causal_mask, rotation_of
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options
-from ir.types import DType
+from ir.core.types import DType
 
 EPSILON = 1e-5
 

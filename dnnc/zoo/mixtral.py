@@ -20,7 +20,7 @@ import math
 from dnnc.zoo.graph import ELEMENT, Graph
 from dnnc.zoo.llama import decoder
 from dnnc.zoo.spec import Options, Value
-from ir.types import DType
+from ir.core.types import DType
 
 
 def top_of_experts(values: dict[str, Value]) -> list[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from dnnc.zoo.graph import Graph
-from ir.diagnostics import Diagnostic, InvalidInput, Span
+from ir.core.diagnostics import Diagnostic, InvalidInput, Span
 
 LIMIT = 1 << 20
 """Largest value of an option; ``layers`` has one of its own."""

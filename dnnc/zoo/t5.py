@@ -8,7 +8,7 @@ from dnnc.zoo.attention import attention, causal_mask, padding_mask
 from dnnc.zoo.dimensions import feed_forward
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Complete, Options, Value
-from ir.types import DType
+from ir.core.types import DType
 
 EPSILON = 1e-6
 BUCKETS, FARTHEST = 32, 128

@@ -9,7 +9,7 @@ from dnnc.zoo.attention import attention, causal_mask, padding_mask
 from dnnc.zoo.convolutions import convolution
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options, Value
-from ir.types import DType
+from ir.core.types import DType
 
 EPSILON = 1e-5
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ir.attributes import Attributes
+from ir.core.attributes import Attributes
+from ir.core.types import REDUCTIONS, Dim, DType, TensorType, Type
 from ir.layout_rules.adapt import Adapt, FixedResult
 from ir.layout_rules.rule import Factor, Kind, LayoutRule, Linear
-from ir.types import REDUCTIONS, Dim, DType, TensorType, Type
 
 Numbers: TypeAlias = tuple[int | float, ...]
 Constants: TypeAlias = Sequence[Numbers | None]

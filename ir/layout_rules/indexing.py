@@ -6,10 +6,10 @@ the elements that it holds, and the result is their sum (an embedding split by v
 
 from __future__ import annotations
 
+from ir.core.types import DType
 from ir.layout_rules.adapt import LocalEntry, ShiftIndices
 from ir.layout_rules.draft import BOTH, Draft, Draw, Place, UnfitError
 from ir.layout_rules.rule import Kind
-from ir.types import DType
 
 
 def _addable(draft: Draft) -> bool:

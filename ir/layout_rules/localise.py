@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from ir.attributes import Attribute, AttrKind, Dense
-from ir.dense import dense_data
-from ir.facets import BackwardTime, Cost, Measured, Time, Transfer
+from ir.core.attributes import Attribute, AttrKind, Dense
+from ir.core.facets import BackwardTime, Cost, Measured, Time, Transfer
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, Type
 from ir.layout_rules.adapt import AsReshape, FixedResult, LocalAttribute, LocalEntry, LocalShape, ScaleResult, ShiftIndices
 from ir.layout_rules.draft import Constants
 from ir.layout_rules.rule import Factor
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type
+from ir.text.dense import dense_data
 
 
 @dataclass(frozen=True, slots=True)

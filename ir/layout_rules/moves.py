@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ir.core.types import Dim
 from ir.layout_rules.adapt import Adapt, AsReshape, FixedResult, LocalEntry, LocalShape
 from ir.layout_rules.draft import BOTH, Draft, Draw, Place, UnfitError
-from ir.types import Dim
 
 
 def reshape(draft: Draft) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ir.layout_rules.draft import BOTH, Draft, Draw, UnfitError
-from ir.operators import ELEMENTWISE, names_with
+from ir.ops.operators import ELEMENTWISE, names_with
 
 _SUMS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "Add": ((0, 1),),

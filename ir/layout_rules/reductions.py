@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ir.core.types import DType
 from ir.layout_rules.adapt import Adapt, LocalAttribute, ScaleResult
 from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
 from ir.layout_rules.rule import Kind
-from ir.types import DType
 
 
 def _reduce(kind: Kind, *, linear: bool = False, mean: bool = False) -> Draw:

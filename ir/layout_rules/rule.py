@@ -23,10 +23,10 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from ir.facets import WHOLE
+from ir.core.facets import WHOLE
+from ir.core.shares import cut, equal
+from ir.core.types import Partial, Placement, Replicate, Shard
 from ir.layout_rules.adapt import Adapt
-from ir.shares import cut, equal
-from ir.types import Partial, Placement, Replicate, Shard
 
 
 class Kind(enum.Enum):

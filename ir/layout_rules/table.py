@@ -6,15 +6,15 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ir.attributes import Attributes, Dense
-from ir.facets import OptimizerState
+from ir.core.attributes import Attributes, Dense
+from ir.core.facets import OptimizerState
+from ir.core.module import Func, Inline, Module, Resource, Splat
+from ir.core.ops import Op
+from ir.core.types import DType, TensorType, Type, UnknownType
 from ir.layout_rules import attention, indexing, kernels, moves, pointwise, products, quantised, reductions, updates
 from ir.layout_rules.draft import Constants, Draft, Draw, Numbers
 from ir.layout_rules.rule import LayoutRule
-from ir.module import Func, Inline, Module, Resource, Splat
-from ir.opdefs import module_opsets
-from ir.ops import Op
-from ir.types import DType, TensorType, Type, UnknownType
+from ir.ops.opdefs import module_opsets
 
 RULES: dict[str, Draw] = {
     **attention.RULES,
@@ -51,7 +51,7 @@ def rule_of(
 
     ``operand_types``: None for an absent one. Dimensions that have no number are whole: bind them first. ``constants``: the
     elements of operands that are known (``numbers_of``); rules that need axes or steps say less, or nothing, without.
-    ``opsets``: version by domain, the default one as ``onnx``, as ``ir.opdefs.module_opsets`` gives it.
+    ``opsets``: version by domain, the default one as ``onnx``, as ``ir.ops.opdefs.module_opsets`` gives it.
 
     Rules depend on names in nothing, so equal ops of repeated layers get one rule, drawn once."""
     known = tuple(constants[i] if i < len(constants) else None for i in range(len(operand_types)))

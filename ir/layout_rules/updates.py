@@ -5,8 +5,8 @@ Means of microbatches are means of terms as well: a gradient stays ``P(sum)`` un
 
 from __future__ import annotations
 
-from ir.grads import ACCUMULATE, ASSIGN, COUNTS, DETACH, MASK, STATE
 from ir.layout_rules.draft import Draft, Draw
+from ir.ops.grads import ACCUMULATE, ASSIGN, COUNTS, DETACH, MASK, STATE
 
 
 def accumulate(draft: Draft) -> None:

@@ -50,7 +50,7 @@ Sharded stages
 Rows
 - INV22  The rows of a schedule, beside the programs of its stages, hold each action of these on each of their devices once (of
          rows that are not periodic, for each microbatch), equal ones for the members of a mesh, in an order that does not
-         deadlock (``ir/rows.py``).
+         deadlock (``ir/ops/rows.py``).
 Programs
 - INV23  Each device of a stage that has programs runs one of them. All programs of a stage have its messages and
          collectives in its order. Types are without layouts, and where a part of a tensor crosses the border, the local
@@ -65,10 +65,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.grads import DIALECTS
-from ir.module import Module
-from ir.opdefs import Dialects
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Module
+from ir.ops.grads import DIALECTS
+from ir.ops.opdefs import Dialects
 from ir.verifier.collectives import check_collectives
 from ir.verifier.decisions import check_decisions
 from ir.verifier.findings import Findings
@@ -80,7 +80,7 @@ from ir.verifier.strategies import check_strategies
 from ir.verifier.symbols import check_symbols
 
 if TYPE_CHECKING:
-    from ir.parser import SourceMap
+    from ir.text.parser import SourceMap
 
 
 def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dialects = DIALECTS) -> list[Diagnostic]:
@@ -100,7 +100,7 @@ def verify(module: Module, source_map: SourceMap | None = None, *, dialects: Dia
 def load_module(text: str, where: str = "", *, dialects: Dialects = DIALECTS) -> Module:
     """The valid module that ``text`` spells; ``dialects`` define its ops. Raises InvalidInput with every fault of syntax or,
     when there is none, every broken invariant, at its line."""
-    from ir.parser import parse
+    from ir.text.parser import parse
 
     result = parse(text, where)
     diagnostics = verify(result.module, result.source_map, dialects=dialects)

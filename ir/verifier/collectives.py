@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from ir.boxes import placements_of
-from ir.facets import UPDATE, ShardRule, phase_of
-from ir.module import Mesh, Resource, Stage
-from ir.opdefs import OPDEFS, RESHARD, ReshardStep
-from ir.ops import Op, all_reads
-from ir.types import DType, Placement, Replicate, Shard, TensorType, Type
+from ir.core.facets import UPDATE, ShardRule, phase_of
+from ir.core.module import Mesh, Resource, Stage
+from ir.core.ops import Op, all_reads
+from ir.core.types import DType, Placement, Replicate, Shard, TensorType, Type
+from ir.ops.boxes import placements_of
+from ir.ops.opdefs import OPDEFS, RESHARD, ReshardStep
 from ir.verifier.findings import Findings
 
 _NOT_REDUCED = ((DType.STRING, "sum"), (DType.STRING, "max"), (DType.BOOL, "sum"))

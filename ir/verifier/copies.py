@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
-from ir.attributes import AttrKind
-from ir.facets import DECISIONS, Group
-from ir.module import Func, Stage
-from ir.ops import Op
-from ir.types import without_layout
+from ir.core.attributes import AttrKind
+from ir.core.facets import DECISIONS, Group
+from ir.core.module import Func, Stage
+from ir.core.ops import Op
+from ir.core.types import without_layout
 from ir.verifier.findings import Findings
 
 FOLDED = "fold.copies"

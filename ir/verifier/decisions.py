@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
-from ir.module import Func, Plan, PlanStage, Resource, Schedule, Stage
-from ir.objectives import OBJECTIVES
-from ir.ops import Op
-from ir.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
-from ir.types import TensorType, Type
+from ir.core.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
+from ir.core.module import Func, Plan, PlanStage, Resource, Schedule, Stage
+from ir.core.objectives import OBJECTIVES
+from ir.core.ops import Op
+from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
+from ir.core.types import TensorType, Type
 from ir.verifier.findings import Findings
 
 STATUSES = ("optimal", "feasible", "infeasible", "uncertain")

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ir.diagnostics import Diagnostic, Severity, Span
-from ir.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
-from ir.names import quote_name
-from ir.opdefs import Dialects
-from ir.ops import Op, Region
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.diagnostics import Diagnostic, Severity, Span
+from ir.core.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
+from ir.core.names import quote_name
+from ir.core.ops import Op, Region
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.ops.opdefs import Dialects
 
 if TYPE_CHECKING:
-    from ir.parser import SourceMap
+    from ir.text.parser import SourceMap
 
 Part: TypeAlias = Region | DeviceType | Device | Host | Switch | Link | Route | PlanStage
 """Parts of symbols that have a line of their own."""

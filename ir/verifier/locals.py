@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ir.attributes import Dense
-from ir.boxes import box, placements_of
-from ir.module import Mesh, Program, Resource, Stage
-from ir.opdefs import OPDEFS, RESHARD, is_collective
-from ir.ops import Op
-from ir.types import TensorType, Type, without_layout
+from ir.core.attributes import Dense
+from ir.core.module import Mesh, Program, Resource, Stage
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type, without_layout
+from ir.ops.boxes import box, placements_of
+from ir.ops.opdefs import OPDEFS, RESHARD, is_collective
 from ir.verifier.collectives import between_replicas, bucket_faults
 from ir.verifier.findings import Findings
 from ir.verifier.values import type_faults

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from ir.module import Mesh
-from ir.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.module import Mesh
+from ir.core.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.verifier.findings import Findings, Part
 
 Fault: TypeAlias = tuple[Part | None, str]

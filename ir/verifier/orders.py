@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ir.facets import FORWARD, phase_of
-from ir.module import Plan, Schedule
-from ir.row_faults import faults
-from ir.rows import COMPUTE, UPDATE, Channel, Flow, with_gradients
+from ir.core.facets import FORWARD, phase_of
+from ir.core.module import Plan, Schedule
+from ir.ops.row_faults import faults
+from ir.ops.rows import COMPUTE, UPDATE, Channel, Flow, with_gradients
 from ir.verifier.findings import Findings
 
 _SHOWN = 8

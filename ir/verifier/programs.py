@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ir.attributes import Attributes, AttrKind
-from ir.facets import DECISIONS, Facet, Group, OptimizerState, Sync
-from ir.module import Func, Program, Resource, Stage, Symbol
-from ir.names import quote_name
-from ir.opdefs import OpDef, module_opsets, opdef
-from ir.ops import Op, Region, Value
-from ir.types import TensorType, Type
+from ir.core.attributes import Attributes, AttrKind
+from ir.core.facets import DECISIONS, Facet, Group, OptimizerState, Sync
+from ir.core.module import Func, Program, Resource, Stage, Symbol
+from ir.core.names import quote_name
+from ir.core.ops import Op, Region, Value
+from ir.core.types import TensorType, Type
+from ir.ops.opdefs import OpDef, module_opsets, opdef
 from ir.verifier.copies import Copies, is_variant
 from ir.verifier.findings import Findings
 from ir.verifier.values import MAX_NESTING, attribute_faults, compatible, facet_faults, type_faults

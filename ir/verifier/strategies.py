@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ir.boxes import Placements, placements_of
-from ir.facets import SEPARATOR, WHOLE, ShardRule
-from ir.module import Mesh, Resource, Stage
-from ir.opdefs import module_opsets
-from ir.ops import Op, Value, all_reads
-from ir.types import Replicate, Type, without_layout
+from ir.core.facets import SEPARATOR, WHOLE, ShardRule
+from ir.core.module import Mesh, Resource, Stage
+from ir.core.ops import Op, Value, all_reads
+from ir.core.types import Replicate, Type, without_layout
+from ir.ops.boxes import Placements, placements_of
+from ir.ops.opdefs import module_opsets
 from ir.verifier.findings import Findings
 
 if TYPE_CHECKING:

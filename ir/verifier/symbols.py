@@ -7,13 +7,13 @@ import re
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from ir.attributes import AttrKind
-from ir.dense import storage_fault
-from ir.facets import DECISIONS, InTraining, OptimizerState, Sync
-from ir.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol, View
-from ir.ranges import MOST_MEMORY
-from ir.topology import Topology
-from ir.types import DType, TensorType
+from ir.core.attributes import AttrKind
+from ir.core.facets import DECISIONS, InTraining, OptimizerState, Sync
+from ir.core.module import External, Func, Inline, Plan, Random, Resource, Schedule, Splat, Stage, Symbol, View
+from ir.core.ranges import MOST_MEMORY
+from ir.core.topology import Topology
+from ir.core.types import DType, TensorType
+from ir.text.dense import storage_fault
 from ir.verifier.findings import Findings
 from ir.verifier.values import attribute_faults, facet_faults, type_faults
 

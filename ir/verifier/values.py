@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
-from ir.attributes import Attribute, Attributes, AttrKind, Dense
-from ir.dense import storage_fault
-from ir.facets import (
+from ir.core.attributes import Attribute, Attributes, AttrKind, Dense
+from ir.core.facets import (
     IN_TRAINING,
     PHASES,
     SYNCS,
@@ -29,10 +28,10 @@ from ir.facets import (
     Transfer,
     is_shape,
 )
-from ir.module import Mesh
-from ir.ops import Op
-from ir.ranges import COUNTED, MOST_BYTES, MOST_MEMORY, MOST_SECONDS, is_bytes, is_seconds
-from ir.types import (
+from ir.core.module import Mesh
+from ir.core.ops import Op
+from ir.core.ranges import COUNTED, MOST_BYTES, MOST_MEMORY, MOST_SECONDS, is_bytes, is_seconds
+from ir.core.types import (
     REDUCTIONS,
     BytesType,
     DType,
@@ -46,6 +45,7 @@ from ir.types import (
     Type,
     UnknownType,
 )
+from ir.text.dense import storage_fault
 
 MAX_NESTING = 64
 MOST_DIMENSIONS = 64

@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ir.attributes import Dense, attributes
-from ir.diagnostics import UsageError
-from ir.module import Func, Module, Resource, Stage, Symbol
-from ir.names import ABSENT
-from ir.ops import Op, Region, Value
-from ir.types import ONNX_TYPES, TensorType, Type
+from ir.core.attributes import Dense, attributes
+from ir.core.diagnostics import UsageError
+from ir.core.module import Func, Module, Resource, Stage, Symbol
+from ir.core.names import ABSENT
+from ir.core.ops import Op, Region, Value
+from ir.core.types import ONNX_TYPES, TensorType, Type
 from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
 from passes.canonicalize.dead import equal_constants, live_ops, used_symbols

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ir import dims as dimensions
-from ir.module import Func, Module, Resource, Stage, Symbol
-from ir.ops import Op, Region, Value
-from ir.types import MapType, OptionalType, SeqType, TensorType, Type
+from ir.core import dims as dimensions
+from ir.core.module import Func, Module, Resource, Stage, Symbol
+from ir.core.ops import Op, Region, Value
+from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 
 Bindings = Mapping[str, int | str]
 

@@ -15,13 +15,13 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ir.attributes import Dense
-from ir.dense import dense_data, element_texts
-from ir.facets import OptimizerState
-from ir.grads import written_resources
-from ir.module import Func, Inline, Module, Resource, Splat
-from ir.names import unique
-from ir.types import DType, TensorType, type_bytes
+from ir.core.attributes import Dense
+from ir.core.facets import OptimizerState
+from ir.core.module import Func, Inline, Module, Resource, Splat
+from ir.core.names import unique
+from ir.core.types import DType, TensorType, type_bytes
+from ir.ops.grads import written_resources
+from ir.text.dense import dense_data, element_texts
 
 SPLAT_FROM = 17
 """Elements from which a tensor of equal elements is stored as one value."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.module import Func, Inline, Module, Resource, ResourceData, Splat, Stage
-from ir.ops import Op
-from ir.types import Type, type_bytes
+from ir.core.module import Func, Inline, Module, Resource, ResourceData, Splat, Stage
+from ir.core.ops import Op
+from ir.core.types import Type, type_bytes
 from passes.model.graph import reads
 
 MERGED_BYTES = 1024

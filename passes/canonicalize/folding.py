@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ir.attributes import Dense
-from ir.dense import storage_fault
-from ir.limits import LIMITS
-from ir.names import ABSENT
-from ir.operators import DEQUANTISES, QUANTISES, RANDOM, SELECTS, has
-from ir.ops import Op
-from ir.types import TensorType, Type, UnknownType, type_bytes
+from ir.core.attributes import Dense
+from ir.core.limits import LIMITS
+from ir.core.names import ABSENT
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type, UnknownType, type_bytes
+from ir.ops.operators import DEQUANTISES, QUANTISES, RANDOM, SELECTS, has
+from ir.text.dense import storage_fault
 from passes.canonicalize.constants import Constants, constant_dense, first_value, holds, ints_dense
 from passes.framework.base import ConstantEvaluator
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ir.attributes import attributes
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.core.attributes import attributes
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
 
 _CHAIN = ("onnx.Reshape", "onnx.Transpose", "onnx.Reshape")
 

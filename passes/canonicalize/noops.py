@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ir.names import ABSENT
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.core.names import ABSENT
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
 from passes.canonicalize.constants import Constants
 
 Types = dict[str, Type]

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.attributes import attributes
-from ir.facets import Measured, Transfer
-from ir.module import Func
-from ir.names import ABSENT, unique
-from ir.opdefs import module_opsets
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type
+from ir.core.attributes import attributes
+from ir.core.facets import Measured, Transfer
+from ir.core.module import Func
+from ir.core.names import ABSENT, unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, Type
+from ir.ops.opdefs import module_opsets
 from passes.canonicalize.constants import Constants, dense_ints, ints_dense
 from passes.canonicalize.folding import static
 from passes.model.graph import reads

@@ -19,14 +19,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ir import operators
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import Cost, Measured, OptimizerState
-from ir.grads import DETACH
-from ir.module import Func, Inline, Module, Resource, Splat
-from ir.ops import Op
-from ir.ranges import COUNTED
-from ir.types import DType, TensorType, Type
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import Cost, Measured, OptimizerState
+from ir.core.module import Func, Inline, Module, Resource, Splat
+from ir.core.ops import Op
+from ir.core.ranges import COUNTED
+from ir.core.types import DType, TensorType, Type
+from ir.ops import operators
+from ir.ops.grads import DETACH
 from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.measured import with_measurements

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from ir.grads import DETACH, MASK
+from ir.ops.grads import DETACH, MASK
 from passes.cost.contractions import attention_gradient, conv_kind
 from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ir.ops import Op
-from ir.types import DType, TensorType, Type, type_bytes
+from ir.core.ops import Op
+from ir.core.types import DType, TensorType, Type, type_bytes
 
 TRANSCENDENTAL = 10
 """Flops of exp, tanh, erf...: range reduction and a polynomial of degree 5 to 6, as vector libraries do it (Cephes)."""

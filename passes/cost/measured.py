@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.facets import Measured
-from ir.module import Module
-from ir.ops import Op
-from ir.types import TensorType
+from ir.core.facets import Measured
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType
 from passes.framework.base import Measurements
 
 

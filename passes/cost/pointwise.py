@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from ir.opdefs import COMMUNICATION, OPDEFS
+from ir.ops.opdefs import COMMUNICATION, OPDEFS
 from passes.cost.contractions import SOFTMAX
 from passes.cost.facts import TRANSCENDENTAL as T
 from passes.cost.facts import Formula, OpFacts, Work, split_gradients

@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of, sync_of
-from ir.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import FORWARD, OptimizerState, Phase, StageSet, phase_of, sync_of
+from ir.core.module import Func, Mesh, Module, Plan, Resource, Symbol
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType, without_layout
 from ir.layout_rules import Surroundings
-from ir.module import Func, Mesh, Module, Plan, Resource, Symbol
-from ir.names import unique
-from ir.opdefs import module_opsets
-from ir.ops import Op, Value
-from ir.types import TensorType, without_layout
+from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
+from ir.ops.opdefs import module_opsets
 from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.recomputed import recomputed
 from passes.differentiate.site import Added, Program

@@ -19,15 +19,26 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.boxes import Placements, shape_of
-from ir.facets import INPUT_GRADIENT, SEPARATOR, UPDATE, WEIGHT_GRADIENT, WHOLE, Phase, ShardRule, StageSet, phase_of, sync_of
-from ir.grads import ASSIGN, OPTIMIZERS
+from ir.core.facets import (
+    INPUT_GRADIENT,
+    SEPARATOR,
+    UPDATE,
+    WEIGHT_GRADIENT,
+    WHOLE,
+    Phase,
+    ShardRule,
+    StageSet,
+    phase_of,
+    sync_of,
+)
+from ir.core.module import Mesh, Module, Plan, Resource
+from ir.core.ops import Op, Value
+from ir.core.shares import none_empty, proportional
+from ir.core.types import Partial, Placement, Replicate, Shard, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, Surroundings, backward_rule
-from ir.module import Mesh, Module, Plan, Resource
-from ir.opdefs import RESHARD
-from ir.ops import Op, Value
-from ir.shares import none_empty, proportional
-from ir.types import Partial, Placement, Replicate, Shard, type_bytes
+from ir.ops.boxes import Placements, shape_of
+from ir.ops.grads import ASSIGN, OPTIMIZERS
+from ir.ops.opdefs import RESHARD
 from passes.model.graph import reads
 from passes.model.learning import of_weights
 from passes.model.spmd.decided import bare_results, decided

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ir.facets import INPUT_GRADIENT, UPDATE, ShardRule, StageSet
-from ir.names import unique
-from ir.operators import RANDOM, has
-from ir.ops import Op, Value
+from ir.core.facets import INPUT_GRADIENT, UPDATE, ShardRule, StageSet
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.ops.operators import RANDOM, has
 from passes.differentiate.site import Added, Program
 from passes.model.graph import reads, renamed
 from passes.model.spmd.reshard_ops import bare_value

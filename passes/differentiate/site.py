@@ -27,14 +27,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ir.attributes import Attribute, AttrKind, Dense, attributes
-from ir.dense import dense_data
-from ir.diagnostics import InvalidInput
+from ir.core.attributes import Attribute, AttrKind, Dense, attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Inline, Module, Resource, ResourceData, Splat
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from ir.layout_rules import Numbers, Surroundings, numbers_of, resource_numbers
-from ir.module import Inline, Module, Resource, ResourceData, Splat
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.types import ONNX_TYPES, DType, TensorType, Type, without_layout
+from ir.text.dense import dense_data
 from passes.model.graph import describe
 
 ZERO = ""

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, StageSet, phase_of
-from ir.module import Func, Module
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.types import TensorType, Type, without_layout
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, INPUT_GRADIENT, WEIGHT_GRADIENT, StageSet, phase_of
+from ir.core.module import Func, Module
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType, Type, without_layout
 from passes.differentiate.rules import EVERY_RESULT, RULES
 from passes.differentiate.site import ZERO, Added, Program, Site
 from passes.model.graph import describe, reads

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ir.attributes import Attribute, Attributes, AttrKind, attributes
-from ir.facets import UPDATE, OptimizerState
-from ir.grads import ACCUMULATE, ASSIGN, COUNTS, DEFAULTS, STATE, STEP
-from ir.module import Mesh, Resource, Splat
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type, without_layout
+from ir.core.attributes import Attribute, Attributes, AttrKind, attributes
+from ir.core.facets import UPDATE, OptimizerState
+from ir.core.module import Mesh, Resource, Splat
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, Type, without_layout
+from ir.ops.grads import ACCUMULATE, ASSIGN, COUNTS, DEFAULTS, STATE, STEP
 from passes.differentiate.site import Added, Program
 from passes.differentiate.tape import Gradients
 

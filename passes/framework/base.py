@@ -14,13 +14,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
-from ir.attributes import Dense
-from ir.diagnostics import DiagnosticSink, Infeasible
-from ir.grads import DIALECTS
-from ir.module import Module, Plan
-from ir.opdefs import Dialects
-from ir.ops import Op
-from ir.types import Type
+from ir.core.attributes import Dense
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Module, Plan
+from ir.core.ops import Op
+from ir.core.types import Type
+from ir.ops.grads import DIALECTS
+from ir.ops.opdefs import Dialects
 
 if TYPE_CHECKING:
     from passes.model.profiled import Profile

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar
 
-from ir.module import Module
+from ir.core.module import Module
 from passes.framework.base import Pass, PassContext
 from passes.model.folding import expand, refolded
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TextIO
 
 import ir
-from ir.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
-from ir.module import Func, Module, Program, Stage
+from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
+from ir.core.module import Func, Module, Program, Stage
 from passes.framework.base import Pass, PassContext
 from passes.framework.pipeline import made_by, pass_text, pipeline_text
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_type_hints
 
 import grammars
-from ir.diagnostics import Diagnostic, DiagnosticSink, Span, UsageError
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, Span, UsageError
 from passes.framework.base import Pass
 from passes.framework.options import default_of, option_name, option_value, value_text
 from passes.framework.registry import PASSES, PIPELINES

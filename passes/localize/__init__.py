@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ir.attributes import Attribute, AttrKind, Dense
-from ir.module import Module, Program, Stage
-from ir.names import unique
-from ir.ops import Op
-from ir.types import TensorType
+from ir.core.attributes import Attribute, AttrKind, Dense
+from ir.core.module import Module, Program, Stage
+from ir.core.names import unique
+from ir.core.ops import Op
+from ir.core.types import TensorType
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.localize.member import member_programs

@@ -10,17 +10,29 @@ from __future__ import annotations
 
 import math
 
-from ir.attributes import Attribute, Attributes, AttrKind, Dense, attributes
-from ir.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
-from ir.dense import dense_data
-from ir.facets import DECISIONS, SEPARATOR, WHOLE, BackwardTime, Cost, Measured, ShardRule, Time, Transfer, in_phase, phase_of
+from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attributes
+from ir.core.facets import (
+    DECISIONS,
+    SEPARATOR,
+    WHOLE,
+    BackwardTime,
+    Cost,
+    Measured,
+    ShardRule,
+    Time,
+    Transfer,
+    in_phase,
+    phase_of,
+)
+from ir.core.module import Mesh, Module, Program, Resource, Stage
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.shares import Shares, nested_cut
+from ir.core.types import DType, Replicate, TensorType, Type, without_layout
 from ir.layout_rules import Cut, LayoutRule, Surroundings, localise
-from ir.module import Mesh, Module, Program, Resource, Stage
-from ir.names import unique
-from ir.opdefs import RESHARD, RESHARD_STEPS, module_opsets
-from ir.ops import Op, Value
-from ir.shares import Shares, nested_cut
-from ir.types import DType, Replicate, TensorType, Type, without_layout
+from ir.ops.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
+from ir.ops.opdefs import RESHARD, RESHARD_STEPS, module_opsets
+from ir.text.dense import dense_data
 from passes.model.graph import reads, renamed
 from passes.model.spmd.decided import bare_results
 from passes.model.spmd.reshard_ops import laid

@@ -23,13 +23,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from ir.attributes import attributes
-from ir.facets import in_phase
-from ir.module import Func, Module, Plan, Stage
-from ir.names import unique
-from ir.opdefs import is_collective
-from ir.ops import Op
-from ir.types import type_bytes
+from ir.core.attributes import attributes
+from ir.core.facets import in_phase
+from ir.core.module import Func, Module, Plan, Stage
+from ir.core.names import unique
+from ir.core.ops import Op
+from ir.core.types import type_bytes
+from ir.ops.opdefs import is_collective
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text

@@ -13,11 +13,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ir.attributes import Attribute, AttrKind, attributes
-from ir.facets import FORWARD, UPDATE, in_phase, phase_of
-from ir.module import Func
-from ir.opdefs import is_collective
-from ir.ops import Op
+from ir.core.attributes import Attribute, AttrKind, attributes
+from ir.core.facets import FORWARD, UPDATE, in_phase, phase_of
+from ir.core.module import Func
+from ir.core.ops import Op
+from ir.ops.opdefs import is_collective
 from passes.model.graph import Cut
 
 Arrival: TypeAlias = tuple[int, Cut]

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from ir.attributes import Attribute, AttrKind
-from ir.facets import UPDATE, phase_of
-from ir.grads import ACCUMULATE
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.core.attributes import Attribute, AttrKind
+from ir.core.facets import UPDATE, phase_of
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
+from ir.ops.grads import ACCUMULATE
 from passes.model.exchange import buckets
 
 SUM = "comm.all_reduce"

@@ -23,16 +23,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ir.attributes import Attribute, AttrKind, attributes
-from ir.boxes import Placements, placements_of
-from ir.diagnostics import InvalidInput
-from ir.facets import UPDATE, in_phase, phase_of, sync_of
-from ir.grads import OPTIMIZERS
-from ir.module import Mesh, Module, Stage
-from ir.opdefs import RESHARD, RESHARD_STEPS, is_collective
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import Type, type_bytes, without_layout
+from ir.core.attributes import Attribute, AttrKind, attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import UPDATE, in_phase, phase_of, sync_of
+from ir.core.module import Mesh, Module, Stage
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import Type, type_bytes, without_layout
+from ir.ops.boxes import Placements, placements_of
+from ir.ops.grads import OPTIMIZERS
+from ir.ops.opdefs import RESHARD, RESHARD_STEPS, is_collective
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.buckets import in_buckets
 from passes.model.graph import Cut, describe, origins, reads, renamed, stage_members

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ir.module import Func
-from ir.operators import RANDOM, has
+from ir.core.module import Func
+from ir.ops.operators import RANDOM, has
 from passes.model.graph import reads
 from passes.model.op_time import epilogues, is_head, may_fuse
 

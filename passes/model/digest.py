@@ -11,9 +11,9 @@ import hashlib
 from dataclasses import replace
 
 from ir import print_module
-from ir.facets import DECISIONS
-from ir.module import Declared, Func, Module, Resource
-from ir.topology import Topology
+from ir.core.facets import DECISIONS
+from ir.core.module import Declared, Func, Module, Resource
+from ir.core.topology import Topology
 
 
 def problem_digest(module: Module, comm: str, *, replicas: bool = False) -> str:

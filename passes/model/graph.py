@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import FORWARD, PHASES, UPDATE, ShardRule, StageSet, phase_of
-from ir.module import Func, Module, Plan
-from ir.names import ABSENT
-from ir.opdefs import RESHARD
-from ir.ops import Op, Region, Value
-from ir.rows import gradient_order
-from ir.types import type_bytes
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import FORWARD, PHASES, UPDATE, ShardRule, StageSet, phase_of
+from ir.core.module import Func, Module, Plan
+from ir.core.names import ABSENT
+from ir.core.ops import Op, Region, Value
+from ir.core.types import type_bytes
+from ir.ops.opdefs import RESHARD
+from ir.ops.rows import gradient_order
 from passes.model.sizes import sized_results
 
 

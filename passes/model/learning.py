@@ -22,13 +22,13 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
-from ir import operators
-from ir.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
-from ir.grads import DETACH
-from ir.module import Func, Module, Resource
-from ir.ops import Op
-from ir.topology import DeviceType
-from ir.types import TensorType, Type, type_bytes
+from ir.core.facets import SYNCS, BackwardTime, Cost, OptimizerState, Time, sync_of
+from ir.core.module import Func, Module, Resource
+from ir.core.ops import Op
+from ir.core.topology import DeviceType
+from ir.core.types import TensorType, Type, type_bytes
+from ir.ops import operators
+from ir.ops.grads import DETACH
 from passes.model.graph import reads
 from passes.model.op_time import dtype_of, passes_seconds
 from passes.model.sizes import sized_results

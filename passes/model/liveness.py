@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.module import Func, Module
-from ir.ops import Op, Value
-from ir.types import type_bytes
+from ir.core.module import Func, Module
+from ir.core.ops import Op, Value
+from ir.core.types import type_bytes
 from passes.model.graph import reads
 from passes.model.sizes import sized_results
 

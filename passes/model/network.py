@@ -29,9 +29,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from ir.diagnostics import InvalidInput
-from ir.limits import LIMITS
-from ir.topology import Device, Link, Topology
+from ir.core.diagnostics import InvalidInput
+from ir.core.limits import LIMITS
+from ir.core.topology import Device, Link, Topology
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
-from ir import operators
-from ir.facets import BackwardTime, Cost, Measured, Time
-from ir.ops import Op, all_reads
-from ir.topology import DeviceType
-from ir.types import DType, TensorType, Type, type_bytes
+from ir.core.facets import BackwardTime, Cost, Measured, Time
+from ir.core.ops import Op, all_reads
+from ir.core.topology import DeviceType
+from ir.core.types import DType, TensorType, Type, type_bytes
+from ir.ops import operators
 from passes.model.products import BITS, product_of, product_seconds
 from passes.model.sizes import sized_results
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from ir.topology import Topology
+from ir.core.topology import Topology
 from passes.model.network import device_classes
 
 Part = tuple[str, ...]

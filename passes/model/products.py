@@ -24,10 +24,10 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ir.facets import Cost
-from ir.ops import Op
-from ir.topology import DeviceType
-from ir.types import TensorType
+from ir.core.facets import Cost
+from ir.core.ops import Op
+from ir.core.topology import DeviceType
+from ir.core.types import TensorType
 
 TILES = ((16, 32), (16, 64), (16, 128), (32, 64), (64, 32), (64, 64), (64, 128), (128, 64), (128, 128), (256, 128), (128, 256),
          (256, 256))  # fmt: skip

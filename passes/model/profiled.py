@@ -18,12 +18,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.facets import BackwardTime, Cost, Time
-from ir.module import Func, Module
-from ir.ops import UNKNOWN_LOCATION, Op
-from ir.printer import print_op
-from ir.topology import DeviceType, Topology
-from ir.types import TensorType, Type
+from ir.core.facets import BackwardTime, Cost, Time
+from ir.core.module import Func, Module
+from ir.core.ops import UNKNOWN_LOCATION, Op
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import TensorType, Type
+from ir.text.printer import print_op
 from passes.model.graph import reads
 from passes.model.learning import learning
 from passes.model.op_time import body_seconds, chain_heads, passes_seconds

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from ir.facets import Measured, measured_shape
-from ir.module import Func, Plan
-from ir.ops import Op, Value, all_reads
-from ir.types import TensorType, Type, type_bytes
+from ir.core.facets import Measured, measured_shape
+from ir.core.module import Func, Plan
+from ir.core.ops import Op, Value, all_reads
+from ir.core.types import TensorType, Type, type_bytes
 
 NOT_SHOWN = ", which a run of the model did not show"
 """Said of sizes that stay unknown though inputs were given."""

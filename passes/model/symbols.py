@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.module import Func, Mesh, Module, Plan, Program, Resource, Schedule, Stage, Symbol
-from ir.topology import Topology
+from ir.core.module import Func, Mesh, Module, Plan, Program, Resource, Schedule, Stage, Symbol
+from ir.core.topology import Topology
 
 _ORDER: tuple[type[Symbol], ...] = (Resource, Func, Topology, Mesh, Stage, Program, Schedule, Plan)
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import StageSet
-from ir.module import Module, Plan, PlanStage, Schedule, Stage
-from ir.objectives import Planned
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan, PlanStage, Schedule, Stage
+from ir.core.objectives import Planned
+from ir.core.topology import Topology
 from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest

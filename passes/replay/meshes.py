@@ -19,12 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
-from ir.facets import StageSet, Sync, sync_of, with_facet
-from ir.module import Mesh, Module, Plan, Resource, Symbol
-from ir.objectives import Planned
-from ir.shares import Shares, equal
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.core.facets import StageSet, Sync, sync_of, with_facet
+from ir.core.module import Mesh, Module, Plan, Resource, Symbol
+from ir.core.objectives import Planned
+from ir.core.shares import Shares, equal
+from ir.core.topology import Topology
 from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
 from passes.model.folding import expand

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import SEPARATOR, WHOLE
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import SEPARATOR, WHOLE
+from ir.core.module import Module
+from ir.core.topology import Topology
+from ir.core.types import Layout, Replicate, TensorType, Type
 from ir.layout_rules import LayoutRule, rules
-from ir.module import Module
-from ir.topology import Topology
-from ir.types import Layout, Replicate, TensorType, Type
 from passes.framework.base import PassContext
 from passes.model.constants import constants_of
 from passes.model.folding import folding

@@ -6,10 +6,10 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from ir.diagnostics import Diagnostic, InvalidInput, UsageError
-from ir.module import Func
-from ir.objectives import THROUGHPUT, Planned, names, objective_of, offered
-from ir.ops import Op
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.module import Func
+from ir.core.objectives import THROUGHPUT, Planned, names, objective_of, offered
+from ir.core.ops import Op
 from passes.framework.base import Pass
 from passes.model.graph import describe
 

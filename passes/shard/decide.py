@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ir.facets import WHOLE
+from ir.core.facets import WHOLE
 from ir.layout_rules import LayoutRule, Strategy
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.price import Decisions

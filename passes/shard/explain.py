@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ir.module import Mesh, Module
-from ir.topology import Topology
+from ir.core.module import Mesh, Module
+from ir.core.topology import Topology
 from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.footprint import footprint

@@ -22,10 +22,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.diagnostics import Infeasible, InvalidInput, UsageError
-from ir.module import Module, Plan
-from ir.objectives import THROUGHPUT, TRAINING
-from ir.topology import Device, Topology
+from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
+from ir.core.module import Module, Plan
+from ir.core.objectives import THROUGHPUT, TRAINING
+from ir.core.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.folding import folding

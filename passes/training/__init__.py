@@ -26,16 +26,16 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import ClassVar
 
-from ir.attributes import attributes
-from ir.diagnostics import Diagnostic, InvalidInput, UsageError
-from ir.facets import SYNCS, OptimizerState, Sync, with_facet
-from ir.grads import BATCH_NORMALIZATION, COUNTS, DETACH, STATE, UNBIASED
-from ir.module import Declared, Func, Module, Random, Resource, Symbol
-from ir.names import unique
-from ir.opdefs import module_opsets
-from ir.operators import TRAINING_OPERAND
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, type_bytes
+from ir.core.attributes import attributes
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.facets import SYNCS, OptimizerState, Sync, with_facet
+from ir.core.module import Declared, Func, Module, Random, Resource, Symbol
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, type_bytes
+from ir.ops.grads import BATCH_NORMALIZATION, COUNTS, DETACH, STATE, UNBIASED
+from ir.ops.opdefs import module_opsets
+from ir.ops.operators import TRAINING_OPERAND
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import describe, listing, reads

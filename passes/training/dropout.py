@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.grads import MASK
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Func, Module
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
 from ir.layout_rules import Surroundings
-from ir.module import Func, Module
-from ir.names import unique
-from ir.opdefs import module_opsets
-from ir.operators import TRAINING_OPERAND
-from ir.ops import Op, Value
-from ir.types import DType, TensorType
+from ir.ops.grads import MASK
+from ir.ops.opdefs import module_opsets
+from ir.ops.operators import TRAINING_OPERAND
 from passes.framework.base import PassContext
 from passes.model.graph import describe, reads
 

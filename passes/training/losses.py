@@ -22,14 +22,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ir.attributes import attributes
-from ir.dense import dense_data
-from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Func, Inline, Module, Resource, Symbol
-from ir.names import unique
-from ir.opdefs import module_opsets
-from ir.ops import Location, Op, Value
-from ir.types import Dim, DType, TensorType, Type
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Func, Inline, Module, Resource, Symbol
+from ir.core.names import unique
+from ir.core.ops import Location, Op, Value
+from ir.core.types import Dim, DType, TensorType, Type
+from ir.ops.opdefs import module_opsets
+from ir.text.dense import dense_data
 from passes.model.graph import listing
 from passes.model.learning import CROSS_ENTROPY, IGNORED, LOSS
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ir.dense import dense_data
-from ir.diagnostics import InvalidInput
-from ir.facets import Facets, InTraining
-from ir.grads import DETACH
-from ir.module import Inline, Module, Resource
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.types import DType, TensorType
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import Facets, InTraining
+from ir.core.module import Inline, Module, Resource
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
+from ir.ops.grads import DETACH
+from ir.text.dense import dense_data
 from passes.model.graph import describe
 
 

@@ -91,7 +91,7 @@ from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
 from dnnc.frontends.workloads import Machines
 from dnnc.solve import SolveOptions, solve_file
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
 from passes.model.stages import bounds

@@ -23,7 +23,7 @@ import tempfile
 from pathlib import Path
 
 from dnnc.solve import Compared, SolveOptions, solve_file
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header
 from tests.conftest import shared_folder
 

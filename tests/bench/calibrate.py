@@ -24,7 +24,7 @@ import numpy as np
 
 from dnnc.calibrate import Floats, calibrated, machines_at, numbers_of
 from dnnc.runs import Row, StatedPlan, read_stated
-from ir.topology import Topology
+from ir.core.topology import Topology
 from tests.bench.machine import header
 from tests.bench.referees.vtrain import planned
 

@@ -27,11 +27,11 @@ from onnx_ir import serde
 from dnnc.backend.export import export_func, reading_tensors
 from dnnc.frontends import load_topology
 from dnnc.zoo import build
-from ir.diagnostics import DiagnosticSink
-from ir.facets import Cost
-from ir.module import Func, Module
-from ir.ops import Op, Value
-from ir.types import TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.module import Func, Module
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType
 from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.op_time import body_seconds, epilogues, op_seconds, rate_of

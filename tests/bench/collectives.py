@@ -24,7 +24,7 @@ from dnnc.program.collective import Collective
 from dnnc.report import seconds_text
 from dnnc.runtime import Pipeline, random_inputs
 from dnnc.runtime.collectives import TURNS, Exchange
-from ir.opdefs import COLLECTIVES
+from ir.ops.opdefs import COLLECTIVES
 from tests.bench.machine import header
 from tests.dnnc.runtime.members import members, shared_array, statuses
 

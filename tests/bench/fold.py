@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import ir
-from ir.facets import Group, ShardRule, StageSet
-from ir.module import Module
-from ir.ops import Op
+from ir.core.facets import Group, ShardRule, StageSet
+from ir.core.module import Module
+from ir.core.ops import Op
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.model.folding import expand, folding

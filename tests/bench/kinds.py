@@ -22,8 +22,8 @@ from dnnc.backend import write_model
 from dnnc.driver import compile_model
 from dnnc.options import CompileOptions
 from dnnc.zoo import build_model
-from ir.diagnostics import DiagnosticSink
-from ir.module import Plan
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Plan
 from tests.bench.machine import header
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dnnc.frontends.workloads import Machines, lower, read_profile
-from ir.diagnostics import DiagnosticSink
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.topology import Topology
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.partition.bridge.from_workload import color_classes

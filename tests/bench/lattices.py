@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from dnnc.solve import SolveOptions, SolveResult, solve_file
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header
 from tests.conftest import shared_folder
 from tests.passes.partition.lattices import Machines, Workload, encoder_decoder, experts, write

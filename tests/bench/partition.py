@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
 from passes.model.stages.colocation import colocation

@@ -29,9 +29,9 @@ from dnnc.search_tag.network import Network, read_prior
 from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
 from dnnc.search_tag.tree_search import ITERATIONS, Found, TreeSearch
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput
-from ir.module import Module, Plan
-from ir.objectives import TRAINING
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
+from ir.core.module import Module, Plan
+from ir.core.objectives import TRAINING
 from passes.framework.manager import PassManager
 from tests.bench.machine import header
 

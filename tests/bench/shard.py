@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import time
 
-from ir.module import Module
-from ir.topology import DeviceType
+from ir.core.module import Module
+from ir.core.topology import DeviceType
 from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.spmd.mesh import Axis, DeviceMesh

@@ -20,7 +20,7 @@ from dnnc.backend.export import export_func
 from dnnc.backend.weights_file import layout, moved
 from dnnc.driver import CompileOptions, CompileResult, compile_model
 from dnnc.zoo import build_model
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header
 
 

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.driver import CompileOptions, compile_model
-from ir.module import Plan
+from ir.core.module import Plan
 from passes.shard import ShardPlan, ShardProblem, build, solve
 from passes.shard.mesh import fitting, one_mesh
 from passes.shard.solver import fronts, reduce, search

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.solve import SolveOptions, SolveResult, solve_file
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import solve_family
 from passes.model.stages.lattice.ideals import BIG, Tables, lattice

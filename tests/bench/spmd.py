@@ -17,8 +17,8 @@ import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model
 from dnnc.frontends.topology import load_topology
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module, Stage
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module, Stage
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.framework.base import Pass

@@ -16,9 +16,9 @@ import time
 
 from dnnc.driver import pass_context
 from dnnc.frontends.topology import load_topology
-from ir.diagnostics import DiagnosticSink, DnncError
-from ir.module import Module, Plan
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, DnncError
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
 from passes.model.folding import folding
 from passes.model.network import network
 from passes.model.spmd.mesh import shapes

@@ -15,10 +15,10 @@ from dnnc.driver import pass_context
 from dnnc.frontends import load_topology
 from dnnc.zoo import catalogue
 from ir import Module
-from ir.diagnostics import DiagnosticSink
-from ir.facets import SYNCS, sync_of
-from ir.module import Plan
-from ir.opdefs import COLLECTIVES
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import SYNCS, sync_of
+from ir.core.module import Plan
+from ir.ops.opdefs import COLLECTIVES
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.model.learning import trained

@@ -30,8 +30,8 @@ from pathlib import Path
 from dnnc.frontends import load_topology, topology_to_toml
 from dnnc.frontends.topology import slowed
 from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, train
-from ir.diagnostics import DiagnosticSink
-from ir.topology import Device
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.topology import Device
 from tests.bench.machine import cores, header, load
 
 MODELS = (

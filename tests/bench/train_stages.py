@@ -32,9 +32,9 @@ from torch import nn
 
 import dnnc
 from dnnc.scheduled import scheduled
-from ir.diagnostics import DiagnosticSink
-from ir.module import Schedule
-from ir.rows import unrolled
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Schedule
+from ir.ops.rows import unrolled
 from passes.model.timeline.simulate import makespan
 from passes.model.timeline.workload import workload
 from tests.bench.machine import header

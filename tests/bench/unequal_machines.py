@@ -30,10 +30,10 @@ from dnnc.frontends.topology_writer import topology_to_toml
 from dnnc.kinds import IN_STAGES
 from dnnc.machine.subsets import restricted
 from dnnc.search_tag.cases import drawn
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput
-from ir.module import Plan
-from ir.objectives import TRAINING
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
+from ir.core.module import Plan
+from ir.core.objectives import TRAINING
+from ir.core.topology import Topology
 from tests.bench.machine import header
 
 MODELS = (

@@ -22,8 +22,8 @@ from dnnc.frontends import load_topology
 from dnnc.program.snapshot import Snapshot
 from dnnc.runs import Row, StatedPlan, append_row, read_rows, read_stated
 from dnnc.training import TrainingOptions
-from ir.diagnostics import DiagnosticSink
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.topology import Topology
 
 MACHINES = """version = 1
 [types.core]

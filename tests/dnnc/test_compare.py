@@ -19,7 +19,7 @@ from dnnc.report.solve import compare_note, compare_table
 from dnnc.report.tables import table_text
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from passes.partition.baselines import BASELINES
 from tests.dnnc.cli.test_solve import dnnc
 from tests.dnnc.workload_files import (

@@ -9,9 +9,9 @@ import pytest
 
 from dnnc.driver import CompileOptions, build_pipeline, compile_model, with_topology
 from dnnc.frontends import load_model, load_topology
-from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
-from ir.module import Plan, Schedule, Stage
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
+from ir.core.module import Plan, Schedule, Stage
+from ir.core.topology import Topology
 from passes.framework.pipeline import parse_pipeline, pipeline_text
 
 MODEL = "zoo:mlp,hidden=16,batch=2"

@@ -16,11 +16,11 @@ from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology
 from dnnc.runtime import run_build
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import Cost, Measured, Time
-from ir.limits import LIMITS
-from ir.ops import Op
-from ir.topology import DeviceType
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.facets import Cost, Measured, Time
+from ir.core.limits import LIMITS
+from ir.core.ops import Op
+from ir.core.topology import DeviceType
 from passes.model.op_time import op_seconds
 from tests.dnnc.frontends.models import model
 

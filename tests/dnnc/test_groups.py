@@ -14,7 +14,7 @@ from dnnc.backend.placement_result import Row, placement_result
 from dnnc.cli import main
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 from tests.dnnc.workload_files import PROFILE, chain, random_placement, renamed, text_of
 
 GB = 1e9

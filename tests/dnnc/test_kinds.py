@@ -17,9 +17,9 @@ from dnnc.driver import CompileOptions, CompileResult, compile_model
 from dnnc.frontends import load_model, load_topology
 from dnnc.report.plan import plan_headline
 from dnnc.units import seconds_text
-from ir.diagnostics import DiagnosticSink, Infeasible
-from ir.module import Module, Plan
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

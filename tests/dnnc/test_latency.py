@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from dnnc.cli.app import tree
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.dnnc.workload_files import edge, node, placement, random_placement, text_of
 
 

@@ -17,9 +17,9 @@ from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.value_types import is_static
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, check_build, random_inputs
-from ir.diagnostics import DiagnosticSink
-from ir.facets import ShardRule
-from ir.module import Func
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import ShardRule
+from ir.core.module import Func
 from passes import PassContext
 from passes.cost import CostPass, coverage
 from tests.dnnc.microsoft_models import bert, decoder

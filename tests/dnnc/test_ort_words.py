@@ -15,7 +15,7 @@ from onnx import helper
 from dnnc.frontends import import_model
 from dnnc.ort import load_onnxruntime, plain_words
 from dnnc.runtime.load_test import load_test
-from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from tests.dnnc.frontends.models import save
 from tests.dnnc.frontends.test_hostile_models import simple
 

@@ -13,9 +13,9 @@ from dnnc.cli import main
 from dnnc.driver import pass_context
 from dnnc.machine.profile import read_profile, training_segments
 from dnnc.options import CompileOptions
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import BackwardTime, Cost, Time
-from ir.module import Module
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.facets import BackwardTime, Cost, Time
+from ir.core.module import Module
 from passes.model.learning import learning_seconds
 from passes.model.op_time import body_seconds
 from passes.model.profiled import Profile, is_of_training, key_of, passes_of, segments_of, types_of, with_profile
@@ -88,7 +88,7 @@ def test_classes_with_too_few_measured_ops_keep_the_model() -> None:
 
 
 def pass_type(module: Module) -> Any:
-    from ir.topology import Topology
+    from ir.core.topology import Topology
 
     topology = module.first(Topology)
     assert topology is not None

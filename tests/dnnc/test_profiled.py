@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from dnnc.cli import main
 from ir import parse_module
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import Time
-from ir.module import Plan, Schedule
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.facets import Time
+from ir.core.module import Plan, Schedule
 from tests.dnnc.workload_files import chain, edge, node, placement
 
 GPUS = """

@@ -19,7 +19,7 @@ from dnnc.digests import digest_file
 from dnnc.driver import compile_model
 from dnnc.options import CompileOptions
 from dnnc.program.build import Build
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 COLUMNS = 64
 X = np.linspace(-1, 1, COLUMNS, dtype=np.float32)[None]
@@ -220,7 +220,7 @@ def test_each_file_of_a_command_is_opened_once(tmp_path: Path) -> None:
     np.savez(given / "x.npz", x=X)
     assert main(["topology", "show", "preset:cpu-2", "--toml"]) in (0, 2)
     from dnnc.frontends import load_topology, topology_to_toml
-    from ir.diagnostics import DiagnosticSink
+    from ir.core.diagnostics import DiagnosticSink
 
     (given / "t.toml").write_text(topology_to_toml(load_topology("preset:cpu-2", DiagnosticSink())))
     asked = ["compile", str(given / "m.onnx"), "-t", str(given / "t.toml"), "--inputs", str(given / "x.npz"), "-q"]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dnnc.cli import main
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, ExitCode, UsageError
+from ir.core.diagnostics import DiagnosticSink, ExitCode, UsageError
 from tests.dnnc.workload_files import PROFILE, edge, node, placement, random_placement, random_training, text_of
 
 

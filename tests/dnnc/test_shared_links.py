@@ -16,8 +16,8 @@ from dnnc.driver import CompileOptions, compile_model
 from dnnc.report import plan_headline
 from dnnc.scheduled import scheduled
 from dnnc.training import TrainingOptions
-from ir.diagnostics import DiagnosticSink
-from ir.module import Mesh, Module, Plan, Resource, Schedule
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Mesh, Module, Plan, Resource, Schedule
 from passes.model.graph import cuts_of
 from passes.model.liveness import SLOTS
 from passes.model.spmd.count import count

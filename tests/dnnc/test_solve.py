@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 from tests.dnnc.workload_files import (
     PROFILE,
     brute_force,

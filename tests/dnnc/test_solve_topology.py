@@ -20,7 +20,7 @@ from dnnc.frontends import load_topology
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import IR, Limits, verify
 from dnnc.verify_plan.machines import ports_of
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.model.network import network
 from tests.dnnc.workload_files import edge, node, placement, text_of
 

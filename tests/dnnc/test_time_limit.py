@@ -10,7 +10,7 @@ import pytest
 
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.solve import SolveOptions, solve_file
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.model.work import counts
 from tests.dnnc.workload_files import PROFILE, edge, node, placement, text_of
 

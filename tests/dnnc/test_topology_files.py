@@ -14,10 +14,10 @@ from dnnc.costs import preset_names
 from dnnc.frontends import load_topology, read_topology, topology_reader, topology_to_toml
 from dnnc.frontends.positions import positions
 from dnnc.frontends.quantities import Quantity, parse_memory, parse_quantity, quantity_text
-from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
-from ir.limits import Limits
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from ir.types import DType
+from ir.core.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from ir.core.limits import Limits
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.types import DType
 from passes.model import network
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "topology"

@@ -12,9 +12,9 @@ from dnnc.costs import local_cores, local_memory
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology, read_topology
 from dnnc.frontends.topology import slowed
-from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
-from ir.parser import parse_module
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from ir.core.topology import Topology
+from ir.text.parser import parse_module
 from passes.model.network import Network, device_classes
 
 

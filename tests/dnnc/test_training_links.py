@@ -11,8 +11,8 @@ from dnnc.calibrate import machines_at, numbers_of
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import read_topology, topology_to_toml
 from dnnc.whatif import what_if
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.topology import Topology
 
 MACHINES = """version = 1
 [types.core]

@@ -20,7 +20,7 @@ from dnnc.backend.placement_result import Row, placement_result, placement_text
 from dnnc.solve import SolveOptions, solve_file
 from dnnc.verify_plan import Limits, Report, verify, verify_files
 from dnnc.verify_plan.numbers import Malformed
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.dnnc.workload_files import PROFILE, assignment_value, edge, node, placement, random_placement, text_of
 
 DATA = placement(
@@ -337,8 +337,8 @@ def test_it_shares_nothing_with_the_solver() -> None:
         imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     foreign = {name for name in imported if name and name.split(".")[0] in ("ir", "passes", "dnnc", "grammars")}
-    allowed = {"ir.diagnostics", "ir.files", "ir.json_text", "ir.limits", "ir.objectives"}
-    allowed |= {"ir", "ir.facets", "ir.ops", "ir.topology", "ir.types"}
+    allowed = {"ir.core.diagnostics", "ir.system.files", "ir.text.json_text", "ir.core.limits", "ir.core.objectives"}
+    allowed |= {"ir", "ir.core.facets", "ir.core.ops", "ir.core.topology", "ir.core.types"}
     assert {name for name in foreign if not name.startswith("dnnc.verify_plan.")} <= allowed
 
 

@@ -13,7 +13,7 @@ from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import load_topology, topology_to_toml
 from dnnc.machine.subsets import restricted, with_more
 from dnnc.whatif import Row, WhatIf, what_if
-from ir.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 
 UNEQUAL = """version = 1
 [types.fast]

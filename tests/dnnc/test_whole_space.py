@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ir.diagnostics import Infeasible
-from ir.module import Plan
+from ir.core.diagnostics import Infeasible
+from ir.core.module import Plan
 from tests.dnnc.whole_space import Case
 from tests.passes.claims import SOLVED, Claim
 

@@ -14,9 +14,9 @@ from dnnc.backend.export import export_func, reading_tensors
 from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.weights import read_resource
 from dnnc.zoo import build, build_model, entries
-from ir.diagnostics import DiagnosticSink, ExitCode, InvalidInput
-from ir.module import Declared, Inline, Random, Splat
-from ir.types import TensorType
+from ir.core.diagnostics import DiagnosticSink, ExitCode, InvalidInput
+from ir.core.module import Declared, Inline, Random, Splat
+from ir.core.types import TensorType
 from tests.dnnc.zoo_models import CONVOLUTIONAL, SMALL, inputs, run, session
 
 

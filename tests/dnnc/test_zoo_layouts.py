@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dnnc.zoo import build
+from ir.core.types import Partial, Replicate, Shard
 from ir.layout_rules import coverage, rules
-from ir.types import Partial, Replicate, Shard
 from tests.dnnc.zoo_models import SMALL
 from tests.ir.layout_rules.test_models import canonical, walk
 from tests.ir.layout_rules.test_plans import compare

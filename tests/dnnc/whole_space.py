@@ -14,11 +14,11 @@ from dnnc.driver import CompileOptions, compile_model, pass_context
 from dnnc.frontends import DIALECTS, load_topology
 from dnnc.frontends.topology_writer import topology_to_toml
 from dnnc.options import build_pipeline
-from ir.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
-from ir.facets import SEPARATOR, StageSet
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.core.facets import SEPARATOR, StageSet
+from ir.core.module import Module, Plan
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.layout_rules import rules
-from ir.module import Module, Plan
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from passes.framework.base import Pass
 from passes.framework.manager import PassManager
 from passes.model.folding import folding

@@ -12,8 +12,8 @@ from onnx_ir import serde
 
 from dnnc.backend.export import export_func, reading_tensors
 from dnnc.frontends.weights import read_resource
-from ir.module import Module
-from ir.types import TensorType
+from ir.core.module import Module
+from ir.core.types import TensorType
 
 Array = NDArray[Any]
 SMALL = {

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 
-from ir.diagnostics import ExitCode
+from ir.core.diagnostics import ExitCode
 from tests.fuzz.verdict import CPU_LIMIT, MEMORY_LIMIT, Result, crash_place, faults_of, left_behind
 
 CORPUS = Path(__file__).parent / "corpus"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from ir.diagnostics import ExitCode, visible
+from ir.core.diagnostics import ExitCode, visible
 
 CPU_LIMIT = 20.0
 """Seconds of CPU that a command may take."""

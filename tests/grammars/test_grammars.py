@@ -10,8 +10,8 @@ import time
 import pytest
 
 import grammars
-from ir.literals import AttributeReader, TypeReader
-from ir.reader import Reader
+from ir.text.literals import AttributeReader, TypeReader
+from ir.text.reader import Reader
 
 READERS = {"module": Reader, "types": TypeReader, "attributes": AttributeReader}
 

@@ -9,9 +9,9 @@ import pytest
 
 import ir
 from ir import load_module, parse_module, print_module
-from ir.facets import FACETS
-from ir.opdefs import OPDEFS
-from ir.types import DType
+from ir.core.facets import FACETS
+from ir.core.types import DType
+from ir.ops.opdefs import OPDEFS
 
 README = (Path(ir.__file__).parent / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```ir\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)

@@ -12,7 +12,7 @@ import onnxruntime
 from numpy.typing import NDArray
 
 from dnnc.backend.export import export_func, reading_tensors
-from ir.module import Module
+from ir.core.module import Module
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from hypothesis import strategies as st
 
-from ir.facets import Facets, StageSet, Time, with_facet
-from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Splat, Stage
-from ir.ops import Op, Region, Value
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.facets import Facets, StageSet, Time, with_facet
+from ir.core.module import Declared, Func, Module, Plan, PlanStage, Resource, Splat, Stage
+from ir.core.ops import Op, Region, Value
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 
 VECTOR = TensorType(DType.F32, (256,))  # 1024 bytes
 

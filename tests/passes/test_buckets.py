@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.attributes import Attribute, AttrKind, attributes
-from ir.facets import UPDATE, in_phase
-from ir.module import Module
-from ir.ops import Op, Value
-from ir.parser import parse_module
-from ir.types import DType, TensorType, type_bytes
+from ir.core.attributes import Attribute, AttrKind, attributes
+from ir.core.facets import UPDATE, in_phase
+from ir.core.module import Module
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, type_bytes
+from ir.text.parser import parse_module
 from passes.lower.buckets import in_buckets
 from passes.model.exchange import BUCKET, LAST
 

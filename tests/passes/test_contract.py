@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.facets import Group
-from ir.module import Func, Module, Plan, Resource, Splat
-from ir.ops import Op, Value
-from ir.types import DType, SeqType, TensorType
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import Group
+from ir.core.module import Func, Module, Plan, Resource, Splat
+from ir.core.ops import Op, Value
+from ir.core.types import DType, SeqType, TensorType
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
 from passes.model.graph import reads

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import Infeasible, UsageError
-from ir.facets import StageSet
-from ir.module import Func, Module, Plan, Schedule
-from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Plan, Schedule
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.verifier import verify
 from passes.framework.base import PassContext
 from passes.lower import LowerPass

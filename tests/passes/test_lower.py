@@ -9,10 +9,10 @@ from hypothesis import given, settings
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import InvalidInput
-from ir.facets import StageSet
-from ir.module import Declared, Func, Module, Resource, Stage
-from ir.ops import Location, Op
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import StageSet
+from ir.core.module import Declared, Func, Module, Resource, Stage
+from ir.core.ops import Location, Op
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
 from passes.model.graph import cuts_of

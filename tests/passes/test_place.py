@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import Infeasible, InvalidInput, Severity
-from ir.facets import Transfer
-from ir.module import Func, Module, Plan, Resource, Splat
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.diagnostics import Infeasible, InvalidInput, Severity
+from ir.core.facets import Transfer
+from ir.core.module import Func, Module, Plan, Resource, Splat
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.network import network
 from passes.model.stages.placement import Message, PlacementProblem

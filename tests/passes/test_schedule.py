@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from ir import print_symbol
-from ir.diagnostics import InvalidInput
-from ir.module import Action, Module, Schedule
-from ir.topology import Link
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Action, Module, Schedule
+from ir.core.topology import Link
 from passes.framework.base import PassContext
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass

@@ -13,9 +13,9 @@ import pytest
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model, load_topology
-from ir.diagnostics import DiagnosticSink
-from ir.facets import INPUT_GRADIENT, WEIGHT_GRADIENT, Cost, phase_of
-from ir.module import Module
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import INPUT_GRADIENT, WEIGHT_GRADIENT, Cost, phase_of
+from ir.core.module import Module
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from tests.counted_twice import check_step

@@ -20,10 +20,10 @@ from pathlib import Path
 from dnnc.backend.torch import kernels, movement, pointwise, products, reductions, training
 from dnnc.backend.torch.call import DTYPES, NEWEST, Call, Emitter
 from dnnc.surroundings import load_torch_elsewhere
-from ir.grads import ASSIGN
+from ir.core.ops import Op
+from ir.core.types import Type
 from ir.layout_rules import Numbers
-from ir.ops import Op
-from ir.types import Type
+from ir.ops.grads import ASSIGN
 
 load_torch_elsewhere()
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ir.attributes import single
-from ir.diagnostics import InvalidInput
+from ir.core.attributes import single
+from ir.core.diagnostics import InvalidInput
+from ir.core.ops import Op
+from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Numbers
-from ir.ops import Op
-from ir.types import DType, TensorType, Type
 
 DTYPES: Mapping[DType, str] = {
     DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",

@@ -26,11 +26,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dnnc.digests import OpenFile
-from ir.diagnostics import InvalidInput
-from ir.files import open_input
-from ir.json_text import parse_json
-from ir.scratch import PARTIAL, locked_folder, remove_dead, umask
-from ir.signals import termination_raises
+from ir.core.diagnostics import InvalidInput
+from ir.system.files import open_input
+from ir.system.scratch import PARTIAL, locked_folder, remove_dead, umask
+from ir.system.signals import termination_raises
+from ir.text.json_text import parse_json
 
 INITIAL = "weights.safetensors"
 OTHER_MODEL = "is it of another model?"

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dnnc.backend.torch.call import Call, Emitter, listed, number_text
-from ir.attributes import Dense
+from ir.core.attributes import Dense
+from ir.core.types import DType
 from ir.layout_rules import numbers_of
-from ir.operators import padded_places
-from ir.types import DType
+from ir.ops.operators import padded_places
 
 
 def _reshape(call: Call) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dnnc.backend.torch.call import Call, Emitter
-from ir.types import DType
+from ir.core.types import DType
 
 # Operands of an op of ONNX have one element type, and so has the result: torch promotes nothing.
 _TEMPLATES: Mapping[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dnnc.backend.torch.call import Call, Emitter, listed
-from ir.grads import UNBIASED
+from ir.ops.grads import UNBIASED
 
 
 def _along(call: Call) -> tuple[int, ...] | None:

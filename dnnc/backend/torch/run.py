@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from dnnc.backend.torch import dead_after, identifier, prelude, statement
+from ir.core.module import Func, Module
+from ir.core.ops import Op
 from ir.layout_rules import Surroundings
-from ir.module import Func, Module
-from ir.opdefs import module_opsets
-from ir.ops import Op
+from ir.ops.opdefs import module_opsets
 
 
 def function_source(module: Module, func: Func) -> tuple[str, dict[str, str]]:

@@ -9,9 +9,9 @@ skip some.
 
 from __future__ import annotations
 
-from ir.diagnostics import UsageError
-from ir.module import Schedule
-from ir.rows import BACKWARD, COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT, Flow
+from ir.core.diagnostics import UsageError
+from ir.core.module import Schedule
+from ir.ops.rows import BACKWARD, COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT, Flow
 
 PASSES = (COMPUTE, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 """Kinds of actions that PyTorch calls the same."""

@@ -32,14 +32,14 @@ from itertools import groupby
 
 from dnnc.backend.torch import dead_after, identifier, prelude, statement
 from dnnc.backend.torch.call import NEWEST
-from ir.attributes import Dense, attributes
-from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.grads import ACCUMULATE, MASK, STEP
+from ir.core.attributes import Dense, attributes
+from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
+from ir.core.module import Module, Program, Schedule
+from ir.core.ops import Op
+from ir.core.types import TensorType
 from ir.layout_rules import Surroundings
-from ir.module import Module, Program, Schedule
-from ir.opdefs import module_opsets
-from ir.ops import Op
-from ir.types import TensorType
+from ir.ops.grads import ACCUMULATE, MASK, STEP
+from ir.ops.opdefs import module_opsets
 
 UPDATES = "update"
 APART = {"forward": (FORWARD,), "backward_input": (INPUT_GRADIENT,), "backward_weight": (WEIGHT_GRADIENT,)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnc.backend.torch.call import Call, Emitter, listed
-from ir.grads import DEFAULTS, DETACH, STATE, hyperparameters
+from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
 
 
 def _cross_entropy(call: Call) -> str:

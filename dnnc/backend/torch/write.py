@@ -24,9 +24,9 @@ from dnnc.program.snapshot import MANIFEST, sealed
 from dnnc.program.trace import to_perfetto
 from dnnc.program.training import Step, file_name
 from dnnc.program.transaction import whole_directory
-from ir.diagnostics import InvalidInput
-from ir.module import Declared, Module, Splat
-from ir.ops import all_reads
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, Module, Splat
+from ir.core.ops import all_reads
 
 
 def write_training_build(

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 __all__ = ["Preset", "find_preset", "local_cores", "local_memory", "preset_names"]
 

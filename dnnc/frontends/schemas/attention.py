@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dnnc.frontends.schemas.node import Node, Rule, Shape, UnknownError, part, plus, ranked, times
-from ir.types import Dim
+from ir.core.types import Dim
 
 
 def _packed_attention(past: int) -> Rule:

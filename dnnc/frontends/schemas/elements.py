@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS
 from dnnc.frontends.schemas.node import Node, Rule, Shape, UnknownError, axis_of, broadcast, part, plus, ranked, times
-from ir.types import Dim, DType
+from ir.core.types import Dim, DType
 
 
 def _like(*operands: int) -> Rule:

@@ -19,7 +19,7 @@ from onnx import TensorProto, defs, helper, numpy_helper
 from onnx.shape_inference import InferenceContext
 
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS
-from ir.types import Dim, DType
+from ir.core.types import Dim, DType
 
 Shape: TypeAlias = tuple[Dim, ...]
 Formals: TypeAlias = Sequence[defs.OpSchema.FormalParameter]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS
 from dnnc.frontends.schemas.node import Node, Rule, Shape, UnknownError, broadcast, ranked
-from ir.types import Dim, DType
+from ir.core.types import Dim, DType
 
 
 def _matmul(first: Shape, second: Shape) -> Shape:

@@ -16,8 +16,8 @@ from pathlib import Path
 import torch
 
 from dnnc.frontends.torch.exporting import is_fixed
-from ir.diagnostics import InvalidInput
-from ir.grads import STATE
+from ir.core.diagnostics import InvalidInput
+from ir.ops.grads import STATE
 
 _STATES = frozenset(state for states in STATE.values() for state in states)
 _OTHER = "is it of another module?"

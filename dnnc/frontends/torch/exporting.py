@@ -26,8 +26,8 @@ from torch.export.graph_signature import ConstantArgument, OutputKind
 from dnnc.frontends.functions import TRAINING_KEY
 from dnnc.frontends.torch.places import causes, of_error, of_node, operator
 from dnnc.frontends.torch.rewriting import Rewriting, guarded
-from ir.diagnostics import InvalidInput, UsageError
-from ir.names import unique
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.names import unique
 
 RUNNING = ("running_mean", "running_var")
 _COUNTED = "num_batches_tracked"

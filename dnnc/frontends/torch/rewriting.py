@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from dnnc.frontends.torch.places import is_persons
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 _ELEMENTS = ("dropout", "dropout_")
 _DROPOUTS = (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from dnnc.frontends.workloads import device_placement, pipedream
 from dnnc.frontends.workloads.profile import ACCELERATOR, CPU, UNIT, Machines, Profile, in_unit, lower
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span, UsageError
-from ir.files import read_input_text
-from ir.limits import LIMITS
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span, UsageError
+from ir.core.limits import LIMITS
+from ir.system.files import read_input_text
 
 PIPEDREAM = pipedream.FORMAT
 FORMATS = (device_placement.FORMAT, PIPEDREAM)

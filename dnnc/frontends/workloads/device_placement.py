@@ -29,8 +29,8 @@ from dnnc.frontends.workloads.profile import (
     is_number,
     whole_bytes,
 )
-from ir.diagnostics import DiagnosticSink, InvalidInput, Span
-from ir.json_text import parse_json
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Span
+from ir.text.json_text import parse_json
 
 FORMAT = "device-placement"
 SAME_COST = 1e-6

@@ -22,14 +22,14 @@ from dataclasses import replace
 from dnnc.frontends.workloads.device_placement import FORMAT
 from dnnc.frontends.workloads.pipedream import FORMAT as PIPEDREAM
 from dnnc.frontends.workloads.profile import ACCELERATOR, CPU
-from ir.attributes import attributes
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
-from ir.module import Func, Module
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.topology import DeviceType, Topology
-from ir.types import BytesType
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
+from ir.core.module import Func, Module
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import BytesType
 
 WORK = "dnnc.work"
 _FW, _BW = Direction("fw"), Direction("bw")

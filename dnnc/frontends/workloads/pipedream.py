@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 
 from dnnc.frontends.workloads.profile import NUMBERS, Faults, Machines, Node, Profile, is_number, whole_bytes
-from ir.diagnostics import Span
+from ir.core.diagnostics import Span
 
 FORMAT = "pipedream"
 BANDWIDTH = 10e9

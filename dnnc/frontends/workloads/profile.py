@@ -14,14 +14,14 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ir.builder import Builder
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
-from ir.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
-from ir.module import Module
-from ir.names import unique
-from ir.ops import Location
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import BytesType
+from ir.core.builder import Builder
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
+from ir.core.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
+from ir.core.module import Module
+from ir.core.names import unique
+from ir.core.ops import Location
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import BytesType
 from passes.model.graph import topological
 
 ACCELERATOR, CPU = "accelerator", "cpu"

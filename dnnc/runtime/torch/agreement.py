@@ -33,14 +33,14 @@ from dnnc.frontends.torch.exporting import Exported, as_it_was
 from dnnc.frontends.torch.rewriting import Rewriting
 from dnnc.frontends.weights import read_resource
 from dnnc.ort import load_onnxruntime, make_session
-from ir.attributes import attributes
-from ir.diagnostics import DiagnosticSink, DnncError, InvalidInput
-from ir.facets import UPDATE, InTraining, OptimizerState, phase_of
-from ir.grads import ACCUMULATE, ASSIGN
-from ir.module import Module, Resource, Splat
-from ir.names import unique
-from ir.ops import Op, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, DnncError, InvalidInput
+from ir.core.facets import UPDATE, InTraining, OptimizerState, phase_of
+from ir.core.module import Module, Resource, Splat
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
+from ir.ops.grads import ACCUMULATE, ASSIGN
 from passes.canonicalize import CanonicalizePass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import Pass, PassContext

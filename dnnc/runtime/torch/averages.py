@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from dnnc.program.training import Step
-from ir.facets import StageSet
-from ir.grads import BATCH_NORMALIZATION
-from ir.module import Func
-from ir.ops import Op, Value
+from ir.core.facets import StageSet
+from ir.core.module import Func
+from ir.core.ops import Op, Value
+from ir.ops.grads import BATCH_NORMALIZATION
 
 
 @dataclass(frozen=True)

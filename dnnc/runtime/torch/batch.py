@@ -18,10 +18,10 @@ from dnnc.backend.torch.checkpoint import from_array
 from dnnc.backend.torch.run import compiled
 from dnnc.program.training import Step, tensor_type
 from dnnc.runtime.torch.data import Data
-from ir.grads import BATCH_NORMALIZATION, MASK
-from ir.module import Func
-from ir.ops import Op, Value
-from ir.types import TensorType, type_bytes
+from ir.core.module import Func
+from ir.core.ops import Op, Value
+from ir.core.types import TensorType, type_bytes
+from ir.ops.grads import BATCH_NORMALIZATION, MASK
 from passes.model.learning import CROSS_ENTROPY, IGNORED, StepLoss
 
 MOST = 4 << 30

@@ -36,12 +36,12 @@ from dnnc.runtime.torch.data import Data, open_data
 from dnnc.runtime.torch.exchange import torch_dtype
 from dnnc.runtime.torch.files import TrainingFiles
 from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions, train
-from ir.diagnostics import CheckFailed, InvalidInput
-from ir.facets import FORWARD, phase_of
-from ir.grads import ASSIGN, STATE, hyperparameters
-from ir.module import Func, Module, Splat
-from ir.ops import Op
-from ir.scratch import scratch_folder
+from ir.core.diagnostics import CheckFailed, InvalidInput
+from ir.core.facets import FORWARD, phase_of
+from ir.core.module import Func, Module, Splat
+from ir.core.ops import Op
+from ir.ops.grads import ASSIGN, STATE, hyperparameters
+from ir.system.scratch import scratch_folder
 from passes.model.spmd.reshard_ops import without_reshards
 
 TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}

@@ -25,9 +25,9 @@ from dnnc.runtime.entries import same_width
 from dnnc.runtime.generate import Demand, input_demands, random_microbatch
 from dnnc.runtime.npz import Header, read_npz
 from dnnc.runtime.torch.ranges import Range, index_ranges
-from ir.diagnostics import InvalidInput, UsageError
-from ir.grads import MASK
-from ir.module import Module
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Module
+from ir.ops.grads import MASK
 from passes.model.graph import reads
 from passes.model.learning import IGNORED, StepLoss
 

@@ -21,11 +21,11 @@ import torch.distributed as dist
 from dnnc.backend.torch.call import DTYPES
 from dnnc.program.training import Channel, Step, tensor_type
 from dnnc.runtime.torch.slowed import Slowed
-from ir.diagnostics import InvalidInput
-from ir.module import Action, Stage
-from ir.ops import Op
-from ir.rows import RECEIVE, SEND, Places
-from ir.types import DType
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Action, Stage
+from ir.core.ops import Op
+from ir.core.types import DType
+from ir.ops.rows import RECEIVE, SEND, Places
 
 
 def torch_dtype(dtype: DType) -> torch.dtype:

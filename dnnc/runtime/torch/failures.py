@@ -15,7 +15,7 @@ from typing import Any
 from dnnc.runtime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
 from dnnc.runtime.processes import ending, machine_ended
 from dnnc.runtime.torch.telling import DONE, STARTING
-from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 
 
 def is_lost(error: Exception) -> bool:

@@ -21,7 +21,7 @@ from dnnc.digests import OpenFile
 from dnnc.program.build import PROGRAM
 from dnnc.program.snapshot import REBUILD, Snapshot
 from dnnc.runtime.edges import anonymous_memory, read_memory, write_memory
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 if TYPE_CHECKING:  # torch takes seconds, and who hands files over needs none of it
     from dnnc.backend.torch.checkpoint import Checkpoint

@@ -17,7 +17,7 @@ from dnnc.frontends.torch.exporting import as_it_was, exported
 from dnnc.frontends.torch.places import custom_functions, described
 from dnnc.frontends.torch.rewriting import Rewriting
 from dnnc.runtime.torch.agreement import case_of, disagreement
-from ir.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 
 IN_ONE_FILE = 1 << 30
 """Bytes of weights from which these lie in a file of their own beside the model: protobuf ends at 2 GiB."""

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
-from ir.scratch import remove_dead_scratch
+from ir.system.scratch import remove_dead_scratch
 
 LOOPBACK = "127.0.0.1"
 BACKEND = "dnnc"

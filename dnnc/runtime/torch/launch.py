@@ -32,10 +32,10 @@ from dnnc.runtime.torch.job import Job
 from dnnc.runtime.torch.meeting import hosts_met, read_secret
 from dnnc.runtime.torch.starting import Ranks, started
 from dnnc.runtime.torch.telling import DONE, STARTING, Progressed
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.facets import OptimizerState
-from ir.grads import STATE
-from ir.scratch import scratch_folder
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import OptimizerState
+from ir.ops.grads import STATE
+from ir.system.scratch import scratch_folder
 from passes.model.graph import listing
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.runtime.errors import StageStopped
-from ir.diagnostics import InvalidInput, UsageError
-from ir.files import read_input
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.system.files import read_input
 
 SECRET = "DNNC_SECRET"
 """The variable that may hold the secret."""

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnc.runtime.generate import table_size
-from ir.diagnostics import InvalidInput
-from ir.module import Module
-from ir.operators import SHAPE_ONLY, has
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
+from ir.ops.operators import SHAPE_ONLY, has
 from passes.model.spmd.reshard_ops import without_reshards
 
 _FROM_THE_END = frozenset({"onnx.Gather", "onnx.GatherElements", "onnx.Scatter", "onnx.ScatterElements"})

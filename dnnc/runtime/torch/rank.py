@@ -31,12 +31,12 @@ from dnnc.runtime.torch.record import SMALLER, Curve, write_trace
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
 from dnnc.runtime.torch.telling import DONE, STARTING, Telling
 from dnnc.runtime.torch.trainer import Trainer
-from ir.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
-from ir.facets import OptimizerState
-from ir.grads import STATE
-from ir.module import Splat
-from ir.signals import Terminated
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
+from ir.core.facets import OptimizerState
+from ir.core.module import Splat
+from ir.core.topology import Topology
+from ir.ops.grads import STATE
+from ir.system.signals import Terminated
 from passes.model.graph import listing
 
 _NO_DATA = 32

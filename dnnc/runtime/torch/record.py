@@ -22,8 +22,8 @@ from dnnc.program.trace import TraceEvent, to_perfetto
 from dnnc.program.training import Step
 from dnnc.runtime.torch.telling import Progressed
 from dnnc.runtime.torch.trainer import Span
-from ir.diagnostics import InvalidInput
-from ir.scratch import whole_file
+from ir.core.diagnostics import InvalidInput
+from ir.system.scratch import whole_file
 from passes.model.learning import samples_of
 
 LOSSES = "losses.json"

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 
 _LEAST = 1e-4
 """Seconds: shorter waits are added up, for a sleep may be this much too long."""

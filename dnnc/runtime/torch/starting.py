@@ -24,7 +24,7 @@ from typing import IO
 from dnnc.runtime.torch.job import Job
 from dnnc.runtime.torch.telling import Listening
 from dnnc.surroundings import CACHE
-from ir.child import module_command, module_environment
+from ir.system.child import module_command, module_environment
 
 HEAP = {
     name: os.environ.get(name, value) for name, value in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", str(1 << 40)))

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dnnc.runtime.torch.job import Job
-from ir.diagnostics import Diagnostic
+from ir.core.diagnostics import Diagnostic
 
 STARTING = "starting"
 """What a rank does until it has met the others."""

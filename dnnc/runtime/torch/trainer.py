@@ -8,8 +8,8 @@ Updates that read tensors of other stages run when all others of the rank have: 
 that waits for the lowest channel first. Channels are numbered in the order of the program, so the lowest for which any rank
 waits has a maker that waits for none.
 
-Rows without a flush (``ir/rows.py``, rule 7) go on from step to step. A stage keeps the tensors of weights with which a step
-began until its update; an update that would write into tensors that steps still use puts copies in their place first.
+Rows without a flush (``ir/ops/rows.py``, rule 7) go on from step to step. A stage keeps the tensors of weights with which a
+step began until its update; an update that would write into tensors that steps still use puts copies in their place first.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from dnnc.backend.torch.stage_file import UPDATES, functions_of
 from dnnc.program.training import Step, file_name, tensor_type
 from dnnc.runtime.torch.data import Data
 from dnnc.runtime.torch.exchange import Exchange, Network, Pending, torch_dtype
-from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.grads import ACCUMULATE, ASSIGN
-from ir.module import Action, Program, Stage
-from ir.rows import SHOWN_STEPS, Places, stream
+from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
+from ir.core.module import Action, Program, Stage
+from ir.ops.grads import ACCUMULATE, ASSIGN
+from ir.ops.rows import SHOWN_STEPS, Places, stream
 
 AHEAD = 2
 """Tensors that a rank asks for before it needs them, so that they arrive while it computes."""

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ir.attributes import attributes
-from ir.facets import BackwardTime, Cost, Measured, Time, Transfer
+from ir.core.attributes import attributes
+from ir.core.facets import BackwardTime, Cost, Measured, Time, Transfer
+from ir.core.module import Func, Inline, Module, Resource, Splat, Symbol
+from ir.core.names import ABSENT, unique
+from ir.core.ops import Op, Value
+from ir.core.types import Dim, DType, TensorType
 from ir.layout_rules import resource_numbers
-from ir.module import Func, Inline, Module, Resource, Splat, Symbol
-from ir.names import ABSENT, unique
-from ir.ops import Op, Value
-from ir.types import Dim, DType, TensorType
 from passes.canonicalize.dead import used_symbols
 from passes.canonicalize.unfuse.chains import Chain, Part, Surroundings, chain_from
 from passes.canonicalize.unfuse.parts import part_data

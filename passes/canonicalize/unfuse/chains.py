@@ -18,10 +18,10 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.module import Resource
-from ir.names import ABSENT
-from ir.ops import Op, Value
-from ir.types import Dim, TensorType, Type
+from ir.core.module import Resource
+from ir.core.names import ABSENT
+from ir.core.ops import Op, Value
+from ir.core.types import Dim, TensorType, Type
 
 Ints = Callable[[str], tuple[int, ...] | None]
 """The elements of an integer constant, by name."""

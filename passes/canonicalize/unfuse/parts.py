@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from ir.module import Declared, External, Inline, Random, Resource, ResourceData, Splat, View
-from ir.types import TensorType
+from ir.core.module import Declared, External, Inline, Random, Resource, ResourceData, Splat, View
+from ir.core.types import TensorType
 
 
 def part_data(resource: Resource, shape: Sequence[int], start: Sequence[int], length: Sequence[int]) -> ResourceData | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ir.types import DType, TensorType
+from ir.core.types import DType, TensorType
 from passes.differentiate.rules.moves import scattered, zeros
 from passes.differentiate.site import Rule, Site
 

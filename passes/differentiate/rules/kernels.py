@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ir.grad_kernels import CONV_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
-from ir.types import DType, TensorType
+from ir.core.types import DType, TensorType
+from ir.ops.grad_kernels import CONV_ATTRIBUTES, POOL_ATTRIBUTES, RESIZE_ATTRIBUTES
 from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]

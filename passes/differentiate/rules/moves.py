@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.operators import padded_places
-from ir.types import DType, TensorType
+from ir.core.types import DType, TensorType
+from ir.ops.operators import padded_places
 from passes.differentiate.site import Rule, Site
 
 Gradients = Sequence[str | None]

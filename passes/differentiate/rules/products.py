@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.types import TensorType
+from ir.core.types import TensorType
 from passes.differentiate.site import Rule, Site, broadcast
 
 Gradients = Sequence[str | None]

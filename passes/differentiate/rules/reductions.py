@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ir.types import TensorType
+from ir.core.types import TensorType
 from passes.differentiate.site import Rule, Site
 
 Gradients = Sequence[str | None]

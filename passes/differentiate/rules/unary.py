@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from ir.grads import DETACH
+from ir.ops.grads import DETACH
 from passes.differentiate.site import ZERO, Rule, Site
 
 Gradients = Sequence[str | None]

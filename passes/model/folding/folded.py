@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ir.collector import collector_paused
-from ir.module import Func, Module, Stage, Symbol
-from ir.ops import Op
+from ir.core.module import Func, Module, Stage, Symbol
+from ir.core.ops import Op
+from ir.system.collector import collector_paused
 from passes.model.folding.marks import CALL, CALLEE, GROUPS, NAMES, PLACES, RENAME
 from passes.model.folding.names import assigned, locations
 from passes.model.folding.outline import outline

@@ -6,7 +6,7 @@
 - A call has ``names``, every name that its copy assigns, and ``paths``, ``nodes``, ``scopes``, the parts of the locations of
   its ops, each in the order of the expanded body (``names.py`` says in which order within an op). A list that
   equals the body's own is left out: so the first copy has none. Where it is shorter, a call has ``rename`` in the place of all
-  of them: pairs of texts that the body's own lists are renamed by (``ir/renaming.py``).
+  of them: pairs of texts that the body's own lists are renamed by (``ir/text/renaming.py``).
 - Decisions that all ops of a copy hold stand on its call, in place of its ops.
 - ``groups`` of a call are the groups of its copy's ops, in the order of their locations, -1 for an op that has none. Bodies
   hold no groups, and calls in them neither: the outermost call says them all. It has a ``group<..>`` itself where they are
@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ir.attributes import Attribute, AttrKind
-from ir.module import Func
-from ir.ops import Location
+from ir.core.attributes import Attribute, AttrKind
+from ir.core.module import Func
+from ir.core.ops import Location
 
 COPIES = "fold.copies"
 ORDER = "fold.order"

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from ir.facets import Group
-from ir.ops import Location, Op, Region, Value
+from ir.core.facets import Group
+from ir.core.ops import Location, Op, Region, Value
 
 
 def reads(op: Op) -> tuple[str, ...]:

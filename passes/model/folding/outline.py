@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ir.attributes import Attribute, Attributes, AttrKind, attributes
-from ir.facets import Cost, Facets, Group
-from ir.module import Func, Resource
-from ir.names import unique
-from ir.ops import Op, Region, Value
-from ir.renaming import renaming
+from ir.core.attributes import Attribute, Attributes, AttrKind, attributes
+from ir.core.facets import Cost, Facets, Group
+from ir.core.module import Func, Resource
+from ir.core.names import unique
+from ir.core.ops import Op, Region, Value
+from ir.text.renaming import renaming
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
 from passes.model.folding.search import Item

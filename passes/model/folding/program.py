@@ -22,11 +22,11 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ir.attributes import Attributes, AttrKind
-from ir.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Group, Phase
-from ir.module import Func, Inline, Resource, Splat
-from ir.ops import Op, Region
-from ir.types import DType, TensorType, Type, without_layout
+from ir.core.attributes import Attributes, AttrKind
+from ir.core.facets import DECISIONS, Color, Cost, Direction, Facet, Facets, Group, Phase
+from ir.core.module import Func, Inline, Resource, Splat
+from ir.core.ops import Op, Region
+from ir.core.types import DType, TensorType, Type, without_layout
 from passes.model.folding.names import reads
 
 CONSTANT_ELEMENTS = 64

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from ir.attributes import AttrKind
-from ir.collector import collector_paused
-from ir.diagnostics import InvalidInput
-from ir.facets import DECISIONS
-from ir.module import Func, Module, Stage, Symbol
-from ir.ops import Location, Op
-from ir.renaming import Renaming
+from ir.core.attributes import AttrKind
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import DECISIONS
+from ir.core.module import Func, Module, Stage, Symbol
+from ir.core.ops import Location, Op
+from ir.system.collector import collector_paused
+from ir.text.renaming import Renaming
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
 from passes.model.folding.taken import takes, with_ops

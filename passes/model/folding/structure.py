@@ -26,9 +26,9 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ir.collector import collector_paused
-from ir.module import Func, Module
-from ir.types import Type, without_layout
+from ir.core.module import Func, Module
+from ir.core.types import Type, without_layout
+from ir.system.collector import collector_paused
 from passes.model.folding.order import canonical_order
 from passes.model.folding.program import Program, program_of
 from passes.model.folding.search import Grammar, Item, search

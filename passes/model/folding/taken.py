@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.facets import StageSet
-from ir.module import Func, Module, Stage
-from ir.ops import UNKNOWN_LOCATION, Op, Value
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Stage
+from ir.core.ops import UNKNOWN_LOCATION, Op, Value
 from passes.model.folding.names import assigned, reads
 
 TAKE = "dnnc.take"

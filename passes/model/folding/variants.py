@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ir.facets import Facets
-from ir.types import Type
+from ir.core.facets import Facets
+from ir.core.types import Type
 from passes.model.folding.program import choices, decided, laid
 from passes.model.folding.search import Item
 from passes.model.folding.structure import Copy, Folding

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ir.facets import Sync
-from ir.ops import Op
+from ir.core.facets import Sync
+from ir.core.ops import Op
 from passes.model.spmd.reshard import Lies
 
 UNSUMMED = 1e-12

@@ -18,13 +18,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from ir.boxes import Placements, axis_number, box, members_along, placements_of
-from ir.diagnostics import InvalidInput
-from ir.module import Mesh, Module, Stage
-from ir.opdefs import COLLECTIVES, ReshardStep, is_collective
-from ir.ops import Op
-from ir.topology import Topology
-from ir.types import Placement, Replicate, TensorType
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Mesh, Module, Stage
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import Placement, Replicate, TensorType
+from ir.ops.boxes import Placements, axis_number, box, members_along, placements_of
+from ir.ops.opdefs import COLLECTIVES, ReshardStep, is_collective
 from passes.model.network import Network, Path, Unreachable, network
 
 

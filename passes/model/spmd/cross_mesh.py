@@ -21,10 +21,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ir.module import Mesh, Plan
-from ir.shares import Shares, equal, largest
-from ir.topology import Topology
-from ir.types import Shard, TensorType, Type, type_bytes
+from ir.core.module import Mesh, Plan
+from ir.core.shares import Shares, equal, largest
+from ir.core.topology import Topology
+from ir.core.types import Shard, TensorType, Type, type_bytes
 from passes.model.network import Network
 
 

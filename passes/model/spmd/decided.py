@@ -15,15 +15,15 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ir.boxes import Placements, placements_of, reduction_of, shape_of
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.facets import SEPARATOR, WHOLE, ShardRule
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.facets import SEPARATOR, WHOLE, ShardRule
+from ir.core.module import Func, Mesh, Module, Plan, Resource
+from ir.core.ops import Op
+from ir.core.shares import Shares, none_empty, proportional
+from ir.core.types import DType, Partial, Replicate, Shard, TensorType, Type, without_layout
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
-from ir.module import Func, Mesh, Module, Plan, Resource
-from ir.opdefs import RESHARD, module_opsets
-from ir.ops import Op
-from ir.shares import Shares, none_empty, proportional
-from ir.types import DType, Partial, Replicate, Shard, TensorType, Type, without_layout
+from ir.ops.boxes import Placements, placements_of, reduction_of, shape_of
+from ir.ops.opdefs import RESHARD, module_opsets
 from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.layouts import UNCUT
 from passes.model.spmd.reshard_ops import (

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from ir.facets import Time
-from ir.module import Func
-from ir.ops import Op
+from ir.core.facets import Time
+from ir.core.module import Func
+from ir.core.ops import Op
 from passes.model.graph import reads
 from passes.model.learning import of_weights
 

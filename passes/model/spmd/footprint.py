@@ -15,10 +15,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.module import Func, Module, Plan
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import BytesType, Replicate, Type, type_bytes
+from ir.core.module import Func, Module, Plan
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import BytesType, Replicate, Type, type_bytes
 from passes.model.graph import renamed
 from passes.model.liveness import live_bytes
 from passes.model.spmd.layouts import Placements, part

@@ -21,10 +21,10 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ir.core.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
+from ir.core.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.layout_rules import Factor, Strategy
-from ir.opdefs import RESHARD_STEPS, reshard_step
-from ir.shares import Shares, cut, foremost_two, nested_cut, none_empty, proportional
-from ir.types import REDUCTIONS, Dim, DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.ops.opdefs import RESHARD_STEPS, reshard_step
 from passes.model.spmd.mesh import DeviceMesh
 
 Placements: TypeAlias = tuple[Placement, ...]

@@ -9,10 +9,10 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ir.facets import Cost, Time
-from ir.ops import Op
-from ir.shares import cut
-from ir.types import Replicate, Shard, TensorType, Type
+from ir.core.facets import Cost, Time
+from ir.core.ops import Op
+from ir.core.shares import cut
+from ir.core.types import Replicate, Shard, TensorType, Type
 from passes.model.op_time import fused_seconds, op_seconds, passes_seconds, stated_part, weight_gradient_seconds
 from passes.model.spmd.mesh import DeviceMesh, Member
 from passes.model.spmd.reshard import Lies

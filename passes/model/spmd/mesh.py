@@ -8,8 +8,8 @@ an all-gather or reduce-scatter, what a member has of the tensor or gets of it; 
 n-th, and there are two rounds; of an all-to-all, what one member gives another. Where parts are equal and b are the bytes of
 the tensor as it would be without this axis, they are ``b / n``, ``b / n``, ``b / n^2``. A local slice is free.
 
-An axis has *shares* (``ir.shares``): devices that work faster get more of what is split. Each op takes as long as the member
-that takes longest for its own part, on its own type of device.
+An axis has *shares* (``ir.core.shares``): devices that work faster get more of what is split. Each op takes as long as the
+member that takes longest for its own part, on its own type of device.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.diagnostics import Infeasible, InvalidInput, UsageError
-from ir.module import Mesh
-from ir.opdefs import ReshardStep
-from ir.shares import Shares, equal, foremost
-from ir.topology import Device, DeviceType, Topology
+from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
+from ir.core.module import Mesh
+from ir.core.shares import Shares, equal, foremost
+from ir.core.topology import Device, DeviceType, Topology
+from ir.ops.opdefs import ReshardStep
 from passes.model.exchange import Speed, exchanges, rings, through
 from passes.model.network import Network, Unreachable
 
@@ -250,7 +250,7 @@ def _room(memory: int | None, least: int | None) -> float:
 
 def foremost_members(members: Iterable[Member], shares: Sequence[Shares]) -> tuple[Member, ...]:
     """Members without those that another of their type and room leaves behind: along each axis it has the greater share, or of
-    equal ones comes first (``ir.shares``)."""
+    equal ones comes first (``ir.core.shares``)."""
 
     def ranks(member: Member) -> tuple[tuple[int, int], ...]:
         return tuple((-along[place], place) for along, place in zip(shares, member.place, strict=True))

@@ -6,10 +6,10 @@ import math
 import re
 from collections.abc import Sequence
 
-from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import SYNCS, Sync
-from ir.shares import Shares
-from ir.types import Partial, Placement, Replicate, Shard
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import SYNCS, Sync
+from ir.core.shares import Shares
+from ir.core.types import Partial, Placement, Replicate, Shard
 from ir.verifier.machines import MOST_SHARE
 
 Along = tuple[Shares, ...]

@@ -17,12 +17,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from ir.facets import SYNCS, sync_of
+from ir.core.facets import SYNCS, sync_of
+from ir.core.module import Func, Module
+from ir.core.ops import Op
+from ir.core.types import Partial, Replicate, TensorType, Type
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
-from ir.module import Func, Module
-from ir.opdefs import COLLECTIVES
-from ir.ops import Op
-from ir.types import Partial, Replicate, TensorType, Type
+from ir.ops.opdefs import COLLECTIVES
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ir.attributes import Attribute, AttrKind, Dense
-from ir.boxes import Box, box, coordinates, delivers, placements_of, reduction_of
-from ir.diagnostics import InvalidInput
-from ir.module import Mesh, Module, Program, Resource, Stage
-from ir.ops import Op, Value
-from ir.types import Partial, TensorType, Type, without_layout
+from ir.core.attributes import Attribute, AttrKind, Dense
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Mesh, Module, Program, Resource, Stage
+from ir.core.ops import Op, Value
+from ir.core.types import Partial, TensorType, Type, without_layout
+from ir.ops.boxes import Box, box, coordinates, delivers, placements_of, reduction_of
 from passes.model.graph import reads, renamed
 
 

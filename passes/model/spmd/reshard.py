@@ -14,9 +14,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ir.opdefs import RESHARD_STEPS, reshard_step
-from ir.shares import cut
-from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.core.shares import cut
+from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
+from ir.ops.opdefs import RESHARD_STEPS, reshard_step
 from passes.model.spmd.mesh import DeviceMesh
 
 Lies = tuple[Placement, ...]

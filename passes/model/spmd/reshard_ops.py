@@ -17,13 +17,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.attributes import attributes
-from ir.boxes import Placements, placements_of
-from ir.facets import StageSet, in_phase, phase_of
-from ir.module import Func, Mesh, Module
-from ir.opdefs import RESHARD
-from ir.ops import Op, Value
-from ir.types import Layout, Replicate, TensorType, Type, without_layout
+from ir.core.attributes import attributes
+from ir.core.facets import StageSet, in_phase, phase_of
+from ir.core.module import Func, Mesh, Module
+from ir.core.ops import Op, Value
+from ir.core.types import Layout, Replicate, TensorType, Type, without_layout
+from ir.ops.boxes import Placements, placements_of
+from ir.ops.opdefs import RESHARD
 from passes.model.graph import origins, reads, renamed
 
 _ONCE = attributes(once=1)

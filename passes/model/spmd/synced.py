@@ -20,8 +20,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ir.facets import Sync, sync_of
-from ir.module import Func, Module, Resource
+from ir.core.facets import Sync, sync_of
+from ir.core.module import Func, Module, Resource
 from passes.model.graph import reads
 from passes.model.learning import trained
 from passes.model.spmd.duplication import duplicated

@@ -6,12 +6,12 @@ from __future__ import annotations
 import operator
 from dataclasses import replace
 
-from ir.facets import FORWARD, ShardRule, StageSet, phase_of
-from ir.grads import ASSIGN
-from ir.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.opdefs import RESHARD
-from ir.ops import Op
-from ir.types import without_layout
+from ir.core.facets import FORWARD, ShardRule, StageSet, phase_of
+from ir.core.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.ops import Op
+from ir.core.types import without_layout
+from ir.ops.grads import ASSIGN
+from ir.ops.opdefs import RESHARD
 from passes.model.graph import reads, renamed
 from passes.model.spmd.reshard_ops import bare_value, plain
 

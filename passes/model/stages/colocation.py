@@ -25,11 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ir.facets import Color, Direction
-from ir.grads import ASSIGN, MASK
-from ir.module import Module
-from ir.ops import Op, Value
-from ir.types import BytesType, DType, TensorType
+from ir.core.facets import Color, Direction
+from ir.core.module import Module
+from ir.core.ops import Op, Value
+from ir.core.types import BytesType, DType, TensorType
+from ir.ops.grads import ASSIGN, MASK
 from passes.model.graph import reads
 from passes.model.liveness import resource_bytes
 from passes.model.sizes import sized_results

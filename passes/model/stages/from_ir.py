@@ -13,9 +13,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ir.facets import Transfer
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.facets import Transfer
+from ir.core.module import Module
+from ir.core.topology import Topology
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes, resource_bytes, stated_bytes, value_bytes
 from passes.model.network import Network

@@ -19,8 +19,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ir.module import Module
-from ir.topology import Topology
+from ir.core.module import Module
+from ir.core.topology import Topology
 from passes.model.network import Network
 from passes.model.op_time import body_seconds, chain_heads, fuses
 from passes.model.stages.from_ir import problem_of

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 
-from ir.topology import Device, Link, Topology
+from ir.core.topology import Device, Link, Topology
 
 _FEW_ENDS = 16
 """Of a link whose ends count as neighbours; larger media are told apart by name, so hosts are alike only on the same ones."""

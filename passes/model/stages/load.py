@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from ir.module import Plan, PlanStage
+from ir.core.module import Plan, PlanStage
 
 COMM = ("sum", "overlap", "duplex")
 """The rules (``load``)."""

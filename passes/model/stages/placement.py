@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
-from ir.topology import Topology
+from ir.core.topology import Topology
 from passes.model.network import Network
 from passes.model.stages.load import load as combined
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ir.diagnostics import Diagnostic, Infeasible, InvalidInput
-from ir.facets import Transfer
-from ir.module import Func, Module, Plan
-from ir.rows import edge_slots
-from ir.topology import DeviceType, Topology
+from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.core.facets import Transfer
+from ir.core.module import Func, Module, Plan
+from ir.core.topology import DeviceType, Topology
+from ir.ops.rows import edge_slots
 from passes.model.exchange import Speed, rings, waiting_bytes
 from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import (

@@ -1,7 +1,7 @@
 """Rows of actions and their seconds as arrays for ``kernels``, and what they tell of the rows as Python objects again.
 
-A verb is a pass of a stage, or one end of a channel. What one waits for is asked of ``ir.rows.Flow.needs``, for a microbatch so
-late that all it can wait for is there: the rules stand there alone.
+A verb is a pass of a stage, or one end of a channel. What one waits for is asked of ``ir.ops.rows.Flow.needs``, for a
+microbatch so late that all it can wait for is there: the rules stand there alone.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ir.module import Action
-from ir.rows import (
+from ir.core.module import Action
+from ir.ops.rows import (
     BACKWARD,
     COMPUTE,
     INPUT_GRADIENT,

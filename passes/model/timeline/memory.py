@@ -8,7 +8,7 @@ the end of the last that reads it. Where the backward ops are not written out, t
 microbatch are alive at the end of its backward pass, beside the sums (``passes.model.exchange.waiting_bytes``).
 
 Of asynchronous rows a stage holds, beside the newest weights, every older version that a step under way works with
-(``ir/rows.py``, rule 7): a copy is made by the update that replaces it, and freed by the last step that works with it.
+(``ir/ops/rows.py``, rule 7): a copy is made by the update that replaces it, and freed by the last step that works with it.
 
 Bytes are those of the largest part where a stage is a mesh. A workload of opaque units states bytes of whole nodes: it holds
 the same all the time.
@@ -21,15 +21,15 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
-from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_phase, phase_of, sync_of
-from ir.grads import ACCUMULATE
-from ir.module import Action, Func, Mesh, Module, Plan, Resource, Schedule, Stage
-from ir.opdefs import RESHARD
-from ir.ops import Op, Value
-from ir.rows import BACKWARD, COMPUTE, UPDATE
-from ir.topology import Topology
-from ir.types import BytesType, Partial, Placement, Replicate, TensorType, Type, type_bytes
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, INPUT_GRADIENT, SYNCS, WEIGHT_GRADIENT, in_phase, phase_of, sync_of
+from ir.core.module import Action, Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import BytesType, Partial, Placement, Replicate, TensorType, Type, type_bytes
+from ir.ops.grads import ACCUMULATE
+from ir.ops.opdefs import RESHARD
+from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
 from passes.model.exchange import waiting_bytes
 from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import Learning, learning, recomputes, saved_values, trained

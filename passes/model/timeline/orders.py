@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ir.module import Action, Schedule
-from ir.rows import COMPUTE, RECEIVE, SEND, unrolled
+from ir.core.module import Action, Schedule
+from ir.ops.rows import COMPUTE, RECEIVE, SEND, unrolled
 from passes.model.liveness import SLOTS
 from passes.model.timeline.simulate import makespan, run_rows
 from passes.model.timeline.workload import Workload

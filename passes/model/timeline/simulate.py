@@ -1,7 +1,7 @@
 """A discrete-event simulation of a schedule: what every device does when.
 
-What an action waits for, and in which lane of its device it is done, ``ir/rows.py`` says, for the verifier and the runtime too.
-Here seconds are added:
+What an action waits for, and in which lane of its device it is done, ``ir/ops/rows.py`` says, for the verifier and the runtime
+too. Here seconds are added:
 
 1. ``send`` occupies the sender for its seconds, ``recv`` the receiver.
 2. Shared links: transfers that cross one medium follow each other; the medium is busy for the bytes over its bandwidth.
@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from ir.diagnostics import InvalidInput, UsageError
-from ir.limits import LIMITS
-from ir.module import Action, Module, Plan, Schedule
-from ir.rows import shown, unrolled
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.limits import LIMITS
+from ir.core.module import Action, Module, Plan, Schedule
+from ir.ops.rows import shown, unrolled
 from passes.model.timeline.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class DeadlockError(Exception):
 
 
 def simulate(module: Module, microbatches: int = 0) -> list[Event]:
-    """The timeline of ``microbatches`` samples (0: as many as ``ir.rows.shown``) through the module's schedule, or of the
+    """The timeline of ``microbatches`` samples (0: as many as ``ir.ops.rows.shown``) through the module's schedule, or of the
     training step that it is of: by stage's device, then by start.
 
     Raises InvalidInput when the module has no plan, no schedule, or its schedule deadlocks, UsageError for so many samples that

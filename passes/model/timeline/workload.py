@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ir.diagnostics import InvalidInput
-from ir.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cost, phase_of
-from ir.module import Func, Mesh, Module, Plan
-from ir.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
-from ir.topology import Topology
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cost, phase_of
+from ir.core.module import Func, Mesh, Module, Plan
+from ir.core.topology import Topology
+from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
 from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
 from passes.model.network import network
@@ -175,7 +175,7 @@ def differentiated(entry: Func) -> bool:
 
 def learned_channels(module: Module, plan: Plan) -> list[int]:
     """The channels whose tensor has a gradient, of a training step whose backward ops are not written out. The gradients have
-    channels behind all others, in this order (``ir.rows.with_gradients``)."""
+    channels behind all others, in this order (``ir.ops.rows.with_gradients``)."""
     if not plan.in_steps or differentiated(module.entry):
         return []
     cuts = cuts_of(module.entry)

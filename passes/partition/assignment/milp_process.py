@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ir.child import module_command, module_environment
+from ir.system.child import module_command, module_environment
 from passes.model.highs import Watch
 from passes.model.stages.problem import Kind, Problem
 from passes.model.work import counts, did, is_over

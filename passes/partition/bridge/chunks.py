@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from ir.diagnostics import UsageError
-from ir.module import Plan
-from ir.topology import Topology
+from ir.core.diagnostics import UsageError
+from ir.core.module import Plan
+from ir.core.topology import Topology
 from passes.model.stages.problem import Problem
 
 ORDERS: Mapping[str, Callable[[int, int], int]] = {

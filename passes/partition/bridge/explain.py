@@ -17,8 +17,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from ir.diagnostics import Diagnostic, Infeasible, Severity
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, Infeasible, Severity
+from ir.core.topology import Topology
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.model.work import now, unlimited
 from passes.partition.objective import Budget, Solution

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ir.diagnostics import InvalidInput
-from ir.facets import BackwardTime, Color, Direction, Time
-from ir.module import Func, Module
-from ir.topology import DeviceType, Topology
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import BackwardTime, Color, Direction, Time
+from ir.core.module import Func, Module
+from ir.core.topology import DeviceType, Topology
 from passes.model.graph import reads
 from passes.model.liveness import value_bytes
 from passes.model.network import Network

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ir.topology import Topology
+from ir.core.topology import Topology
 from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Kind, Problem, stage_cost
 from passes.partition.bridge.memory import with_bound

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ir.module import Func
+from ir.core.module import Func
 from passes.model.graph import cuts_of
 from passes.model.liveness import stage_live
 from passes.model.stages.arrays import Ints

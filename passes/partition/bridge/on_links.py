@@ -20,10 +20,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from ir.diagnostics import Infeasible
-from ir.module import Module, Plan, PlanStage
-from ir.objectives import THROUGHPUT
-from ir.topology import Topology
+from ir.core.diagnostics import Infeasible
+from ir.core.module import Module, Plan, PlanStage
+from ir.core.objectives import THROUGHPUT
+from ir.core.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
 from passes.model.stages.fusing import without_borders

@@ -19,11 +19,22 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Module, Plan, Schedule, Stage
-from ir.names import unique
-from ir.objectives import ANY, CONTIGUOUS, LATENCY, THROUGHPUT, TRAINING, Objective, Planned, names, objective_of, offered
-from ir.topology import Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Module, Plan, Schedule, Stage
+from ir.core.names import unique
+from ir.core.objectives import (
+    ANY,
+    CONTIGUOUS,
+    LATENCY,
+    THROUGHPUT,
+    TRAINING,
+    Objective,
+    Planned,
+    names,
+    objective_of,
+    offered,
+)
+from ir.core.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
-from ir.diagnostics import Diagnostic, Infeasible
+from ir.core.diagnostics import Diagnostic, Infeasible
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import Groups
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from ir.facets import Group, StageSet
-from ir.module import Func, Module, PlanStage
-from ir.topology import Topology
+from ir.core.facets import Group, StageSet
+from ir.core.module import Func, Module, PlanStage
+from ir.core.topology import Topology
 from passes.model.network import Network
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools

@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 
-from ir.diagnostics import Diagnostic, InvalidInput
-from ir.module import Func
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Func
+from ir.core.topology import Topology
 from passes.model.graph import reads
 
 

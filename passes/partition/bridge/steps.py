@@ -20,10 +20,10 @@ from functools import cached_property
 
 import numpy as np
 
-from ir.diagnostics import Infeasible
-from ir.module import Module, Plan
-from ir.objectives import TRAINING
-from ir.topology import Topology
+from ir.core.diagnostics import Infeasible
+from ir.core.module import Module, Plan
+from ir.core.objectives import TRAINING
+from ir.core.topology import Topology
 from passes.model.exchange import BUCKET
 from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ir.module import Func
+from ir.core.module import Func
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes, value_bytes
 from passes.model.sizes import sized_results

@@ -14,9 +14,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ir.module import Module
-from ir.topology import Device, Topology
-from ir.types import type_bytes
+from ir.core.module import Module
+from ir.core.topology import Device, Topology
+from ir.core.types import type_bytes
 from passes.model.exchange import LAST, rings
 from passes.model.learning import trained
 from passes.model.network import Network, Unreachable

@@ -15,8 +15,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ir.module import Module
-from ir.types import type_bytes
+from ir.core.module import Module
+from ir.core.types import type_bytes
 from passes.model.spmd.footprint import Footprint, footprint
 from passes.model.spmd.layouts import fullest
 from passes.model.spmd.price import price

@@ -28,12 +28,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from ir.facets import WHOLE
+from ir.core.facets import WHOLE
+from ir.core.module import Func, Module
+from ir.core.ops import Op
+from ir.core.types import TensorType
 from ir.layout_rules import Factor, Kind, LayoutRule, Strategy, rules
-from ir.module import Func, Module
-from ir.operators import PRODUCT, has
-from ir.ops import Op
-from ir.types import TensorType
+from ir.ops.operators import PRODUCT, has
 from passes.shard.decide import choice_of, settled, truthful
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Graph

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from ir.diagnostics import Infeasible, InvalidInput
-from ir.module import Module
-from ir.topology import Device, Topology
+from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Module
+from ir.core.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.folding import folding
 from passes.model.learning import avoids_sums, samples_of

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ir.facets import Cost, Time
+from ir.core.facets import Cost, Time
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.shares import Shares, equal, nested_cut, none_empty, proportional
+from ir.core.topology import Device, DeviceType, Topology
 from ir.layout_rules import rules
-from ir.module import Module
-from ir.ops import Op
-from ir.shares import Shares, equal, nested_cut, none_empty, proportional
-from ir.topology import Device, DeviceType, Topology
 from ir.verifier.machines import MOST_SHARE
 from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds

@@ -24,11 +24,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ir.facets import SEPARATOR, WHOLE
+from ir.core.facets import SEPARATOR, WHOLE
+from ir.core.module import Func, Module, Splat
+from ir.core.shares import proportional
+from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
-from ir.module import Func, Module, Splat
-from ir.shares import proportional
-from ir.types import Partial, Replicate, Type, type_bytes
 from passes.model.folding import Folding
 from passes.model.learning import updated_bytes
 from passes.model.op_time import is_head

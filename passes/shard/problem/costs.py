@@ -28,13 +28,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ir.facets import Cost
+from ir.core.facets import Cost
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.shares import Shares, nested_cut
+from ir.core.topology import DeviceType
+from ir.core.types import Replicate, TensorType, Type, type_bytes
 from ir.layout_rules import Factor, Strategy
-from ir.module import Module
-from ir.ops import Op
-from ir.shares import Shares, nested_cut
-from ir.topology import DeviceType
-from ir.types import Replicate, TensorType, Type, type_bytes
 from passes.model.learning import recomputes, update_seconds
 from passes.model.op_time import fused_seconds, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.layouts import Placements, Shape, local_shape, part

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ir.facets import Cost, Time
-from ir.module import Func
-from ir.topology import DeviceType
+from ir.core.facets import Cost, Time
+from ir.core.module import Func
+from ir.core.topology import DeviceType
 from passes.model.op_time import epilogues, fuses, op_seconds
 
 

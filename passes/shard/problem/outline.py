@@ -10,11 +10,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ir.core.module import Func, Module
+from ir.core.ops import Op
+from ir.core.types import Type
 from ir.layout_rules import LayoutRule, Surroundings
-from ir.module import Func, Module
-from ir.opdefs import module_opsets
-from ir.ops import Op
-from ir.types import Type
+from ir.ops.opdefs import module_opsets
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, trained

@@ -16,9 +16,9 @@ from itertools import groupby
 
 import numpy as np
 
-from ir.module import Func
-from ir.ops import Value
-from ir.types import Replicate
+from ir.core.module import Func
+from ir.core.ops import Value
+from ir.core.types import Replicate
 from passes.model.graph import reads
 from passes.model.spmd.layouts import Placements
 from passes.shard.problem.build import ShardInput

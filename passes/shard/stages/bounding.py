@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ir.facets import Cost
+from ir.core.facets import Cost
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import type_bytes
 from ir.layout_rules import rules
-from ir.module import Module
-from ir.ops import Op
-from ir.topology import DeviceType, Topology
-from ir.types import type_bytes
 from passes.model.folding import Folding
 from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes

@@ -21,7 +21,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ir.types import Replicate, Type, type_bytes
+from ir.core.types import Replicate, Type, type_bytes
 from passes.model.spmd.layouts import Layouts, split
 from passes.model.work import now
 from passes.shard.elimination.elimination import Eliminated, eliminate, join

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from ir.topology import Topology
-from ir.types import type_bytes
+from ir.core.topology import Topology
+from ir.core.types import type_bytes
 from passes.model.network import FREE, Network
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Floats

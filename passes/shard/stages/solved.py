@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.topology import Topology
-from ir.types import Layout, Replicate, TensorType
+from ir.core.topology import Topology
+from ir.core.types import Layout, Replicate, TensorType
 from passes.model.learning import InFlight
 from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes

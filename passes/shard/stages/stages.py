@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ir.module import Plan
-from ir.objectives import TRAINING
+from ir.core.module import Plan
+from ir.core.objectives import TRAINING
 from passes.model.spmd.plan.written import written
 from passes.model.spmd.staged import Staged
 from passes.model.work import now

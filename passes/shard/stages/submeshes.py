@@ -13,8 +13,8 @@ import math
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-from ir.diagnostics import InvalidInput
-from ir.topology import Topology
+from ir.core.diagnostics import InvalidInput
+from ir.core.topology import Topology
 from passes.model.network import Network
 from passes.model.spmd.mesh import IN_FEW_SHAPES, MOST_DEVICES, DeviceMesh, few, mesh_of, shapes_on
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ir.module import Func
-from ir.types import type_bytes
+from ir.core.module import Func
+from ir.core.types import type_bytes
 from passes.model.constants import constants_of
 from passes.model.folding import Folding
 from passes.model.graph import reads

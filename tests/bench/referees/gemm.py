@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.frontends import load_topology
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.topology import DeviceType
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.topology import DeviceType
 from passes.model.op_time import efficiency_of
 from passes.model.products import CUTS, TILES, Product, hit, product_seconds
 from tests.bench.referees.fitting import TOLD, Floats, fitted, judged

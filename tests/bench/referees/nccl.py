@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.frontends import load_topology
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.opdefs import COLLECTIVES
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.ops.opdefs import COLLECTIVES
 from passes.model.exchange import Speed, exchanges, rings
 from passes.model.network import Network
 from tests.bench.referees.fitting import TOLD, Floats, error, fitted, judged

@@ -20,11 +20,11 @@ import numpy as np
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model, load_topology
-from ir.diagnostics import DiagnosticSink
-from ir.facets import Cost
-from ir.ops import Op
-from ir.topology import DeviceType
-from ir.types import TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.ops import Op
+from ir.core.topology import DeviceType
+from ir.core.types import TensorType
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.model.op_time import op_seconds, passes_seconds

@@ -20,8 +20,8 @@ from dnnc.costs import find_preset
 from dnnc.driver import compile_model
 from dnnc.options import CompileOptions
 from dnnc.training import TrainingOptions
-from ir.diagnostics import DiagnosticSink, Infeasible
-from ir.module import Plan
+from ir.core.diagnostics import DiagnosticSink, Infeasible
+from ir.core.module import Plan
 from tests.bench.referees.fitting import TOLD, Floats
 
 ROWS = {"vtrain_single": 40, "vtrain_multi": 10}

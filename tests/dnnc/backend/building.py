@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from dnnc.program.build import Build
-from ir.attributes import attributes
-from ir.module import Func, Inline, Module, Random, Resource, Splat
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.module import Func, Inline, Module, Random, Resource, Splat
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.localize import LocalizePass
 from passes.lower import LowerPass

@@ -10,8 +10,8 @@ import pytest
 
 from dnnc.backend.annotate import annotation_faults
 from dnnc.driver import CompileOptions, compile_model
-from ir.boxes import box, shape_of
-from ir.module import Mesh, Module, Plan
+from ir.core.module import Mesh, Module, Plan
+from ir.ops.boxes import box, shape_of
 from passes.model.spmd.decided import decided
 
 SPEC = "zoo:bert-base,layers=1,hidden=32,heads=4,vocab=64,seq=8,batch=4"

@@ -20,11 +20,11 @@ from dnnc.backend.export import export_func, reading_tensors
 from dnnc.frontends import import_model
 from dnnc.frontends.onnx_import import import_proto
 from ir import parse_module, print_module
-from ir.attributes import attributes
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Declared, External, Func, Module, Random, Resource, Splat, Stage
-from ir.ops import Op, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.module import Declared, External, Func, Module, Random, Resource, Splat, Stage
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
 from tests.dnnc.frontends.models import load, model
 
 

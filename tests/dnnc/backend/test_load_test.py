@@ -10,7 +10,7 @@ import pytest
 
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import CheckOptions, check_build, run_build
-from ir.diagnostics import ExitCode, InvalidInput
+from ir.core.diagnostics import ExitCode, InvalidInput
 from tests.dnnc.frontends.models import model
 
 BRANCHES = """g (bool c, float[n] x) => (float[m] z) {

@@ -16,8 +16,8 @@ from dnnc.backend.one_session import LABEL, SESSION, session_settings
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import read_topology
 from dnnc.ort import load_onnxruntime
-from ir.module import Stage
-from ir.topology import Topology
+from ir.core.module import Stage
+from ir.core.topology import Topology
 from tests.dnnc.frontends.models import model
 
 MODEL = """g (bool c, float[4] x) => (float[4] z) {

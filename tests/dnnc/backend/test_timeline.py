@@ -7,7 +7,7 @@ import pytest
 
 from dnnc.backend.timeline import COLLECTIVE, predicted
 from dnnc.program.trace import to_perfetto
-from ir.module import Plan
+from ir.core.module import Plan
 from passes.schedule import SchedulePass
 from tests.dnnc.report.test_timeline import overlaps
 from tests.passes.model.spmd.graphs import random_module

@@ -13,9 +13,9 @@ from dnnc.backend import weights_file
 from dnnc.backend.weights_file import in_file, layout, pieces, write_weights
 from dnnc.frontends.arrays import to_data
 from dnnc.frontends.weights import read_resource
-from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Random, Resource, ResourceData, Splat, View
-from ir.types import DType, TensorType
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, External, Inline, Random, Resource, ResourceData, Splat, View
+from ir.core.types import DType, TensorType
 
 
 def resource(name: str, elements: int, data: ResourceData | None = None, dtype: DType = DType.F32) -> Resource:

@@ -21,11 +21,11 @@ from dnnc.digests import OpenFile
 from dnnc.frontends.weights import WeightFiles
 from dnnc.program.build import ANNOTATED, Build
 from dnnc.program.trace import to_perfetto
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Declared, External, Func, Module, Program, Resource, Stage
-from ir.ops import Op, Region, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Declared, External, Func, Module, Program, Resource, Stage
+from ir.core.ops import Op, Region, Value
+from ir.core.types import DType, TensorType
 from passes.model.folding import expand
 from tests.dnnc.backend.building import lowered, model, run, session_of
 from tests.dnnc.report.test_timeline import overlaps

@@ -16,7 +16,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.frontends import DIALECTS
 from ir import parse_module, print_module, verify
-from ir.module import Func, Plan
+from ir.core.module import Func, Plan
 from passes.model.folding import expand, is_block
 from passes.model.spmd.reshard_ops import plain
 from tests.dnnc.sealing import refresh

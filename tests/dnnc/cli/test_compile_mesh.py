@@ -14,7 +14,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, build_pipeline
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 from passes import parse_pipeline, pipeline_text
 
 BERT = "zoo:bert-base,layers=2,hidden=64,heads=8,vocab=128,seq=16,batch=4"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import console
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 
 class Terminal(io.StringIO):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import entry, main
-from ir.diagnostics import CheckFailed, Diagnostic, Infeasible, InvalidInput, InvariantError, UsageError
+from ir.core.diagnostics import CheckFailed, Diagnostic, Infeasible, InvalidInput, InvariantError, UsageError
 
 
 def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.cli.console import show_warnings
-from ir.diagnostics import Diagnostic, Severity
+from ir.core.diagnostics import Diagnostic, Severity
 
 MODEL = "zoo:mlp,hidden=256,batch=64,layers=8,weights=random"
 

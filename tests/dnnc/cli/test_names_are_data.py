@@ -10,8 +10,8 @@ import pytest
 from dnnc.cli import main
 from dnnc.frontends import DIALECTS
 from ir import load_module, print_module
-from ir.diagnostics import Diagnostic, Span, visible, visible_json
-from ir.names import quote_text, unquote_text
+from ir.core.diagnostics import Diagnostic, Span, visible, visible_json
+from ir.core.names import quote_text, unquote_text
 
 EVIL = "a\x1b]0;title\x07\x1b[31m\u202e\u2066\x9b31m\u200b\ufeff\r\x7f\nerror: forged"
 QUOTED = json.dumps(EVIL)

@@ -12,7 +12,7 @@ import pytest
 from dnnc.backend.timeline import predicted
 from dnnc.cli import main
 from dnnc.scheduled import scheduled
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from tests.dnnc.test_profiled import PROFILE, training_file
 from tests.dnnc.workload_files import chain, edge, node, placement, text_of
 

@@ -13,7 +13,7 @@ from typer.main import get_command
 from dnnc.cli.app import needed, tree
 from dnnc.cli.entry import CLICK_EXCEPTION
 from dnnc.cli.values import quicken
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 
 SOLVE = [
     "",

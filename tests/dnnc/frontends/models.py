@@ -9,9 +9,9 @@ import onnx
 from onnx import parser
 
 from dnnc.frontends import import_model
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
-from ir.ops import Op
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.ops import Op
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]>\n'
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from dnnc.frontends import import_model, load_model
-from ir.diagnostics import DiagnosticSink, InvalidInput, Severity
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from tests.dnnc.frontends.models import HEAD, model, save
 
 

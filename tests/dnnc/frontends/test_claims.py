@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dnnc.cli import main
 from dnnc.frontends import import_model
-from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from tests.dnnc.frontends.models import load, model, save
 
 BRANCHES = "y = If (c) <then_branch = t () => ({p} p) {{ p = Relu(x) }}, else_branch = e () => (float[4] q) {{ q = Neg(x) }}>"

@@ -17,11 +17,11 @@ from dnnc.frontends.arrays import numpy_dtype, to_array, to_data, to_dense
 from dnnc.frontends.evaluate import OnnxEvaluator
 from dnnc.frontends.onnx_types import ELEMENT_NUMBERS, ELEMENT_TYPES, type_of, type_proto
 from dnnc.frontends.weights import check_weights, data_path, read_resource
-from ir.attributes import Dense, attributes
-from ir.diagnostics import InvalidInput
-from ir.module import Declared, External, Inline, Module, Random, Resource, ResourceData, Splat
-from ir.ops import Op, Region, Value
-from ir.types import UNKNOWN, DType, MapType, OptionalType, SeqType, TensorType, Type
+from ir.core.attributes import Dense, attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, ResourceData, Splat
+from ir.core.ops import Op, Region, Value
+from ir.core.types import UNKNOWN, DType, MapType, OptionalType, SeqType, TensorType, Type
 
 OPSETS = {"onnx": 20}
 

@@ -15,7 +15,7 @@ from dnnc.driver import CompileOptions, compile_model
 from dnnc.frontends import DIALECTS
 from dnnc.frontends.evaluate import OnnxEvaluator
 from dnnc.runtime import run_build
-from ir.diagnostics import Infeasible
+from ir.core.diagnostics import Infeasible
 from passes.canonicalize import CanonicalizePass
 from passes.framework.base import PassContext
 from tests.dnnc.frontends.control_flow import equal, feeds, random_model, unoptimised

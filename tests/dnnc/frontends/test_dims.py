@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from dnnc.frontends import import_model, require_static
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.dnnc.frontends.models import load, model, save
 
 DECODER = """decoder (float[batch, seq, 8] x, float[batch, past, 8] cache, float[batch, total] mask)

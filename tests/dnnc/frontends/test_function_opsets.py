@@ -10,7 +10,7 @@ import onnx_ir
 import pytest
 
 from dnnc.backend.export import export_func
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.frontends.control_flow import unoptimised
 from tests.dnnc.frontends.models import load
 

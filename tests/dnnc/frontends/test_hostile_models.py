@@ -18,8 +18,8 @@ from dnnc.frontends.attribute_values import value_faults
 from dnnc.frontends.evaluate import OnnxEvaluator, evaluate_node
 from dnnc.frontends.model_file import parse_text
 from dnnc.frontends.wellformed import check_form
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.limits import Limits
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.limits import Limits
 from tests.dnnc.frontends.models import HEAD, model, save
 
 OPSETS = [helper.make_opsetid("", 20), helper.make_opsetid("f", 1)]

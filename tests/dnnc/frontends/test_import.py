@@ -12,11 +12,11 @@ from onnx import helper, numpy_helper
 
 from dnnc.frontends import import_model, require_static
 from dnnc.frontends.weights import read_resource
-from ir.attributes import AttrKind, Dense
-from ir.diagnostics import DiagnosticSink, InvalidInput, Severity, UsageError
-from ir.module import External, Inline
-from ir.ops import Location
-from ir.types import DType, MapType, OptionalType, SeqType, TensorType
+from ir.core.attributes import AttrKind, Dense
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity, UsageError
+from ir.core.module import External, Inline
+from ir.core.ops import Location
+from ir.core.types import DType, MapType, OptionalType, SeqType, TensorType
 from tests.dnnc.frontends.models import load, model, op, save
 
 

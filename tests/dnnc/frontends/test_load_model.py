@@ -11,11 +11,11 @@ import pytest
 from dnnc.frontends import DIALECTS, load_model, require_static
 from dnnc.frontends.opdefs import lookup
 from ir import parse_module, print_module, verify
-from ir.attributes import AttrKind, attributes
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.opdefs import PURE
-from ir.operators import ELEMENTWISE, EPILOGUE, RANDOM
-from ir.ops import Op, Value
+from ir.core.attributes import AttrKind, attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.ops import Op, Value
+from ir.ops.opdefs import PURE
+from ir.ops.operators import ELEMENTWISE, EPILOGUE, RANDOM
 from tests.dnnc.frontends.models import model, save
 
 TEXT = """module @m {opset.onnx = 20} {

@@ -14,10 +14,10 @@ from onnx import helper
 
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.onnx_types import ELEMENT_TYPES
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.facets import Cost
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.facets import Cost
+from ir.core.types import TensorType
 from ir.layout_rules import rules
-from ir.types import TensorType
 from passes import PassContext
 from passes.cost import CostPass
 from tests.dnnc.frontends.microsoft_cases import CASES, NodeCase

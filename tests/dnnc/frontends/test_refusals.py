@@ -16,7 +16,7 @@ from dnnc.cli import main
 from dnnc.frontends import import_model
 from dnnc.frontends.attribute_values import value_faults
 from dnnc.ort import load_onnxruntime
-from ir.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from tests.dnnc.frontends.models import save
 from tests.dnnc.frontends.test_hostile_models import branch, refused, simple
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from dnnc.backend.export import export_func
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.frontends.control_flow import equal, unoptimised
 from tests.dnnc.frontends.models import load, model
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dnnc.frontends.topology_document import parse_document
-from ir.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, InvalidInput
 
 
 def fault(text: str) -> Diagnostic:

@@ -11,7 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 torch = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")

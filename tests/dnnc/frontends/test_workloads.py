@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.workloads import Machines, in_unit, lower, read_profile
 from ir import parse_module, print_module, verify
-from ir.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
-from ir.facets import BackwardTime, Color, Direction, Time, Transfer
-from ir.module import Module
-from ir.ops import Op
-from ir.topology import Topology
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import BackwardTime, Color, Direction, Time, Transfer
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.topology import Topology
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem

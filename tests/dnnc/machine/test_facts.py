@@ -9,7 +9,7 @@ import pytest
 from dnnc.frontends import read_topology, topology_to_toml
 from dnnc.machine import Facts, detected, missing_providers, read_facts
 from dnnc.machine.facts import Gpu, Node
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 
 GIB = 1 << 30
 GPUS = "0, NVIDIA A100-SXM4-80GB, 81920\n1, NVIDIA GeForce RTX 1234, 8192\n"

@@ -14,8 +14,8 @@ from dnnc.frontends import load_topology, read_topology, topology_to_toml
 from dnnc.machine import detected, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
 from dnnc.machine.measure import _fit, _Measured
 from dnnc.machine.probes import Sample
-from ir.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.topology import Topology
 
 TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two devices need two cores")
 

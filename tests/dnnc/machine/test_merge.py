@@ -6,8 +6,8 @@ import pytest
 
 from dnnc.frontends import load_topology, read_topology, topology_to_toml
 from dnnc.machine import merged, parse_link
-from ir.diagnostics import DiagnosticSink, DnncError, InvalidInput, UsageError
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, DnncError, InvalidInput, UsageError
+from ir.core.topology import Topology
 from passes.model.network import Network, device_classes
 
 SPECS = ("cpu-2,cores=2,memory=8GiB", "a100x2", "2xh100x2")

@@ -11,8 +11,8 @@ import pytest
 from dnnc.frontends import load_topology, read_topology
 from dnnc.machine import merged, parse_link
 from dnnc.machine.subsets import connected, parts, restricted, with_more
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.topology import Topology
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.topology import Topology
 from passes.model.network import Network
 
 DESKS = """version = 1

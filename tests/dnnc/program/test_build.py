@@ -10,8 +10,8 @@ import pytest
 
 from dnnc.backend import write_build
 from dnnc.program.build import Build, Channel, Port
-from ir.diagnostics import InvalidInput
-from ir.types import DType, SeqType, TensorType
+from ir.core.diagnostics import InvalidInput
+from ir.core.types import DType, SeqType, TensorType
 from tests.dnnc import sealing as seal
 from tests.dnnc.backend.building import lowered, model
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from dnnc.program.plan_json import plan_from_json, plan_to_json, read_plan, replay_from_json
-from ir.diagnostics import InvalidInput
-from ir.facets import StageSet
-from ir.module import Module, Plan
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan
 from passes.framework.base import PassContext
 from passes.place import PlacePass
 from tests.dnnc.backend.building import lowered, model

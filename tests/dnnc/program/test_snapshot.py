@@ -17,7 +17,7 @@ from dnnc.backend import write_build
 from dnnc.program.build import Build
 from dnnc.program.snapshot import MANIFEST, Snapshot
 from dnnc.program.transaction import whole_directory
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.backend.building import lowered, model
 from tests.dnnc.sealing import change
 

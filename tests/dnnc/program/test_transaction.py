@@ -14,7 +14,7 @@ import pytest
 
 from dnnc.program import transaction
 from dnnc.program.transaction import whole_directory
-from ir.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 
 
 def ours(folder: Path) -> bool:

@@ -6,9 +6,9 @@ import math
 from dataclasses import replace
 
 from dnnc.report import block_table, comparison_rows, comparison_table, layers_json, layers_table, mesh_text, stages_table
-from ir.module import Plan, PlanStage
-from ir.ops import Op, Value
-from ir.types import Partial, Replicate, Shard
+from ir.core.module import Plan, PlanStage
+from ir.core.ops import Op, Value
+from ir.core.types import Partial, Replicate, Shard
 from passes.model.spmd.plan.layers import Layer, OpRow
 from passes.model.spmd.price import Collective
 from passes.shard import Alternative

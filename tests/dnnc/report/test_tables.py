@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from dnnc.report import Table, columns, idle_text, plan_headline, plan_table, print_table, table_text
-from ir.module import Plan, PlanStage
-from ir.topology import Device, DeviceType, Topology
+from ir.core.module import Plan, PlanStage
+from ir.core.topology import Device, DeviceType, Topology
 from passes.model.stages.load import stage_seconds
 
 STAGES = (

@@ -9,8 +9,8 @@ import onnx
 
 from dnnc.program.build import Build, Channel, Port, Source, StageProgram
 from dnnc.program.snapshot import Snapshot
-from ir.module import Action, Plan, PlanStage, Schedule
-from ir.types import BytesType, Dim, DType, SeqType, TensorType, Type
+from ir.core.module import Action, Plan, PlanStage, Schedule
+from ir.core.types import BytesType, Dim, DType, SeqType, TensorType, Type
 
 ONNX_DTYPES = {
     onnx.TensorProto.FLOAT: DType.F32,

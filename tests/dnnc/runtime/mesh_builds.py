@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from dnnc.program.build import ANNOTATED, Build, Port
 from dnnc.program.snapshot import SCHEMA, sealed
-from ir.types import DType, TensorType
+from ir.core.types import DType, TensorType
 from tests.dnnc.sealing import entry
 
 Box = Sequence[Sequence[int]]

@@ -13,7 +13,7 @@ from dnnc.driver import CompileOptions, compile_model
 from dnnc.program.build import Build
 from dnnc.program.elements import user_dtype
 from dnnc.runtime import CheckOptions, CheckReport, RuntimeFailure, check_build, run_build
-from ir.diagnostics import CheckFailed, ExitCode, InvalidInput
+from ir.core.diagnostics import CheckFailed, ExitCode, InvalidInput
 from tests.dnnc.sealing import refresh
 
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "models"

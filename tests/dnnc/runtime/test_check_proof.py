@@ -11,7 +11,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.runtime import CheckOptions, check_build
-from ir.diagnostics import CheckFailed
+from ir.core.diagnostics import CheckFailed
 from tests.dnnc.runtime.test_check import CHAIN, break_stage, chain, compiled, save, weights
 
 NOTHING = {

@@ -16,8 +16,8 @@ from dnnc.program.build import NUMPY_NAMES, Port
 from dnnc.program.elements import BY_NAME, user_dtype
 from dnnc.runtime import read_inputs, write_npz
 from dnnc.runtime.entries import prefixes, to_arrays
-from ir.diagnostics import InvalidInput
-from ir.types import DType
+from ir.core.diagnostics import InvalidInput
+from ir.core.types import DType
 
 TRAPS = [
     *("file", "allow_pickle", "y", "y.npy", "y.npy.npy", "s", "s.", "s..", "s.0", "s.0.keys", "s.nuls", "0", ".", "..", "../y"),

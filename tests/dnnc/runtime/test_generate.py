@@ -13,8 +13,8 @@ from dnnc.program.build import Build, Port, Source
 from dnnc.program.snapshot import Snapshot
 from dnnc.runtime import random_inputs
 from dnnc.runtime.generate import Demand, input_demands
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Module, Plan, Schedule
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.module import Module, Plan, Schedule
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from dnnc.program.build import Port
 from dnnc.runtime import read_inputs, read_npz, split_microbatches, write_npz
 from dnnc.runtime.inputs import join_outputs
-from ir.diagnostics import ExitCode, InvalidInput
+from ir.core.diagnostics import ExitCode, InvalidInput
 
 X = Port("x", "float32", (2, 3), "tensor<2x3xf32>")
 IDS = Port("ids", "int64", (2,), "tensor<2xi64>")

@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, Pipeline, RuntimeFailure, check_build, random_inputs
-from ir.diagnostics import CheckFailed
+from ir.core.diagnostics import CheckFailed
 from tests.dnnc.sealing import change, refresh
 
 DIMS = {

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from dnnc.backend import write_build
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build
-from ir.module import Module
+from ir.core.module import Module
 from passes.schedule import SchedulePass
 from tests.passes.model.spmd.graphs import random_module
 from tests.passes.model.spmd.members import localized

@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.runtime.mesh_builds import expected, graph, pair
 from tests.dnnc.runtime.processes import end_starter, nothing_left
 from tests.dnnc.sealing import change, refresh

@@ -13,8 +13,8 @@ from dnnc.cli import main
 from dnnc.frontends import DIALECTS
 from dnnc.program.build import Build
 from dnnc.runtime import CheckOptions, Pipeline, check_build, random_inputs
-from ir.module import Mesh, Stage
-from ir.opdefs import is_collective
+from ir.core.module import Mesh, Stage
+from ir.ops.opdefs import is_collective
 from tests.passes.model.spmd.members import local_programs
 
 BERT = "zoo:bert-base,layers=1,hidden=64,heads=4,vocab=128,seq=16,batch=1"

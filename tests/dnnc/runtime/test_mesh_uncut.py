@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 from dnnc.cli import main
 from dnnc.driver import CompileOptions, compile_model
 from dnnc.runtime import check_build, run_build
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 TYPES = {
     "string": TensorProto.STRING,

@@ -13,8 +13,8 @@ import ir
 from dnnc.backend import write_build
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build
-from ir.diagnostics import InvalidInput
-from ir.module import Module
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
 from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.schedule import SchedulePass

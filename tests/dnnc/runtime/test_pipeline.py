@@ -17,7 +17,7 @@ import pytest
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunOptions, RuntimeFailure, run_build
 from dnnc.runtime.wiring import build_edges
-from ir.diagnostics import ExitCode, InvalidInput, UsageError
+from ir.core.diagnostics import ExitCode, InvalidInput, UsageError
 from tests.dnnc.runtime.builds import make_build
 from tests.dnnc.runtime.processes import end_starter, nothing_left
 

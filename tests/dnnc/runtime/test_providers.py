@@ -25,7 +25,7 @@ from dnnc.runtime import Pipeline, check_build, random_inputs, run_build
 from dnnc.runtime.program import Program
 from dnnc.runtime.run import foreign_types
 from dnnc.runtime.session import Settings
-from ir.diagnostics import ExitCode, InvalidInput
+from ir.core.diagnostics import ExitCode, InvalidInput
 from tests.dnnc import sealing
 from tests.dnnc.frontends.models import model
 

@@ -16,7 +16,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, check_build, random_inputs, run_build
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.runtime.processes import nothing_left
 
 WRITER = """

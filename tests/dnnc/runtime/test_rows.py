@@ -13,10 +13,10 @@ import pytest
 from dnnc.cli import main
 from dnnc.program.build import Build, schedule_to_json
 from dnnc.runtime import Pipeline, RunOptions, RunResult, RuntimeFailure
-from ir.diagnostics import InvalidInput
-from ir.module import Action
-from ir.row_faults import faults
-from ir.rows import stream, unrolled
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Action
+from ir.ops.row_faults import faults
+from ir.ops.rows import stream, unrolled
 from tests.dnnc.runtime.builds import make_build, scheduled
 from tests.dnnc.runtime.test_pipeline import _nothing_left, floats  # noqa: F401  (a fixture)
 from tests.dnnc.sealing import change

@@ -14,8 +14,8 @@ from dnnc.costs import local_cores
 from dnnc.program.build import Build
 from dnnc.runtime import Pipeline, RunCommand, RunOptions, generate, random_inputs, run_build, run_command
 from dnnc.runtime.wiring import assign_cores
-from ir.diagnostics import InvalidInput, UsageError
-from ir.module import Module
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Module
 from tests.dnnc.runtime.test_check import CHAIN, compiled, save, weights
 
 TEXT = CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", "")

@@ -8,7 +8,7 @@ from dnnc.search_tag.cases import Cases
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 
 TEXT = """version = 1
 switches = ["network"]

@@ -16,9 +16,9 @@ from dnnc.search_tag.actions import Action, How
 from dnnc.search_tag.bridge import Expressed, expressed
 from dnnc.search_tag.network import initial, prior_arrays
 from dnnc.search_tag.simulator import Simulator
-from ir.diagnostics import DiagnosticSink
-from ir.facets import ShardRule
-from ir.module import Module, Plan
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import ShardRule
+from ir.core.module import Module, Plan
 from passes.framework.manager import PassManager
 from tests.dnnc.search_tag.machines import simulator, text
 

@@ -9,7 +9,7 @@ import pytest
 
 from dnnc.search_tag.network import Network, arrays, initial, prior_arrays, read_prior, scores, shapes
 from dnnc.search_tag.tree_search import Node, TreeSearch
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.search_tag.machines import simulator
 
 MODEL = "zoo:mlp,layers=2,hidden=16,batch=8"

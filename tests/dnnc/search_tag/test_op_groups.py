@@ -7,7 +7,7 @@ import pytest
 from dnnc.driver import pass_context
 from dnnc.search_tag.cases import Cases, drawn, simulator_of
 from dnnc.search_tag.op_groups import runs
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from tests.dnnc.search_tag.machines import simulator
 
 

@@ -12,8 +12,8 @@ from dnnc.search_tag.actions import Action, How, moved
 from dnnc.search_tag.cases import drawn
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.simulator import Simulator, _Tasks
-from ir.diagnostics import InvalidInput
-from ir.facets import Cost
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import Cost
 from tests.dnnc.search_tag.machines import simulator, text
 
 FAST, SLOW = (0,), (1,)

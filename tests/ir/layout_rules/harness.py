@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from dnnc.backend.torch import prelude, statement
 from dnnc.frontends.attributes import attribute_proto
 from dnnc.frontends.opdefs import operator_of
-from ir.attributes import Attribute, attributes
+from ir.core.attributes import Attribute, attributes
+from ir.core.ops import Op, Value
+from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 from ir.layout_rules import Constants, Cut, Factor, FixedResult, Kind, LayoutRule, Strategy, localise, rule_of
-from ir.ops import Op, Value
-from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type
 
 Array = NDArray[Any]
 try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ir.types import DType, TensorType
+from ir.core.types import DType, TensorType
 from tests.ir.layout_rules.harness import Array, Case
 from tests.ir.layout_rules.making import Make, Maker
 

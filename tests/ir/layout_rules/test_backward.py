@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from ir.core.types import Partial, Replicate, Shard
 from ir.layout_rules import Backward, Cut, LayoutRule, backward_rule, localise
-from ir.types import Partial, Replicate, Shard
 from tests.ir.layout_rules.harness import Array, Case, Runs, cuts_of, part, placed, type_of, whole
 
 STEP = 1e-5

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.attributes import attributes
+from ir.core.attributes import attributes
+from ir.core.ops import Op, Value
+from ir.core.types import UNKNOWN, DType, TensorType, Type
 from ir.layout_rules import RULES, backward_rule, rule_of
-from ir.ops import Op, Value
-from ir.types import UNKNOWN, DType, TensorType, Type
 from tests.ir.layout_rules.harness import check_rule
 
 KEYS = (

@@ -9,11 +9,11 @@ import pytest
 
 from dnnc.driver import pass_context
 from dnnc.frontends import free_symbols, load_model
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import Partial, Placement, Replicate, Shard
 from ir.layout_rules import LayoutRule, Strategy, coverage, rules
-from ir.module import Module
-from ir.ops import Op
-from ir.types import Partial, Placement, Replicate, Shard
 from passes.canonicalize import CanonicalizePass
 from passes.canonicalize.unfuse import UnfusePass
 from passes.framework.base import PassContext

@@ -14,11 +14,11 @@ import pytest
 
 from dnnc.backend.export import read_tensor
 from dnnc.frontends.arrays import numpy_dtype
+from ir.core.module import Module, Resource
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
 from ir.layout_rules import Constants, Cut, LayoutRule, localise, resource_numbers, rules
-from ir.module import Module, Resource
-from ir.opdefs import module_opsets
-from ir.ops import Op
-from ir.types import TensorType, Type
+from ir.ops.opdefs import module_opsets
 from tests.ir.layout_rules.harness import Array, Runs, cuts_of, joined, placed, type_of
 from tests.ir.layout_rules.test_models import SHARED, ZOO, canonical, imported
 from tests.passes.running import run

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ir.attributes import attributes
+from ir.core.attributes import attributes
+from ir.core.module import Func, Module
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Constants, Kind, LayoutRule, Strategy, backward_rule, coverage, rule_of, rules
 from ir.layout_rules.table import RULES
-from ir.module import Func, Module
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type
 
 Shape = tuple[int | str, ...]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ir import DType, Op, TensorType, Value
+from ir.core.types import Partial, Replicate, Shard
 from ir.layout_rules import rule_of
-from ir.types import Partial, Replicate, Shard
 
 WEIGHT = TensorType(DType.F32, (8, 4))
 STEP = TensorType(DType.I64, ())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS, import_model
 from ir import Module, parse_module, verify
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.canonicalize import CanonicalizePass
 from tests.passes.running import assert_same_bits, run
 

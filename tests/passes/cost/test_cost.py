@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS, load_model
 from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, parse_module, verify
-from ir.diagnostics import DiagnosticSink, InvalidInput, Severity
-from ir.facets import Cost
-from ir.module import Declared
-from ir.ops import Op, Value
-from ir.types import SeqType, Type
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
+from ir.core.facets import Cost
+from ir.core.module import Declared
+from ir.core.ops import Op, Value
+from ir.core.types import SeqType, Type
 from passes import PassContext, PassManager, parse_pipeline
 from passes.cost import FORMULAS, CostPass, compute_dtype, coverage
 

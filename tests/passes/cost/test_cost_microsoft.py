@@ -6,9 +6,9 @@ import pytest
 
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.schemas import RULES
-from ir.diagnostics import DiagnosticSink
-from ir.facets import Cost
-from ir.types import DType, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.types import DType, TensorType
 from passes import PassContext
 from passes.cost import FORMULAS, CostPass, compute_dtype
 from tests.dnnc.frontends.microsoft_cases import CASES, NodeCase

@@ -15,9 +15,9 @@ from dnnc.backend.export import export_func
 from dnnc.frontends.arrays import dtype_of_array, to_dense
 from dnnc.frontends.opdefs import DIALECTS
 from ir import DType, Func, Inline, Module, Op, OptimizerState, Resource, TensorType, Value, verify
-from ir.attributes import attributes
-from ir.facets import UPDATE, phase_of
-from ir.grads import ACCUMULATE
+from ir.core.attributes import attributes
+from ir.core.facets import UPDATE, phase_of
+from ir.ops.grads import ACCUMULATE
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
 from passes.model.graph import renamed

@@ -15,7 +15,7 @@ from dnnc.frontends.evaluate import OnnxEvaluator
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.runtime.torch.check import forward_only
 from ir import Inline, Module, OptimizerState, Random, Resource, Splat, TensorType, Value
-from ir.facets import UPDATE, phase_of
+from ir.core.facets import UPDATE, phase_of
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

@@ -8,7 +8,7 @@ import torch
 from dnnc.backend.torch.run import run_function
 from dnnc.frontends.bodies import OnnxBodies
 from ir import Module, load_module
-from ir.module import Resource
+from ir.core.module import Resource
 from passes.differentiate import Alone
 from tests.passes.differentiate.oracle import differentiated, values_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from dnnc.frontends.arrays import to_array
 from ir import Inline, Module, Resource, Splat, TensorType
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.differentiate import DifferentiatePass
 from passes.differentiate.rules import RULES
 from tests.passes.differentiate.numeric import Array, Case, module_of

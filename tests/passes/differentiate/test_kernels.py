@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dnnc.frontends.opdefs import DIALECTS
 from ir import DType, Func, Inline, Location, Module, Op, OptimizerState, Resource, TensorType, Type, Value, verify
-from ir.attributes import attributes
-from ir.dense import dense_data
-from ir.facets import Cost, phase_of
+from ir.core.attributes import attributes
+from ir.core.facets import Cost, phase_of
+from ir.text.dense import dense_data
 from passes.cost import CostPass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext

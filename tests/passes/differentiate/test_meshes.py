@@ -13,10 +13,10 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.arrays import dtype_of_array, to_array, to_dense
 from dnnc.zoo import catalogue
 from ir import Func, Inline, Mesh, Module, Op, Program, Resource, TensorType, Value
-from ir.boxes import box, members_along, placements_of, shape_of
-from ir.grads import ACCUMULATE, ASSIGN
-from ir.module import Stage
-from ir.opdefs import COLLECTIVES
+from ir.core.module import Stage
+from ir.ops.boxes import box, members_along, placements_of, shape_of
+from ir.ops.grads import ACCUMULATE, ASSIGN
+from ir.ops.opdefs import COLLECTIVES
 from tests.passes.differentiate.oracle import Tensors, differentiated, values_of
 
 MACHINE = """module @machine {

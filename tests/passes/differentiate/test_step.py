@@ -5,8 +5,8 @@ from __future__ import annotations
 import ir
 from dnnc.frontends.opdefs import DIALECTS
 from ir import Module
-from ir.facets import PHASES, phase_of
-from ir.grads import ACCUMULATE, ASSIGN, hyperparameters
+from ir.core.facets import PHASES, phase_of
+from ir.ops.grads import ACCUMULATE, ASSIGN, hyperparameters
 from tests.passes.differentiate.oracle import compare, differentiated, values_of
 from tests.passes.differentiate.test_models import trained
 

@@ -9,9 +9,9 @@ import pytest
 import ir
 from dnnc.zoo import catalogue
 from ir import Module
-from ir.facets import WEIGHT_GRADIENT, phase_of, sync_of
-from ir.module import Stage
-from ir.opdefs import COLLECTIVES
+from ir.core.facets import WEIGHT_GRADIENT, phase_of, sync_of
+from ir.core.module import Stage
+from ir.ops.opdefs import COLLECTIVES
 from passes.model.learning import trained
 from passes.model.spmd.plan.parts import priced_under, stage_parts
 from passes.model.spmd.price import price

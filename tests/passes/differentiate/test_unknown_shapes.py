@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ir import Func, Module, Op, TensorType, Value
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.differentiate import DifferentiatePass
 from tests.passes.differentiate.numeric import Case, module_of
 from tests.passes.differentiate.test_every_rule import CASES, OPSET, SLOPES

@@ -9,9 +9,9 @@ import pytest
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model, load_topology
 from ir import Module, parse_module
-from ir.diagnostics import DiagnosticSink
-from ir.facets import Cost
-from ir.module import Func
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.module import Func
 from passes import PassManager, parse_pipeline
 from passes.framework.registry import PIPELINES
 from passes.model.folding import expand, is_block

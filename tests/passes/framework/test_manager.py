@@ -12,7 +12,7 @@ import pytest
 
 import passes.framework.registry as registry
 from ir import Func, Module, attr, parse_module, print_module
-from ir.diagnostics import InvalidInput, InvariantError
+from ir.core.diagnostics import InvalidInput, InvariantError
 from passes import AnalysisCache, Pass, PassContext, PassCrash, PassManager, parse_pipeline, pipeline_of
 
 TEXT = """module @m {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import passes.framework.registry as registry
 from ir import Module
-from ir.diagnostics import UsageError
+from ir.core.diagnostics import UsageError
 from passes import PASSES, PIPELINES, Pass, PassContext, describe, parse_pipeline, pipeline_text
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass

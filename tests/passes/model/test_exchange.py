@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import load_topology
-from ir.diagnostics import DiagnosticSink
-from ir.module import Mesh
-from ir.opdefs import COLLECTIVES, RESHARD_STEPS
-from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Mesh
+from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
+from ir.ops.opdefs import COLLECTIVES, RESHARD_STEPS
 from passes.model import exchange
 from passes.model.exchange import BUCKET, LAST, Speed, buckets, exchanges, exposed, rings
 from passes.model.network import Network, network

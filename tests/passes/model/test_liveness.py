@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from ir.module import Func
-from ir.ops import Op, Region, Value
-from ir.types import DType, TensorType
+from ir.core.module import Func
+from ir.core.ops import Op, Region, Value
+from ir.core.types import DType, TensorType
 from passes.model.graph import reads
 from passes.model.liveness import live_bytes, own_bytes, stage_workspace
 from tests.passes.staging import op

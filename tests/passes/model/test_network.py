@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from passes.framework.base import AnalysisCache
 from passes.model.network import FREE, Network, Unreachable, device_classes, network
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from ir.attributes import attributes
-from ir.facets import BackwardTime, Cost, Time
-from ir.module import Func
-from ir.ops import Op, Value
-from ir.topology import DeviceType
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.facets import BackwardTime, Cost, Time
+from ir.core.module import Func
+from ir.core.ops import Op, Value
+from ir.core.topology import DeviceType
+from ir.core.types import DType, TensorType
 from passes.model.op_time import (
     body_seconds,
     efficiency_of,

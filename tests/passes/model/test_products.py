@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ir.facets import Cost
-from ir.ops import Op, Value
-from ir.topology import DeviceType
-from ir.types import DType, TensorType
+from ir.core.facets import Cost
+from ir.core.ops import Op, Value
+from ir.core.topology import DeviceType
+from ir.core.types import DType, TensorType
 from passes.model.op_time import gradient_seconds, least_seconds, op_seconds
 from passes.model.products import Product, product_of, product_seconds
 

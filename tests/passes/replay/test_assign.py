@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ir.diagnostics import InvalidInput, UsageError
-from ir.facets import StageSet
-from ir.module import Func, Module, Plan
-from ir.ops import Location
-from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Plan
+from ir.core.ops import Location
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.framework.base import PassContext
 from passes.partition import PartitionPass
 from passes.place import PlacePass

@@ -18,8 +18,8 @@ from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import DIALECTS, load_model, load_topology
 from dnnc.program.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
 from ir import parse_module, print_module, verify
-from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
-from ir.module import Module, Plan
+from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
+from ir.core.module import Module, Plan
 from passes import parse_pipeline, pipeline_text
 from passes.cost import CostPass
 from passes.framework.manager import PassManager

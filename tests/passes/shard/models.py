@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from dnnc.driver import pass_context
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
-from ir.topology import DeviceType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.topology import DeviceType
 from passes.cost import CostPass
 from passes.model.exchange import Speed
 from passes.model.folding import Folding, folding

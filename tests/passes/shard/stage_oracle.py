@@ -12,10 +12,10 @@ import numpy as np
 
 from dnnc.driver import pass_context
 from ir import parse_module
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
-from ir.topology import Topology
-from ir.types import Layout, Replicate, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.topology import Topology
+from ir.core.types import Layout, Replicate, TensorType
 from passes.cost import CostPass
 from passes.model.folding import folding
 from passes.model.network import network

@@ -11,8 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from dnnc.driver import pass_context
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.module import Module, Plan, Schedule
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.module import Module, Plan, Schedule
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.model.exchange import LAST

@@ -16,10 +16,10 @@ import ir
 from dnnc.frontends import DIALECTS
 from dnnc.kinds import mesh_sizes
 from dnnc.machine.subsets import restricted
-from ir.diagnostics import Infeasible, InvalidInput
-from ir.module import Mesh, Module, Plan
-from ir.shares import nested_cut, none_empty, proportional
-from ir.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Mesh, Module, Plan
+from ir.core.shares import nested_cut, none_empty, proportional
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from passes.cost import CostPass
 from passes.model.network import network
 from passes.model.parts import whole_parts

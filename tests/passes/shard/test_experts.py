@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from dnnc.driver import pass_context
-from ir.diagnostics import DiagnosticSink
-from ir.facets import Cost
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import Cost
+from ir.core.module import Module
+from ir.core.types import Shard
 from ir.layout_rules import rules
-from ir.module import Module
-from ir.types import Shard
 from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.model.folding import folding

@@ -9,8 +9,8 @@ import pytest
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import load_model, load_topology
 from dnnc.report.sharding import comparison_rows
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module, Plan
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module, Plan
 from passes import parse_pipeline
 from passes.framework.manager import PassManager
 from passes.model.spmd.plan.layers import layers, typical_block

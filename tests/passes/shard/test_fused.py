@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.module import Module, Plan
+from ir.core.module import Module, Plan
 from passes.cost import CostPass
 from passes.model.exchange import Speed
 from passes.model.spmd.mesh import Axis, DeviceMesh

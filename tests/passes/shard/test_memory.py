@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import DIALECTS
-from ir.attributes import attributes
-from ir.diagnostics import Infeasible
-from ir.facets import Cost
-from ir.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import DType, Replicate, Shard, TensorType, type_bytes, without_layout
+from ir.core.attributes import attributes
+from ir.core.diagnostics import Infeasible
+from ir.core.facets import Cost
+from ir.core.module import Declared, Func, Module, Plan, PlanStage, Resource, Stage
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import DType, Replicate, Shard, TensorType, type_bytes, without_layout
 from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.graph import reads

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ir.facets import BackwardTime, Time
-from ir.types import Partial, Shard
+from ir.core.facets import BackwardTime, Time
+from ir.core.types import Partial, Shard
 from passes.model.spmd.price import Decisions, price
 from passes.shard import ShardInput, build, decisions_of, solve, truthful
 from passes.shard.solver.search import FoldedSearch

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dnnc.driver import pass_context
-from ir.boxes import shape_of
-from ir.diagnostics import DiagnosticSink
-from ir.parser import parse_module
-from ir.types import Replicate, Shard
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.types import Replicate, Shard
+from ir.ops.boxes import shape_of
+from ir.text.parser import parse_module
 from passes.cost import CostPass
 from passes.model.spmd.price import Bill, Decisions, price
 from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import DiagnosticSink, Infeasible, UsageError
-from ir.module import Mesh, Module, Plan, Stage
-from ir.shares import Shares
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import type_bytes
+from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
+from ir.core.module import Mesh, Module, Plan, Stage
+from ir.core.shares import Shares
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import type_bytes
 from passes.cost import CostPass
 from passes.lower import LowerPass
 from passes.model.network import network

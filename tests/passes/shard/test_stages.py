@@ -16,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS
 from ir import parse_module, print_module, verify
-from ir.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
-from ir.module import Mesh, Module, Plan, Schedule
-from ir.topology import Topology
-from ir.types import Placement, TensorType
+from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
+from ir.core.module import Mesh, Module, Plan, Schedule
+from ir.core.topology import Topology
+from ir.core.types import Placement, TensorType
 from passes.framework.base import NoBetterPlan
 from passes.model.exchange import Speed
 from passes.model.folding import folding
@@ -351,7 +351,7 @@ module @m {opset.onnx = 20} {
 
 def test_constants_are_made_by_each_stage() -> None:
     """A mask is not sent: both stages have the op, the second under a name of its own, and the plan says so."""
-    from ir.facets import StageSet
+    from ir.core.facets import StageSet
     from passes.model.graph import cuts_of
 
     module = ShardPass(mesh="2", stages=2).run(costed(MASKED), pass_context(DiagnosticSink()))

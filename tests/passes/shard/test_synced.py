@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ir.facets import Sync, with_facet
-from ir.module import Module, Plan, Resource
+from ir.core.facets import Sync, with_facet
+from ir.core.module import Module, Plan, Resource
 from passes.model.learning import trained
 from passes.model.spmd.plan.parts import stage_parts
 from passes.model.spmd.price import price

@@ -9,9 +9,9 @@ from dnnc.driver import pass_context
 from dnnc.frontends import load_topology
 from dnnc.frontends.opdefs import DIALECTS
 from ir import DiagnosticSink, InvalidInput, Module
-from ir.facets import StageSet
-from ir.grads import GRAD_OPS, MASK
+from ir.core.facets import StageSet
 from ir.layout_rules import Kind, rules
+from ir.ops.grads import GRAD_OPS, MASK
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

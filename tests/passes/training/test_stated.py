@@ -12,7 +12,7 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.onnx_import import import_proto
 from dnnc.frontends.opdefs import DIALECTS
 from ir import InTraining, Module, OptimizerState, Resource
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

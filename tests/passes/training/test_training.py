@@ -10,8 +10,8 @@ from dnnc.backend.torch.run import run_function
 from dnnc.frontends.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
-from ir.diagnostics import DiagnosticSink, UsageError
-from ir.facets import Sync
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.facets import Sync
 from passes.framework.base import PassContext
 from passes.model.learning import StepLoss
 from passes.training import TrainingPass

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from ir.module import Func
-from ir.names import unique
-from ir.ops import Op, Value
+from ir.core.module import Func
+from ir.core.names import unique
+from ir.core.ops import Op, Value
 from passes.model.spmd.staged import Staged
 
 T = TypeVar("T")

@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ir.module import Func, Module
-from ir.ops import Op
-from ir.types import Replicate
+from ir.core.module import Func, Module
+from ir.core.ops import Op
+from ir.core.types import Replicate
 from passes.model.folding import Folding, folding
 from passes.model.graph import reads
 from passes.model.spmd.layouts import Placements

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypedDict
 
-from ir.boxes import placements_of
-from ir.facets import SEPARATOR, WHOLE, ShardRule, StageSet
-from ir.module import Func, Mesh, Module, Plan
-from ir.ops import Op
-from ir.topology import Topology
-from ir.types import Replicate
+from ir.core.facets import SEPARATOR, WHOLE, ShardRule, StageSet
+from ir.core.module import Func, Mesh, Module, Plan
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import Replicate
+from ir.ops.boxes import placements_of
 from passes.model.graph import reads
 from passes.model.network import network
 from passes.model.spmd.bill import Decisions

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.facets import OptimizerState
+from ir.core.facets import OptimizerState
+from ir.core.module import Module, Plan, Resource
 from ir.layout_rules import rules
-from ir.module import Module, Plan, Resource
 from passes.model.digest import problem_digest
 from passes.model.learning import avoids_sums
 from passes.model.spmd.mesh import DeviceMesh

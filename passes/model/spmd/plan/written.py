@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ir.attributes import attributes
-from ir.facets import SEPARATOR, SYNCS, ShardRule, StageSet, sync_of, with_facet
-from ir.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
-from ir.opdefs import COLLECTIVES
-from ir.ops import Op, Value
-from ir.rows import edge_slots
-from ir.topology import Topology
-from ir.types import Replicate, Type
+from ir.core.attributes import attributes
+from ir.core.facets import SEPARATOR, SYNCS, ShardRule, StageSet, sync_of, with_facet
+from ir.core.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import Replicate, Type
+from ir.ops.opdefs import COLLECTIVES
+from ir.ops.rows import edge_slots
 from passes.model.graph import cuts_of, reads
 from passes.model.learning import trained
 from passes.model.liveness import SLOTS

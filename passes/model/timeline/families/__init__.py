@@ -30,8 +30,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ir.module import Action, Schedule
-from ir.rows import RECEIVE, SEND, lane_of, unrolled
+from ir.core.module import Action, Schedule
+from ir.ops.rows import RECEIVE, SEND, lane_of, unrolled
 from passes.model.learning import ASYNCHRONOUS
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths

@@ -11,8 +11,8 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 
-from ir.diagnostics import UsageError
-from ir.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
+from ir.core.diagnostics import UsageError
+from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of
 from passes.model.timeline.families.base import Orders, rows_of
 from passes.model.timeline.families.interleaved import interleaved
 from passes.model.timeline.families.zb_v import zb_v

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from ir.diagnostics import UsageError
-from ir.module import Action
-from ir.rows import INPUT_GRADIENT, RECEIVE, SEND, UPDATE, WEIGHT_GRADIENT, Flow
+from ir.core.diagnostics import UsageError
+from ir.core.module import Action
+from ir.ops.rows import INPUT_GRADIENT, RECEIVE, SEND, UPDATE, WEIGHT_GRADIENT, Flow
 from passes.model.timeline.workload import Workload
 
 Pass: TypeAlias = tuple[str, int, int]

@@ -5,7 +5,7 @@ stage by stage from the last: breadth first (Lamy-Poirier, MLSys 2023)."""
 
 from __future__ import annotations
 
-from ir.rows import BACKWARD, COMPUTE
+from ir.ops.rows import BACKWARD, COMPUTE
 from passes.model.timeline.families.base import Orders, Pass, by_devices
 from passes.model.timeline.workload import Workload
 

@@ -9,7 +9,7 @@ the rest completes."""
 
 from __future__ import annotations
 
-from ir.rows import BACKWARD, COMPUTE
+from ir.ops.rows import BACKWARD, COMPUTE
 from passes.model.timeline.families.base import Orders, Pass, by_devices, chunks
 from passes.model.timeline.workload import Workload
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.rows import BACKWARD, COMPUTE
+from ir.ops.rows import BACKWARD, COMPUTE
 from passes.model.timeline.families.base import Orders, Pass, apart, by_devices, limited, stages_from
 from passes.model.timeline.families.listed import listed
 from passes.model.timeline.workload import Workload

@@ -1,6 +1,6 @@
 """1F1B without a flush: the forward passes of a step follow those of the step before, so no device ever waits for the pipeline
 to fill, and a stage works with weights that lack the newest updates. Every pass of a step uses the weights as they were when
-the step's first F began, which the stage keeps (``ir/rows.py``, rule 7).
+the step's first F began, which the stage keeps (``ir/ops/rows.py``, rule 7).
 
 - ``pipedream``: a stage updates its weights as soon as the last backward pass of a step is done (weight stashing: Narayanan et
   al., SOSP 2019, section 3.3). With M microbatches a step and w in flight, a step lacks up to ceil((w-1) / M) updates, the last
@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ir.diagnostics import UsageError
-from ir.rows import BACKWARD, COMPUTE, UPDATE
+from ir.core.diagnostics import UsageError
+from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
 from passes.model.timeline.families.auto import derived_depths
 from passes.model.timeline.families.base import Orders, Pass
 from passes.model.timeline.workload import Workload

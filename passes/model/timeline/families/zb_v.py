@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ir.rows import COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ir.ops.rows import COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT
 from passes.model.timeline.families.base import Orders, Pass, by_devices, chunks
 from passes.model.timeline.workload import Workload
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ir.rows import COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT
+from ir.ops.rows import COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT
 from passes.model.timeline.families.base import Orders, Pass, apart, by_devices, limited, stages_before, stages_from
 from passes.model.timeline.families.listed import listed
 from passes.model.timeline.workload import Workload

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from dnnc.program.elements import user_dtype
-from ir.diagnostics import DnncError, ExitCode, InvalidInput
-from ir.signals import Terminated
+from ir.core.diagnostics import DnncError, ExitCode, InvalidInput
+from ir.system.signals import Terminated
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")

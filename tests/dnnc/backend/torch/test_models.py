@@ -12,7 +12,7 @@ from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS, free_symbols, load_model
 from dnnc.frontends.weights import read_resource
 from ir import DiagnosticSink, Func, Module, OptimizerState, Resource, TensorType, verify
-from ir.facets import phase_of
+from ir.core.facets import phase_of
 from passes.canonicalize import CanonicalizePass
 from passes.differentiate import DifferentiatePass
 from passes.training import TrainingPass

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from dnnc.backend.torch.schedule_csv import schedule_csv
-from ir.diagnostics import UsageError
-from ir.module import Schedule
+from ir.core.diagnostics import UsageError
+from ir.core.module import Schedule
 from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, step
 from passes.model.timeline.workload import Workload
 from tests.passes.model.timeline.test_families import equal, placed

@@ -9,8 +9,8 @@ import pytest
 
 from dnnc.backend.torch.stage_file import APART, UPDATES, program_source
 from ir import parse_module
-from ir.diagnostics import InvalidInput
-from ir.module import Module, Program
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module, Program
 from tests.golden import ROOT
 
 STAGES = (

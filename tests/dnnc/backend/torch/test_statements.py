@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dnnc.backend.torch import EMITTERS, identifier, prelude, statement
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.grads import COUNTS, DEFAULTS, STATE
-from ir.ops import Location, Op, Value
-from ir.types import DType, TensorType, Type
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.ops import Location, Op, Value
+from ir.core.types import DType, TensorType, Type
+from ir.ops.grads import COUNTS, DEFAULTS, STATE
 from tests.ir.layout_rules.cases import CASES, cases
 from tests.ir.layout_rules.harness import Array, Case, type_of, whole
 

@@ -13,7 +13,7 @@ import pytest
 from dnnc.program.elements import user_dtype
 from dnnc.runtime.torch.data import POOL, open_data
 from ir import Module, parse_module, print_module
-from ir.diagnostics import DnncError, InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
 MODEL = parse_module(
     """

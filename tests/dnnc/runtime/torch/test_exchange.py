@@ -13,8 +13,8 @@ import pytest
 
 from dnnc.program.training import Step
 from ir import parse_module
-from ir.boxes import members_along
-from ir.module import Mesh
+from ir.core.module import Mesh
+from ir.ops.boxes import members_along
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 

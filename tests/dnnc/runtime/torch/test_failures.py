@@ -9,7 +9,7 @@ import pytest
 
 from dnnc.runtime.errors import RuntimeFailure, StageStopped
 from dnnc.runtime.torch.failures import Ended
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 LABELS = ("stage 0 on a", "stage 1 on b")
 

@@ -14,7 +14,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.program.snapshot import Snapshot
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.runtime.torch.training_builds import compiled
 from tests.dnnc.sealing import refresh
 

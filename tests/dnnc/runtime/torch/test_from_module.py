@@ -19,8 +19,8 @@ from torch.nn import functional  # noqa: E402
 
 import dnnc  # noqa: E402
 from dnnc.cli import main  # noqa: E402
-from ir.diagnostics import InvalidInput  # noqa: E402
-from ir.grads import STATE  # noqa: E402
+from ir.core.diagnostics import InvalidInput  # noqa: E402
+from ir.ops.grads import STATE  # noqa: E402
 
 Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 LABELS = torch.tensor([0, 2, 1, 3])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dnnc.runtime.torch.meeting import SECRET, Met, hosts_met, read_secret
-from ir.diagnostics import DnncError, ExitCode, InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, ExitCode, InvalidInput, UsageError
 
 GOOD, WRONG = b"correct horse battery staple", b"wrong horse battery staple"
 ALIKE = {"nodes": 2, "build": "3f2a", "--steps": 5}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from tests.dnnc.runtime.torch.training_builds import compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")

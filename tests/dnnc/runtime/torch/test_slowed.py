@@ -13,8 +13,8 @@ import pytest
 from dnnc.cli import main
 from dnnc.runtime.torch import slowed
 from dnnc.runtime.torch.slowed import Slowed, slow_devices
-from ir.diagnostics import UsageError
-from ir.ops import Op
+from ir.core.diagnostics import UsageError
+from ir.core.ops import Op
 from tests.dnnc.runtime.torch.training_builds import MODEL, TWO_STAGES, compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")

@@ -17,7 +17,7 @@ import pytest
 from dnnc.runtime.torch.job import Job
 from dnnc.runtime.torch.starting import rank_environment
 from dnnc.runtime.torch.telling import Listening, Progressed, Telling
-from ir.diagnostics import Diagnostic
+from ir.core.diagnostics import Diagnostic
 from tests.dnnc.runtime.processes import children, gone, running
 from tests.dnnc.runtime.torch.training_builds import compiled, write_source
 

@@ -10,7 +10,7 @@ import pytest
 from dnnc.frontends import DIALECTS
 from dnnc.program.training import Step
 from ir import parse_module
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.framework.base import PassContext
 from passes.localize import LocalizePass
 from tests.golden import ROOT

@@ -12,7 +12,7 @@ from dnnc.cli import main
 from dnnc.program.snapshot import Snapshot
 from dnnc.program.training import Step
 from dnnc.report import plan_headline
-from ir.module import Plan
+from ir.core.module import Plan
 from tests.dnnc.runtime.torch.training_builds import MODEL, compiled
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from dnnc.frontends import DIALECTS, load_model
 from dnnc.frontends.weights import read_resource
 from ir import DType, Module, TensorType, parse_module, print_module, verify
-from ir.diagnostics import DiagnosticSink
-from ir.module import External, Inline, Random, Resource, View
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import External, Inline, Random, Resource, View
 from passes.canonicalize.unfuse import UnfusePass
 from passes.canonicalize.unfuse.parts import part_data
 from passes.framework.base import PassContext

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from ir.attributes import attributes
-from ir.facets import Direction
-from ir.module import Inline, Module, Resource
-from ir.ops import Op, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.facets import Direction
+from ir.core.module import Inline, Module, Resource
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
 from tests.passes.model.folding.graphs import (
     MATRIX,
     STREAM,

@@ -14,9 +14,9 @@ import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model
 from dnnc.zoo import build
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
-from ir.types import DType, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.types import DType, TensorType
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.framework.pipeline import parse_pipeline
@@ -130,7 +130,7 @@ def test_a_fold_of_a_folded_text_is_the_same() -> None:
 
 def test_costs_add_up() -> None:
     """The costs of ops and calls of the folded entry are those of the expanded one."""
-    from ir.facets import Cost
+    from ir.core.facets import Cost
 
     module = prepared(build("gpt2,layers=4,hidden=24,vocab=50"), "canonicalize,cost")
     folded = FoldPass().run(module, PassContext())

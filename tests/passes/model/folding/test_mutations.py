@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from ir.attributes import Attribute, AttrKind, attributes
-from ir.facets import Color, Cost, Direction, Time
-from ir.module import Mesh, Module
-from ir.ops import Op
-from ir.types import DType, TensorType
+from ir.core.attributes import Attribute, AttrKind, attributes
+from ir.core.facets import Color, Cost, Direction, Time
+from ir.core.module import Mesh, Module
+from ir.core.ops import Op
+from ir.core.types import DType, TensorType
 from tests.passes.model.folding.graphs import STREAM, Net, changed, copies_with, of, retyped, round_trip, transformer
 
 LAYERS = 6

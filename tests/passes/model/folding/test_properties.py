@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.module import Func, Module
+from ir.core.module import Func, Module
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.model.folding import Folding, expand

@@ -8,8 +8,8 @@ import ir
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import DIALECTS, load_topology
 from dnnc.zoo import build
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Module, Stage
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.module import Module, Stage
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 from passes.model.folding import expand, fold

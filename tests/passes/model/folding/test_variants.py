@@ -14,11 +14,11 @@ import ir
 from dnnc.driver import pass_context, with_topology
 from dnnc.frontends import DIALECTS, load_topology
 from dnnc.zoo import build
-from ir.diagnostics import DiagnosticSink
-from ir.facets import DECISIONS, Facet, Group, ShardRule, StageSet
-from ir.module import Func, Mesh, Module, Plan, Resource
-from ir.ops import Op, Value
-from ir.types import Layout, Replicate, Shard, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import DECISIONS, Facet, Group, ShardRule, StageSet
+from ir.core.module import Func, Mesh, Module, Plan, Resource
+from ir.core.ops import Op, Value
+from ir.core.types import Layout, Replicate, Shard, TensorType
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager

@@ -14,11 +14,11 @@ import pytest
 
 from dnnc.driver import pass_context
 from dnnc.zoo import build
-from ir.attributes import Attribute, AttrKind
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
-from ir.ops import Op
-from ir.types import TensorType
+from ir.core.attributes import Attribute, AttrKind
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType
 from passes.canonicalize.unfuse import UnfusePass
 from passes.framework.pipeline import parse_pipeline
 from passes.model.folding import Folding

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ir.attributes import attributes
-from ir.dense import dense_data
-from ir.module import Func, Inline, Module, Random, Resource
-from ir.ops import Op, Region, Value
-from ir.types import DType, TensorType
+from ir.core.attributes import attributes
+from ir.core.module import Func, Inline, Module, Random, Resource
+from ir.core.ops import Op, Region, Value
+from ir.core.types import DType, TensorType
+from ir.text.dense import dense_data
 from passes.cost import CostPass
 from tests.passes.model.spmd.planning import through
 

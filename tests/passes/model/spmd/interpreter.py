@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from dnnc.backend.export import export_func
 from dnnc.frontends.weights import read_resource
-from ir.boxes import Box, members_along, shape_of
-from ir.module import Func, Mesh, Module, Resource, Stage
-from ir.ops import Op, Value
-from ir.types import DType, TensorType, Type
+from ir.core.module import Func, Mesh, Module, Resource, Stage
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType, Type
+from ir.ops.boxes import Box, members_along, shape_of
 from passes.model.graph import reads, renamed
 from passes.model.spmd import LocalProgram, Part
 from passes.model.spmd.reshard_ops import same_shape

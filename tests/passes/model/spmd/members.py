@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ir.module import Module, Program, Stage
+from ir.core.module import Module, Program, Stage
 from passes.framework.base import PassContext
 from passes.localize import LocalizePass
 from passes.model.spmd import LocalProgram

@@ -15,11 +15,11 @@ import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS, free_symbols, load_model
 from dnnc.runtime.generate import input_demands
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module, Plan
-from ir.shares import Shares
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module, Plan
+from ir.core.shares import Shares
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.framework.base import Pass

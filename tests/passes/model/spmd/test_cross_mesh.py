@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dnnc.frontends import load_topology
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, messages
 

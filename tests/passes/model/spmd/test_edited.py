@@ -9,7 +9,7 @@ import pytest
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.model.spmd.undecided import undecided
 from tests.passes.model.spmd.interpreter import run_lowered
 from tests.passes.model.spmd.planning import TWO_MESHES, inputs_of, lowered

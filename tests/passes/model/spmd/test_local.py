@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import DIALECTS
-from ir.boxes import box, coordinates, delivers, members_along
-from ir.diagnostics import DiagnosticSink
-from ir.module import Mesh, Module, Plan, Stage
-from ir.ops import Op
-from ir.types import DType, Partial, Placement, Replicate, Shard, TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Mesh, Module, Plan, Stage
+from ir.core.ops import Op
+from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType
+from ir.ops.boxes import box, coordinates, delivers, members_along
 from passes.lower import LowerPass
 from passes.model.graph import renamed
 from passes.model.spmd import count

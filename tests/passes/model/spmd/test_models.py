@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ir.module import Module, Plan
+from ir.core.module import Module, Plan
 from passes.model.spmd import count
 from passes.shard.mesh.named import STRATEGIES
 from tests.passes.model.spmd.planning import check_runs, lowered, prepared, random_plan, searched

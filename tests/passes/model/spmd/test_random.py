@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.boxes import members_along
-from ir.module import Mesh, Module, Stage
-from ir.types import type_bytes
+from ir.core.module import Mesh, Module, Stage
+from ir.core.types import type_bytes
+from ir.ops.boxes import members_along
 from passes.cost import CostPass
 from passes.model.spmd import count
 from passes.model.spmd.staged import Staged

@@ -6,7 +6,7 @@ import pytest
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import InvalidInput
+from ir.core.diagnostics import InvalidInput
 from passes.lower import LowerPass
 from tests.passes.model.spmd.planning import TWO_MESHES, through
 

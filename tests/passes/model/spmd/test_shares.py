@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.boxes import box, delivers
-from ir.facets import Cost
-from ir.module import Mesh, Plan
-from ir.shares import Shares
-from ir.types import DType, Placement, Replicate, Shard, TensorType
+from ir.core.facets import Cost
+from ir.core.module import Mesh, Plan
+from ir.core.shares import Shares
+from ir.core.types import DType, Placement, Replicate, Shard, TensorType
+from ir.ops.boxes import box, delivers
 from passes.cost import CostPass
 from passes.model.network import network
 from passes.model.spmd import count

@@ -9,8 +9,8 @@ import pytest
 import ir
 from dnnc.driver import pass_context
 from dnnc.frontends import load_topology
-from ir.diagnostics import DiagnosticSink
-from ir.module import Module
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
 from passes import parse_pipeline
 from passes.framework.manager import PassManager
 from passes.model.spmd.undecided import copied, undecided

@@ -16,12 +16,12 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ir.attributes import attributes
-from ir.diagnostics import InvalidInput
-from ir.module import Func, Module, Resource, Stage
-from ir.opdefs import RESHARD
-from ir.ops import Op, Value
-from ir.topology import Topology
+from ir.core.attributes import attributes
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Func, Module, Resource, Stage
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.ops.opdefs import RESHARD
 from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.graph import renamed

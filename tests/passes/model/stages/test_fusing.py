@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ir import load_module
-from ir.facets import Cost
-from ir.module import Func, Module, Plan
-from ir.ops import Op, Value
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.facets import Cost
+from ir.core.module import Func, Module, Plan
+from ir.core.ops import Op, Value
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
+from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
 from passes.model.stages.host_classes import host_classes
 
 

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ir.module import Action
-from ir.rows import INPUT_GRADIENT, RECEIVE, SEND, WEIGHT_GRADIENT, Flow, action_text, lanes
+from ir.core.module import Action
+from ir.ops.rows import INPUT_GRADIENT, RECEIVE, SEND, WEIGHT_GRADIENT, Flow, action_text, lanes
 from passes.model.timeline.simulate import DeadlockError, Event
 from passes.model.timeline.workload import Workload
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import UsageError
-from ir.module import Action, Schedule
-from ir.row_faults import faults
-from ir.rows import delay as updates_behind
-from ir.rows import shown, unrolled
+from ir.core.diagnostics import UsageError
+from ir.core.module import Action, Schedule
+from ir.ops.row_faults import faults
+from ir.ops.rows import delay as updates_behind
+from ir.ops.rows import shown, unrolled
 from passes.model.learning import InFlight
 from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, step
 from passes.model.timeline.families.base import rows_of

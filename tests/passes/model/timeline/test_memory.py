@@ -14,11 +14,11 @@ from dnnc.frontends.topology import load_topology
 from dnnc.scheduled import scheduled
 from dnnc.training import TrainingOptions
 from ir import parse_module
-from ir.diagnostics import DiagnosticSink, InvalidInput
-from ir.module import Module, Plan, Program, Stage
-from ir.rows import unrolled
-from ir.topology import Topology
-from ir.types import DType, Layout, Shard, TensorType
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.module import Module, Plan, Program, Stage
+from ir.core.topology import Topology
+from ir.core.types import DType, Layout, Shard, TensorType
+from ir.ops.rows import unrolled
 from passes.framework.base import PassContext
 from passes.model.spmd.cross_mesh import Party
 from passes.model.symbols import insert_symbols

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import InvalidInput
-from ir.module import Action, Schedule
-from ir.row_faults import faults
-from ir.rows import unrolled
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Action, Schedule
+from ir.ops.row_faults import faults
+from ir.ops.rows import unrolled
 from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES
 from passes.model.timeline.families.base import rows_of as rows_of_step
 from passes.model.timeline.orders import steady_period, stream

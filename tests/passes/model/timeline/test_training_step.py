@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from dnnc.frontends import DIALECTS, load_topology
 from ir import parse_module, print_module, verify
-from ir.diagnostics import DiagnosticSink
-from ir.module import Action, Module, Plan, Schedule
-from ir.rows import BACKWARD, COMPUTE, UPDATE
-from ir.types import TensorType
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Action, Module, Plan, Schedule
+from ir.core.types import TensorType
+from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
 from passes.model.network import network
 from passes.model.spmd.mesh import mesh_of
 from passes.model.spmd.plan.written import written

@@ -6,8 +6,8 @@ import pytest
 
 from dnnc.driver import pass_context
 from dnnc.frontends import load_model, load_topology
-from ir.diagnostics import DiagnosticSink, DnncError
-from ir.module import Module, Plan, Schedule
+from ir.core.diagnostics import DiagnosticSink, DnncError
+from ir.core.module import Module, Plan, Schedule
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ir import Builder
-from ir.facets import Cost, StageSet
-from ir.module import Module, Plan
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.facets import Cost, StageSet
+from ir.core.module import Module, Plan
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.partition.bridge.partition_pass import PartitionPass
 from passes.place import PlacePass

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from ir.diagnostics import Infeasible, InvalidInput, Severity
-from ir.facets import StageSet
-from ir.module import Func, Module, Plan, Resource, Splat
-from ir.ops import Location
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.diagnostics import Infeasible, InvalidInput, Severity
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Plan, Resource, Splat
+from ir.core.ops import Location
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from passes.contract import ContractPass
 from passes.framework.base import PassContext
 from passes.model.network import network

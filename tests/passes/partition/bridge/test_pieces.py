@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import Infeasible, UsageError
-from ir.facets import StageSet
-from ir.module import Func, Module, Plan, Resource, Schedule, Splat
-from ir.topology import Device, DeviceType, Host, Link, Topology
-from ir.types import DType, TensorType
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.facets import StageSet
+from ir.core.module import Func, Module, Plan, Resource, Schedule, Splat
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.core.types import DType, TensorType
 from ir.verifier import verify
 from passes.framework.base import PassContext
 from passes.lower import LowerPass

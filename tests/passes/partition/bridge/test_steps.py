@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import ir
 from dnnc.frontends import DIALECTS
-from ir.diagnostics import Infeasible, UsageError
-from ir.facets import Cost, OptimizerState
-from ir.module import Module, Plan, Resource
-from ir.topology import DeviceType, Topology
+from ir.core.diagnostics import Infeasible, UsageError
+from ir.core.facets import Cost, OptimizerState
+from ir.core.module import Module, Plan, Resource
+from ir.core.topology import DeviceType, Topology
 from passes.cost import CostPass
 from passes.framework.base import NoBetterPlan, PassContext
 from passes.model.exchange import BUCKET

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ir.facets import Time
-from ir.module import Func, Module, Plan
-from ir.ops import Op, Value
-from ir.topology import Device, DeviceType, Host, Link, Switch, Topology
-from ir.types import DType, TensorType
+from ir.core.facets import Time
+from ir.core.module import Func, Module, Plan
+from ir.core.ops import Op, Value
+from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.graph import cuts_of
 from passes.model.network import network

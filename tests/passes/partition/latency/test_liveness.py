@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ir.diagnostics import Infeasible
-from ir.facets import Time
-from ir.module import Declared, Func, Module, Plan, Resource
-from ir.ops import Op, Value
-from ir.topology import Topology
-from ir.types import DType, TensorType
+from ir.core.diagnostics import Infeasible
+from ir.core.facets import Time
+from ir.core.module import Declared, Func, Module, Plan, Resource
+from ir.core.ops import Op, Value
+from ir.core.topology import Topology
+from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
 from passes.model.liveness import stage_workspace
 from passes.model.network import network

@@ -10,7 +10,7 @@ import pytest
 
 from dnnc.solve import SolveOptions, SolveResult, solve_file
 from dnnc.verify_plan import Limits, verify_files
-from ir.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink
 from passes.model.stages.problem import Problem, violations
 from passes.model.work import now, within
 from passes.partition.objective import Budget, Solution

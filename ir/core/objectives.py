@@ -1,0 +1,121 @@
+"""What a plan minimises: the one table of objectives, asked by the verifier, the passes, the reports and the commands.
+
+Nobody else compares with their names: what is true of an objective is asked of it (``plan.minimises.trains``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ir.core.diagnostics import UsageError
+
+
+class Planned(StrEnum):
+    """What is planned: each sort of problem has searches of its own."""
+
+    OPS = "a model whose operators stay whole"
+    MESHES = "a model whose tensors are split"
+    PROFILE = "a profiled workload on the machines of a topology"
+    PAPER = "a profiled workload on the machines of its file"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """``name``: as commands and plans spell it. ``help``: what is minimised, for ``--help``. ``per``: what the seconds of a
+    plan's value are of. ``trains``: the backward pass counts. ``alone``: the value is of one sample alone, not of samples in
+    flight. ``splits``: for what it is offered, and with which splits."""
+
+    name: str
+    help: str
+    per: str
+    trains: bool = False
+    alone: bool = False
+    splits: tuple[tuple[Planned, tuple[str, ...]], ...] = field(default=(), repr=False)
+
+    @property
+    def streams(self) -> bool:
+        """Whether the value is the time between two samples of a stream at inference."""
+        return not (self.trains or self.alone)
+
+    def splits_of(self, planned: Planned) -> tuple[str, ...]:
+        """The splits with which it is offered for ``planned``; none where it is not."""
+        return dict(self.splits).get(planned, ())
+
+
+CONTIGUOUS, ANY = "contiguous", "any"
+"""Splits: data flows forward only between devices; back and forth."""
+
+THROUGHPUT = Objective(
+    "throughput",
+    "inference, the largest load of a device",
+    "per microbatch",
+    splits=(
+        (Planned.OPS, (CONTIGUOUS, ANY)),
+        (Planned.MESHES, (CONTIGUOUS,)),
+        (Planned.PROFILE, (CONTIGUOUS, ANY)),
+        (Planned.PAPER, (CONTIGUOUS, ANY)),
+    ),
+)
+LATENCY = Objective(
+    "latency",
+    "the time of one sample alone",
+    "for one sample alone",
+    alone=True,
+    splits=((Planned.OPS, (CONTIGUOUS,)), (Planned.PROFILE, (CONTIGUOUS,)), (Planned.PAPER, (CONTIGUOUS,))),
+)
+TRAINING = Objective(
+    "training",
+    "a step with its backward pass",
+    "per training step",
+    trains=True,
+    splits=(
+        (Planned.OPS, (CONTIGUOUS, ANY)),
+        (Planned.MESHES, (CONTIGUOUS,)),
+        (Planned.PROFILE, (CONTIGUOUS, ANY)),
+        (Planned.PAPER, (CONTIGUOUS, ANY)),
+    ),
+)
+PIPEDREAM = Objective(
+    "pipedream",
+    "training by replicated stages, as PipeDream's planner counts it",
+    "per minibatch",
+    trains=True,
+    splits=((Planned.PAPER, (CONTIGUOUS,)),),
+)
+OBJECTIVES = (THROUGHPUT, LATENCY, TRAINING, PIPEDREAM)
+
+
+def objective_of(name: str, where: str = "--objective") -> Objective:
+    """The objective that ``name`` spells. Raises UsageError for a name that none has."""
+    for objective in OBJECTIVES:
+        if objective.name == name:
+            return objective
+    raise UsageError(f"found '{name}', expected {names(OBJECTIVES)}", where=where)
+
+
+def offered(*planned: Planned) -> tuple[Objective, ...]:
+    """The objectives that there is a search for, for any of ``planned``, in the order of the table."""
+    return tuple(objective for objective in OBJECTIVES if any(objective.splits_of(sort) for sort in planned))
+
+
+def names(objectives: tuple[Objective, ...]) -> str:
+    """Names in a message: ``throughput, latency or training``."""
+    found = [objective.name for objective in objectives]
+    return " or ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+
+
+__all__ = [
+    "ANY",
+    "CONTIGUOUS",
+    "LATENCY",
+    "OBJECTIVES",
+    "PIPEDREAM",
+    "THROUGHPUT",
+    "TRAINING",
+    "Objective",
+    "Planned",
+    "names",
+    "objective_of",
+    "offered",
+]

@@ -1,0 +1,326 @@
+"""Rows: what the actions of a schedule mean, without seconds. The verifier finds out whether rows can be followed
+(``ir/ops/row_faults.py``), the simulator adds seconds, and the runtime does what is said here.
+
+Rules:
+
+1. A device runs the actions of its row in order, each as soon as its *lane* is free and what it waits for has happened. With
+   ``comm = sum`` one lane does everything; with ``overlap`` transfers have a lane beside compute; with ``duplex`` receiving and
+   sending have one each.
+2. ``recv`` waits for the ``send`` of its channel and microbatch; ``F`` for every ``recv`` of its stage and microbatch; ``send``
+   for the ``F`` of its stage and microbatch.
+3. Of inference, an edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges
+   microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the
+   microbatch that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
+4. A periodic row is one period of an endless stream, and has every action of M microbatches once: in period k its action with
+   microbatch number o works on microbatch k M + o. What falls outside the samples is left out. In inference M is 1.
+5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
+   their rows are equal, and what holds for the first member holds for all.
+6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
+   waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to
+   read. A gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I``
+   or ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
+7. Periodic rows of training are *asynchronous*: a period is a step of M microbatches, and no step waits until the pipeline is
+   empty. ``U`` has the number of the last microbatch of its step. Backward passes of a step stand between the ``U`` before and
+   its own. All passes of a step work with the weights as they are when its first ``F`` begins, which the device keeps until the
+   step's ``U`` (weight stashing: Narayanan et al., SOSP 2019, section 3.3): the row says how many updates they lack
+   (``delay``). Each stage has one device, of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from ir.core.module import Action, Schedule
+
+COMPUTE = "F"
+INPUT_GRADIENT = "I"
+WEIGHT_GRADIENT = "W"
+BACKWARD = "B"
+"""``I``, then ``W``."""
+UPDATE = "U"
+RECEIVE = "recv"
+SEND = "send"
+SHOWN = 8
+"""Microbatches of a stream that are followed where nobody says how many."""
+SHOWN_STEPS = 3
+"""Steps of an asynchronous training of which the same holds."""
+LANES = ("compute", "transfers", "in", "out")
+"""What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch; of training, the phase in which it is
+    ``made``, and that of its first reader, ``read``. One that is made in ``U`` crosses once a step and is no matter of rows."""
+
+    source: int
+    target: int
+    made: str = COMPUTE
+    read: str = COMPUTE
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What rows are about. ``devices`` of each stage: replicas, which take microbatches in turn, or of a stage in ``together``
+    the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours.
+
+    Of training, ``split``: stages whose rows have ``I`` and ``W`` in the place of ``B``; ``updates``: stages that have
+    ``U``."""
+
+    devices: tuple[tuple[str, ...], ...]
+    channels: Mapping[int, Channel]
+    comm: str = "sum"
+    slots: int = 2
+    together: frozenset[int] = frozenset()
+    training: bool = False
+    split: frozenset[int] = frozenset()
+    updates: frozenset[int] = frozenset()
+
+    def following(self, schedule: Schedule) -> Flow:
+        """The flow in which those stages are split that the rows of ``schedule`` split."""
+        kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT)
+        split = frozenset(action.stage for _, row in schedule.rows for action in row if action.kind in kinds)
+        return self if split == self.split else replace(self, split=split)
+
+    @cached_property
+    def takers(self) -> tuple[tuple[str, ...], ...]:
+        """Of each stage the devices that take microbatches in turn: its replicas, or the first of a mesh for all of it."""
+        return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.devices))
+
+    @cached_property
+    def leads(self) -> dict[str, str]:
+        """The first member of its mesh by each other member."""
+        return {other: self.devices[stage][0] for stage in sorted(self.together) for other in self.devices[stage][1:]}
+
+    @cached_property
+    def received(self) -> dict[int, list[int]]:
+        """Channels that each stage reads, ascending."""
+        return self._by_stage(lambda channel: channel.target)
+
+    @cached_property
+    def sent(self) -> dict[int, list[int]]:
+        """Channels that each stage fills, ascending."""
+        return self._by_stage(lambda channel: channel.source)
+
+    def _by_stage(self, end: Callable[[Channel], int]) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = defaultdict(list)
+        for number in sorted(self.channels):
+            if self.channels[number].made != UPDATE:
+                found[end(self.channels[number])].append(number)
+        return found
+
+    def works(self, device: str, stage: int, microbatch: int) -> bool:
+        """Whether the device works on this microbatch of the stage: it is its turn, or it is a member of its mesh."""
+        on = self.devices[stage]
+        return device in on if stage in self.together else on[microbatch % len(on)] == device
+
+    def window(self, channel: int) -> int:
+        """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
+        ends = self.channels[channel]
+        turns = math.lcm(len(self.takers[ends.source]), len(self.takers[ends.target]))
+        return turns * edge_slots(self.comm, ends.source, ends.target, self.slots)
+
+    def backward(self, stage: int) -> tuple[str, ...]:
+        """The actions of the backward pass of a stage."""
+        if not self.training:
+            return ()
+        return (INPUT_GRADIENT, WEIGHT_GRADIENT) if stage in self.split else (BACKWARD,)
+
+    def does(self, phase: str, stage: int) -> str:
+        """The kind of action in which a stage does a phase."""
+        return phase if phase in (COMPUTE, UPDATE) or stage in self.split else BACKWARD
+
+    def actions(self, stage: int) -> Iterator[tuple[str, int | None]]:
+        """Kind and channel of all that a stage does for each microbatch."""
+        yield from ((RECEIVE, c) for c in self.received.get(stage, ()))
+        yield COMPUTE, None
+        yield from ((kind, None) for kind in self.backward(stage))
+        yield from ((SEND, c) for c in self.sent.get(stage, ()))
+
+    def needs(self, action: Action) -> Iterator[Action]:
+        """What must have ended before the action starts, beside what stands before it in its lane."""
+        stage, number, channel = action.stage, action.microbatch or 0, action.channel
+        if action.kind == RECEIVE and channel is not None:
+            yield Action(SEND, self.channels[channel].source, number, channel)
+        elif action.kind == SEND and channel is not None:
+            yield Action(self.does(self.channels[channel].made, stage), stage, number)
+        elif action.kind == UPDATE:
+            return
+        else:
+            if action.kind in (INPUT_GRADIENT, BACKWARD):
+                yield Action(COMPUTE, stage, number)
+            elif action.kind == WEIGHT_GRADIENT:
+                yield Action(INPUT_GRADIENT, stage, number)
+            for c in self.received.get(stage, ()):
+                if self.does(self.channels[c].read, stage) == action.kind:
+                    yield Action(RECEIVE, stage, number, c)
+            for c in self.sent.get(stage, ()) if not self.training else ():
+                before = number - self.window(c)
+                if before >= 0:
+                    yield Action(COMPUTE, self.channels[c].target, before)
+
+
+def with_gradients(channels: Mapping[int, Channel], learned: Iterable[int]) -> dict[int, Channel]:
+    """The channels of a plan whose backward ops are not written out, with one for the gradient of each ``learned`` channel:
+    numbered on behind the others, in ``gradient_order``."""
+    forward = (channels[number] for number in sorted(learned))
+    gradients = [Channel(there.target, there.source, INPUT_GRADIENT, INPUT_GRADIENT) for there in forward]
+    gradients.sort(key=lambda channel: gradient_order(channel.source, channel.target))
+    return {**channels, **dict(enumerate(gradients, 1 + max(channels, default=-1)))}
+
+
+def gradient_order(source: int, target: int) -> tuple[int, int]:
+    """The key by which channels of gradients are numbered: from the last stage to the first.
+
+    It asks for stages alone, so that a row means the same whether the backward ops are written out or not. Several gradients
+    from one stage to another may trade numbers: rows treat them alike."""
+    return -source, -target
+
+
+def edge_slots(comm: str, source: int, target: int, slots: int = 2) -> int:
+    """Buffers of an edge: one for each phase that can work on a message of it at the same time, or the edge would hold up the
+    stages between its ends. With one lane a stage is one phase; with lanes for transfers it is three (the message is made,
+    sent, received, read)."""
+    skipped = max(0, target - source - 1)
+    return slots + skipped if comm == "sum" else 2 * slots + 3 * skipped
+
+
+def lane_of(kind: str, comm: str) -> str:
+    """The one of ``LANES`` that actions of this kind occupy."""
+    if comm == "sum" or kind not in (RECEIVE, SEND):
+        return "compute"
+    if comm == "overlap":
+        return "transfers"
+    return "in" if kind == RECEIVE else "out"
+
+
+def lanes(actions: Iterable[Action], comm: str) -> list[list[Action]]:
+    """The actions of a row by lane, each lane in the row's order; empty lanes are left out."""
+    found: dict[str, list[Action]] = {lane: [] for lane in LANES}
+    for action in actions:
+        found[lane_of(action.kind, comm)].append(action)
+    return [lane for lane in found.values() if lane]
+
+
+def stream(actions: Sequence[Action], first: int, until: int, every: int = 1) -> Iterator[tuple[Action, int]]:
+    """The actions of a periodic row for microbatches ``first`` to ``until - 1``, each with the microbatch that it works on;
+    ``every``: microbatches of a period."""
+    offsets = [action.microbatch or 0 for action in actions]
+    for period in range((first - max(offsets, default=0)) // every, 1 + (until - 1 - min(offsets, default=0)) // every):
+        for action, offset in zip(actions, offsets, strict=True):
+            number = period * every + offset
+            if first <= number < until:
+                yield action, number
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where actions stand in a row: ``of`` gives the period and the place in it, in the order in which they are done.
+
+    ``at``: the period of the actions of the first ``every`` microbatches, and their places."""
+
+    every: int
+    at: Mapping[Action, tuple[int, int]]
+
+    @classmethod
+    def in_row(cls, actions: Sequence[Action], every: int) -> Places:
+        """``every``: the microbatches of a period, or of all of a row that is not periodic."""
+        at = {}
+        for place, action in enumerate(actions):
+            period, number = divmod(action.microbatch or 0, every)
+            own = action if action.microbatch is None else replace(action, microbatch=number)
+            at[own] = (-period, place)
+        return cls(every, at)
+
+    def of(self, action: Action) -> tuple[int, int] | None:
+        """None for an action that the row lacks."""
+        if action.microbatch is None:
+            return self.at.get(action)
+        period, number = divmod(action.microbatch, self.every)
+        found = self.at.get(replace(action, microbatch=number))
+        return None if found is None else (period + found[0], found[1])
+
+
+def delay(actions: Sequence[Action], stage: int, every: int) -> int:
+    """How many updates the weights lack with which a stage works on a step, of an asynchronous row: those of steps before that
+    stand behind the first ``F`` of the step."""
+    places = Places.in_row(actions, every)
+    first = min(place for number in range(every) if (place := places.of(Action(COMPUTE, stage, number))) is not None)
+    found = 0
+    while (updated := places.of(Action(UPDATE, stage, -1 - found * every))) is not None and updated > first:
+        found += 1
+    return found
+
+
+def shown(schedule: Schedule) -> int:
+    """How many microbatches show what a schedule is like: all of a training step; of a stream some."""
+    if not schedule.periodic:
+        return schedule.microbatches
+    deepest = max((action.microbatch or 0 for _, row in schedule.rows for action in row), default=0)
+    return schedule.microbatches * max(SHOWN_STEPS, -(-max(SHOWN, 2 * deepest) // schedule.microbatches))
+
+
+def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, list[Action]]:
+    """The actions of each device for ``microbatches`` samples; of rows that are not periodic, those that stand there."""
+    if not schedule.periodic:
+        return {device: list(actions) for device, actions in schedule.rows}
+    return {
+        device: [
+            replace(action, microbatch=number)
+            for action, number in stream(actions, 0, microbatches, schedule.microbatches)
+            if flow.works(device, action.stage, number)
+        ]
+        for device, actions in schedule.rows
+    }
+
+
+def walk(schedule: Schedule, flow: Flow, microbatches: int) -> Iterator[Action]:
+    """The actions of all devices for so many samples, in an order in which they can be done; it ends early in a deadlock."""
+    flow = flow.following(schedule)
+    rows = unrolled(schedule, flow, microbatches)
+    queues = [deque(lane) for on, row in rows.items() if on not in flow.leads for lane in lanes(row, flow.comm)]
+    done: set[Action] = set()
+    before = -1
+    while before < len(done):
+        before = len(done)
+        for queue in queues:
+            while queue and all(needed in done for needed in flow.needs(queue[0])):
+                done.add(queue[0])
+                yield queue.popleft()
+
+
+def action_text(action: Action) -> str:
+    """An action as a row of ``plan.ir`` spells it."""
+    microbatch = "_" if action.microbatch is None else action.microbatch
+    channel = "" if action.channel is None else f", {action.channel}"
+    return f"{action.kind}({action.stage}, {microbatch}{channel})"
+
+
+__all__ = [
+    "BACKWARD",
+    "COMPUTE",
+    "INPUT_GRADIENT",
+    "LANES",
+    "RECEIVE",
+    "SEND",
+    "UPDATE",
+    "WEIGHT_GRADIENT",
+    "Channel",
+    "Flow",
+    "Places",
+    "action_text",
+    "delay",
+    "edge_slots",
+    "gradient_order",
+    "lane_of",
+    "lanes",
+    "shown",
+    "stream",
+    "unrolled",
+    "walk",
+    "with_gradients",
+]

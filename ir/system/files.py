@@ -1,0 +1,101 @@
+"""Reading a file that somebody else wrote: the one door for every input of the command.
+
+Invariants: only regular files are opened (a FIFO would wait for ever, a device may have no end), a symbolic link is followed
+to what it names and that is held to the same rule; a file is opened once, so that what was checked is what is read; no more
+than the limit is read, even from a file that grows meanwhile. Every fault is an InvalidInput that names the file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from ir.core.diagnostics import InvalidInput
+
+__all__ = ["decode_input", "kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
+
+
+def open_input(
+    path: str | Path, what: str, *, hint: str = "", directory: int | None = None, follow: bool = True, where: str = ""
+) -> BinaryIO:
+    """The open file at ``path``, at its start. ``what`` says what was expected (``a topology file``), for the message.
+
+    A relative path starts at the open ``directory`` where one is given; ``where`` then names the file in messages. With
+    ``follow=False`` a symbolic link at the end of the path is refused.
+
+    Raises InvalidInput where there is none, where it is no regular file, and where it cannot be opened; OSError where the
+    process may open no more files at all."""
+    where = where or str(path)
+    # Without O_NONBLOCK, opening a FIFO waits for a writer.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags, dir_fd=directory)
+    except FileNotFoundError:
+        raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
+        raise_exhausted(error, where)
+        if not follow and getattr(error, "errno", 0) == errno.ELOOP:
+            raise InvalidInput(f"found a symbolic link, expected {what}", where=where, hint=hint) from None
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"cannot be opened: {reason}", where=where, hint=hint) from None
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise InvalidInput(f"found {kind_of_file(mode)}, expected {what}", where=where, hint=hint)
+    return os.fdopen(descriptor, "rb")
+
+
+def read_input(path: str | Path, what: str, limit: int, *, hint: str = "") -> bytes:
+    """All bytes of the file at ``path``, at most ``limit``. Raises InvalidInput as ``open_input`` does, and for more bytes."""
+    with open_input(path, what, hint=hint) as file:
+        return _limited(file, str(path), what, limit, hint)
+
+
+def _limited(file: BinaryIO, where: str, what: str, limit: int, hint: str) -> bytes:
+    try:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(limit + 1) if size <= limit else b""
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror or error}", where=where, hint=hint) from None
+    if max(size, len(data)) > limit:
+        message = f"it has {max(size, len(data))} bytes; {what} of more than {limit} is refused"
+        raise InvalidInput(message, where=where, hint=hint)
+    return data
+
+
+def read_input_text(path: str | Path, what: str, limit: int, *, hint: str = "") -> str:
+    """The UTF-8 text of the file at ``path``, without a byte order mark. Raises InvalidInput as ``read_input`` does, and for
+    bytes that are not UTF-8."""
+    with open_input(path, what, hint=hint) as file:
+        return decode_input(file, str(path), what, limit, hint=hint)
+
+
+def decode_input(file: BinaryIO, where: str, what: str, limit: int, *, hint: str = "") -> str:
+    """The text of an open file, as ``read_input_text`` reads it."""
+    data = _limited(file, where, what, limit, hint)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"expected {what}, found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
+        raise InvalidInput(message, where=where, hint=hint) from None
+
+
+def raise_exhausted(error: Exception, where: str) -> None:
+    """Raises OSError, with the name ``where``, if ``error`` says that no file at all can be opened: this one has no fault."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        raise OSError(error.errno, error.strerror, where) from None
+
+
+def kind_of_file(mode: int) -> str:
+    """What a path leads to, in words."""
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISFIFO, "a FIFO"),
+        (stat.S_ISSOCK, "a socket"),
+        (stat.S_ISCHR, "a device"),
+        (stat.S_ISBLK, "a device"),
+    )
+    return next((words for test, words in kinds if test(mode)), "no regular file")

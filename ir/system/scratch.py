@@ -1,0 +1,214 @@
+"""Files and folders that are not whole yet, or only scratch, and that nobody leaves behind.
+
+Each lies under a hidden or private name and is locked (``flock``) by the process that made it; it is removed when that process
+is done with it, by whatever way but SIGKILL. What a killed process left is not locked, and the next that makes one for the
+same purpose removes it. Only what belongs to the same user is ever removed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from ir.core.diagnostics import InvalidInput
+from ir.system.files import kind_of_file
+from ir.system.signals import termination_raises
+
+__all__ = [
+    "PARTIAL",
+    "locked_folder",
+    "partials",
+    "refuse_special",
+    "remove_dead",
+    "remove_dead_scratch",
+    "remove_own",
+    "scratch_folder",
+    "temporary_directory",
+    "told_of_disk",
+    "umask",
+    "whole_file",
+]
+
+PARTIAL = ".partial"
+"""How the name of everything ends that is to become a result."""
+_SCRATCH = "dnnc-scratch-"
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_made: set[Path] = set()
+"""What this process has made and not yet removed or moved into place."""
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A private folder below the temporary directory, gone at the end. Raises InvalidInput where the disk refuses."""
+    base = temporary_directory()
+    remove_dead_scratch()
+    with (
+        told_of_disk(base, "free some space, or name another directory in TMPDIR"),
+        termination_raises(),
+        locked_folder(base, _SCRATCH) as folder,
+    ):
+        yield folder
+
+
+def temporary_directory() -> Path:
+    """Where scratch goes: the first of TMPDIR, TEMP, TMP and the system's places that can be written. ``tempfile`` finds it by
+    writing a file there, which a signal at the wrong moment leaves."""
+    named = [os.environ.get(variable, "") for variable in ("TMPDIR", "TEMP", "TMP")]
+    for place in filter(None, (*named, "/tmp", "/var/tmp", "/usr/tmp")):
+        if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(os.path.abspath(place))
+    return Path.cwd()
+
+
+def remove_dead_scratch() -> None:
+    """Removes scratch folders that killed processes of this user left."""
+    base = temporary_directory()
+    remove_dead(base / name for name in _names(base) if name.startswith(_SCRATCH))
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """An open file that becomes ``path`` when the block ends without an exception. Raises InvalidInput where the system
+    refuses, and where something that is no file is at ``path``."""
+    refuse_special(path)
+    remove_dead(partials(path.parent, path.name))
+    with told_of_disk(path, "free some space, or name another file"), termination_raises(), ExitStack() as stack:
+        try:
+            temporary = stack.enter_context(_locked(path.parent, f".{path.name}.", PARTIAL, folder=False))
+        except OSError as error:
+            if error.errno in _DISK:
+                raise
+            message = f"cannot be written: {error.strerror or error}"
+            raise InvalidInput(message, where=str(path), hint="name another file") from None
+        with open(temporary, "r+b") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), 0o666 & ~umask())
+            os.replace(temporary, path)
+
+
+def refuse_special(path: Path) -> None:
+    """Raises InvalidInput where ``path`` leads to a device, a FIFO, a socket or a folder: a file put in its place would end
+    it, ``/dev/null`` for everybody."""
+    with suppress(OSError, ValueError):
+        mode = os.stat(path).st_mode
+        if not stat.S_ISREG(mode):
+            raise InvalidInput(
+                f"found {kind_of_file(mode)}, expected a file or nothing", where=str(path), hint="name another file"
+            )
+
+
+@contextmanager
+def told_of_disk(path: Path, hint: str) -> Iterator[None]:
+    """Turns what a disk refuses inside (it is full, read-only or broken, or a file may not grow so large) into InvalidInput."""
+    try:
+        yield
+    except OSError as error:
+        short = error.errno is None and "written" in str(error)  # numpy's tofile: "100 requested and 50 written"
+        if error.errno in _DISK or short:
+            where, reason = (
+                str(error.filename or path),
+                error.strerror or f"it is full, or files may not grow so large ({error})",
+            )
+            raise InvalidInput(f"the disk refused: {reason}", where=where, hint=hint) from error
+        raise
+
+
+@contextmanager
+def locked_folder(base: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
+    """A new folder in ``base`` that this process holds locked; removed at the end, if it is still there. Raises OSError."""
+    with _locked(base, prefix, suffix, folder=True) as made:
+        yield made
+
+
+@contextmanager
+def _locked(base: Path, prefix: str, suffix: str, *, folder: bool) -> Iterator[Path]:
+    """A new folder or file in ``base`` that this process holds locked. Raises OSError.
+
+    Until it is locked another process may take it for a dead one's and remove it: then the next is made. Who removes holds the
+    lock meanwhile, so what is still there under its name once it is locked stays there."""
+    while True:
+        path = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
+        with _mine(path):
+            if folder:
+                os.mkdir(path, 0o700)
+            else:
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+            try:
+                lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if os.path.lexists(path):
+                    yield path
+                    return
+            finally:
+                os.close(lock)
+
+
+def partials(folder: Path, name: str) -> list[Path]:
+    """What writers of ``name`` in ``folder`` have there, or left there."""
+    return [folder / entry for entry in _names(folder) if entry.startswith(f".{name}.") and entry.endswith(PARTIAL)]
+
+
+def remove_dead(paths: Iterable[Path]) -> None:
+    """Removes those that belong to this user and that no process holds locked."""
+    for path in paths:
+        with suppress(OSError):
+            handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                if os.fstat(handle).st_uid == os.geteuid():
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+            finally:
+                os.close(handle)
+
+
+@contextmanager
+def _mine(path: Path) -> Iterator[None]:
+    """Removes what this process makes at ``path`` inside. Where an exception comes in the way of that too, it is done when the
+    process ends: a signal may come at any moment."""
+    _made.add(path)
+    try:
+        yield
+    finally:
+        _remove(path)
+        _made.discard(path)
+
+
+@atexit.register
+def remove_own() -> None:
+    """Removes whatever this process has made and not yet removed."""
+    for path in tuple(_made):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def umask() -> int:
+    """The process's umask; reading it means setting it for a moment."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,75 @@
+"""Parsing JSON that somebody else wrote: the one door for plans, splits, workloads and topologies in JSON.
+
+What ``json.loads`` lets through is refused here, each with its place where one is known: a key that stands twice in one object,
+NaN and infinity, half of a character (a lone surrogate), nesting that a recursive reader could not follow.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from ir.core.diagnostics import Diagnostic, InvalidInput, Span
+
+__all__ = ["parse_json"]
+
+MOST_DEPTH = 100
+"""Objects and lists inside one another; no document nests ten."""
+
+
+def parse_json(text: str, where: str, *, hint: str = "") -> Any:
+    """What ``text`` holds, without its byte order mark. Raises InvalidInput for text that is not JSON, or none as above."""
+    text = text.removeprefix("\ufeff")
+    try:
+        data = json.loads(text, object_pairs_hook=_once, parse_constant=_constant)
+    except json.JSONDecodeError as error:
+        start = text.rfind("\n", 0, error.pos) + 1
+        end = text.find("\n", error.pos)
+        span = Span(error.lineno, error.colno, 1, text[start : end if end >= 0 else len(text)])
+        raise InvalidInput(Diagnostic(f"not valid JSON: {error.msg}", where, span, hint)) from None
+    except _Fault as error:
+        raise InvalidInput(f"not valid JSON: {error}", where=where, hint=hint) from None
+    except ValueError:
+        raise InvalidInput("not valid JSON: a number has thousands of digits", where=where, hint=hint) from None
+    except RecursionError:
+        data = None
+        deep = True
+    else:
+        deep = _deep(data)
+    if deep:
+        message = f"not valid JSON: objects and lists nest more than {MOST_DEPTH} deep"
+        raise InvalidInput(message, where=where, hint=hint)
+    if "\\ud" in text or "\\uD" in text:
+        try:
+            json.dumps(data, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise InvalidInput("not valid JSON: a text holds half of a character", where=where, hint=hint) from None
+    return data
+
+
+class _Fault(ValueError):
+    """What the JSON of a document may not hold."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise _Fault(f"'{twice[:80]}' stands twice in one object; remove one of the two")
+    return found
+
+
+def _constant(name: str) -> NoReturn:
+    raise _Fault(f"{name} is no number")
+
+
+def _deep(data: Any) -> bool:
+    """Whether more than ``MOST_DEPTH`` objects and lists hold one another."""
+    level = [data] if isinstance(data, dict | list) else []
+    for _ in range(MOST_DEPTH):
+        level = [item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder)]
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True

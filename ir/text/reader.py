@@ -1,0 +1,690 @@
+"""The reader: what each rule of ``module.lark`` builds, called by the LALR parser as it reduces.
+
+Methods are named like rules and take the list of children: tokens (``str`` with ``type`` and ``start_pos``) and what other
+methods returned. A text that is well-formed but means nothing (an unknown facet, a field of the wrong kind) is recorded as a
+*fault* at its place, a stand-in is returned, and reading goes on, so that one run shows every fault.
+
+The reader lives as long as the process; ``begin`` clears what belongs to one text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from sys import intern
+from typing import Any, TypeVar
+
+from ir.core.attributes import Attribute, Attributes
+from ir.core.facets import Facet, Facets, parse_facet
+from ir.core.module import (
+    Action,
+    Declared,
+    External,
+    Func,
+    Inline,
+    Mesh,
+    Module,
+    Plan,
+    PlanStage,
+    Program,
+    Random,
+    Resource,
+    Schedule,
+    Splat,
+    Stage,
+    Symbol,
+    View,
+)
+from ir.core.names import unquote_text
+from ir.core.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.core.ranges import whole
+from ir.core.shares import Shares
+from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+from ir.core.types import UNKNOWN, DType, TensorType, Type
+from ir.text.aliases import CALL, REST, RULES
+from ir.text.dense import bytes_from_text, dense_data
+from ir.text.likeness import LISTED, alike, of_beginning
+from ir.text.records import RecordFault, Table, read_record
+from ir.text.renaming import Renaming
+
+T = TypeVar("T")
+
+MAX_DEPTH = 64
+"""Regions nested deeper than this are refused: printing and checking recurse."""
+
+MOST_ALIKE = 1 << 20
+"""Resources that lines ``like`` of one text may stand for."""
+
+_NAME_TOKEN = re.compile(r'([%@])"((?:[^"\\\n]|\\.)*)"|[%@][A-Za-z0-9_./:$\-]+|_')
+_STRING_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
+_FACET_TEXT = r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?'
+_FACET_TOKEN = re.compile(r"#[a-z_]+[0-9]*|" + _FACET_TEXT)
+_REST = re.compile(r"(?:^|\s*,\s*)\.\.$")
+_LOCATION_PART = re.compile(_STRING_TOKEN.pattern + "|[a-z]+")
+_LOC, _DATA = re.compile("#loc[0-9]*"), re.compile("#data[0-9]*")
+_ALIAS = re.compile(
+    r"^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*"
+    rf'(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|(?:hex|base64)"[^"\n]*"|{_FACET_TEXT})',
+    re.MULTILINE,
+)
+"""The definition of an alias: no other line begins so."""
+_UNDEFINED = "behind the module stands what aliases mean: #cost0 = cost<flops = 8, kind = matmul>"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault of meaning: ``length`` characters from ``position``."""
+
+    position: int
+    length: int
+    message: str
+    hint: str = ""
+
+
+class TextFault(ValueError):
+    """A part of a token that does not read; ``offset`` characters from its start."""
+
+    def __init__(self, message: str, offset: int = 0, length: int = 1) -> None:
+        super().__init__(message)
+        self.offset = offset
+        self.length = length
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """``key = value`` with the token of its key."""
+
+    token: Any
+    key: str
+    value: Any
+
+
+class Fields(list[Field]):
+    """What stands in braces, before it is known what it makes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    device: str
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A clause that is not a token: a digest, the mesh of a stage, the data of an inline resource."""
+
+    keyword: str
+    value: Any
+
+
+class Reader:
+    """See the module docstring. ``types``, ``attributes`` and ``elements`` read the inside of those tokens; ``begin`` is called
+    before each text."""
+
+    def __init__(
+        self,
+        types: Callable[[str], tuple[Type, ...]],
+        attributes: Callable[[str], Attributes],
+        elements: Callable[[str], list[str]],
+        begin: Callable[[], None],
+    ) -> None:
+        self._begin = begin
+        self._types, self._attributes, self._elements = types, attributes, elements
+        self.begin()
+
+    def begin(self, text: str = "") -> None:
+        """Starts on ``text``, whose aliases may be used before they are defined."""
+        self.faults: list[Fault] = []
+        self.aliases = {match[1]: match[2] for match in _ALIAS.finditer(text)}
+        self.alias_facets: dict[str, Facet | None] = {}
+        self.defined: set[str] = set()
+        self.resources: list[Resource] = []
+        self.alike = 0
+        self.calls: dict[str, tuple[str, ...]] = {}
+        self._begin()
+        self.positions: dict[int, int] = {}
+        self.depths: dict[int, int] = {}
+
+    # -- tokens ------------------------------------------------------------------------------------------------------
+
+    def fault(self, token: Any, message: str, *, offset: int = 0, length: int | None = None, hint: str = "") -> None:
+        self.faults.append(Fault(token.start_pos + offset, len(token) if length is None else length, message, hint))
+
+    def text(self, token: Any) -> str:
+        """The text that a quoted token spells."""
+        try:
+            return unquote_text(token)
+        except ValueError:
+            self.fault(token, "bad escape in a quoted text", hint='escapes are those of JSON: \\" \\\\ \\n \\t \\u00e9')
+            return str(token)
+
+    def word_or_text(self, token: Any) -> str:
+        return self.text(token) if token[0] == '"' else str(token)
+
+    def name(self, token: Any) -> str:
+        """A value, a symbol or the absent operand."""
+        if token == "_":
+            return ""
+        if token[1:2] == '"':
+            try:
+                return str(token[0]) + unquote_text(token[1:])
+            except ValueError:
+                self.fault(token, "bad escape in a quoted name", hint='escapes are those of JSON: \\" \\\\ \\n \\t \\u00e9')
+        return intern(str(token))
+
+    def names(self, token: Any, inside: str) -> tuple[str, ...]:
+        """The names of a list of names."""
+        if inside.endswith(REST) and (rest := _REST.search(inside)):
+            return (*self.names(token, inside[: rest.start()]), REST)
+        if '"' in inside:
+            found = []
+            for match in _NAME_TOKEN.finditer(inside):
+                text = match[0]
+                try:
+                    found.append("" if text == "_" else text[0] + unquote_text(text[1:]) if match[1] else text)
+                except ValueError:
+                    self.fault(token, f"bad escape in the quoted name {text}", offset=token.find(text), length=len(text))
+                    found.append(text)
+            return tuple(found)
+        if "_" in inside:
+            return tuple([intern(name) if name != "_" else "" for name in map(str.strip, inside.split(","))])
+        return tuple([intern(name.strip()) for name in inside.split(",")]) if inside else ()
+
+    def types(self, token: Any) -> tuple[Type, ...]:
+        try:
+            return self._types(token[1:].strip())
+        except TextFault as fault:
+            skipped = 1 + len(token[1:]) - len(token[1:].lstrip())
+            self.fault(token, str(fault), offset=skipped + fault.offset, length=fault.length)
+            return ()
+
+    def one_type(self, token: Any) -> Type:
+        types = self.types(token)
+        if len(types) > 1:
+            self.fault(token, f"expected one type but found {len(types)}")
+        return types[0] if types else UNKNOWN
+
+    def attributes(self, token: Any) -> Attributes:
+        try:
+            return self._attributes(str(token))
+        except TextFault as fault:
+            self.fault(token, str(fault), offset=fault.offset, length=fault.length)
+            return ()
+
+    def facets(self, token: Any) -> Facets:
+        found = []
+        for match in _FACET_TOKEN.finditer(token):
+            try:
+                if match[0][0] != "#":
+                    found.append(parse_facet(match[0]))
+                elif facet := self.named_facet(token, match):
+                    found.append(facet)
+            except ValueError as error:
+                self.fault(token, str(error), offset=match.start(), length=len(match[0]))
+        if len(found) > 1:
+            found.sort(key=_keyword)
+        return tuple(found)
+
+    def named_facet(self, token: Any, match: re.Match[str]) -> Facet | None:
+        """The facet that an alias names; None where its definition does not read, which is told there."""
+        alias = match[0]
+        if alias not in self.aliases:
+            self.fault(token, f"alias {alias} is not defined", offset=match.start(), length=len(alias), hint=_UNDEFINED)
+        if alias not in self.alias_facets:
+            try:
+                self.alias_facets[alias] = parse_facet(self.aliases.get(alias, ""))
+            except ValueError:
+                self.alias_facets[alias] = None
+        return self.alias_facets[alias]
+
+    def location(self, token: Any, names: tuple[str, ...] = ()) -> Location:
+        """The location of the op whose results are ``names``."""
+        text = str(token)
+        if text[0] == "#":
+            if text not in self.aliases:
+                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
+            text = self.aliases.get(text, "")
+        if text == "loc(?)" or text[:4] != "loc(":  # the definition of a wrong alias is told in its own place
+            return UNKNOWN_LOCATION
+        parts = [match[0] for match in _LOCATION_PART.finditer(text, len("loc("))]
+        if len(parts) > 3:
+            self.fault(token, f"a location has at most three texts (graph path, node, scope), not {len(parts)}")
+        try:
+            return Location(*[self.location_part(token, part, names) for part in parts[:3]])
+        except ValueError:
+            self.fault(token, "bad escape in a location")
+            return UNKNOWN_LOCATION
+
+    def location_part(self, token: Any, part: str, names: tuple[str, ...]) -> str:
+        """A text in quotes, or what a rule gives for the op's first result. Raises ValueError for a bad escape."""
+        if part[0] == '"':
+            return unquote_text(part)
+        if part not in RULES:
+            self.fault(token, f"expected a text or one of {', '.join(RULES)} in a location but found '{part}'")
+            return ""
+        if not names:
+            self.fault(token, f"'{part}' follows from the name of an op's first result, and there is none")
+            return ""
+        return RULES[part](names[0][1:])
+
+    def number_of(self, token: Any) -> int | float:
+        text = str(token)
+        if not text.lstrip("+-").isdecimal():
+            return float(text)
+        try:
+            return whole(text)
+        except ValueError as error:
+            self.fault(token, str(error))
+            return 0
+
+    def int_of(self, token: Any) -> int:
+        value = self.number_of(token)
+        if isinstance(value, float):
+            self.fault(token, f"expected an integer but found {token}")
+            return 0
+        return value
+
+    # -- module ------------------------------------------------------------------------------------------------------
+
+    def module(self, children: list[Any]) -> Module:
+        children = [child for child in children if child is not None]  # None: an alias
+        attributes: Attributes = self.attributes(children[1]) if len(children) == 3 else ()
+        return self.placed(children[0], Module(self.name(children[0]), tuple(children[-1]), attributes))
+
+    def alias(self, children: list[Any]) -> None:
+        """``begin`` has read it; here its faults are told."""
+        alias, text = children
+        kind = {"LOCATION": "location", "BYTES": "text of bytes"}.get(text.type, "facet")
+        expected = "location" if _LOC.fullmatch(alias) else "text of bytes" if _DATA.fullmatch(alias) else "facet"
+        if alias in self.defined:
+            self.fault(alias, f"alias {alias} is defined twice")
+        elif text[0] == "#":
+            self.fault(text, f"expected what {alias} stands for but found another alias")
+        elif kind != expected:
+            self.fault(text, f"expected a {expected} behind {alias} = but found a {kind}")
+        elif kind == "location":
+            self.location(text, ("%x",))
+        elif kind == "facet" and len(self.facets(text)) > 1:
+            self.fault(text, f"alias {alias} stands for one facet")
+        self.defined.add(alias)
+
+    def symbols(self, children: list[Any]) -> list[Symbol]:
+        if not children:
+            return []
+        found: list[Symbol] = children[0]
+        if isinstance(children[1], list):
+            found += children[1]
+        else:
+            found.append(children[1])
+        return found
+
+    def placed(self, token: Any, symbol: T) -> T:
+        self.positions[id(symbol)] = token.start_pos
+        return symbol
+
+    def resource(self, children: list[Any]) -> Resource:
+        name, type_token, data, *rest = children
+        digest = ""
+        facets: Facets = ()
+        for token in rest:
+            if isinstance(token, Part):
+                digest = token.value
+            else:
+                facets = self.facets(token)
+        type_ = self.one_type(type_token)
+        if isinstance(data, Part):
+            data = self.inline_data(data.value, type_)
+        elif isinstance(data, View) and isinstance(data.whole, Part):
+            data = replace(data, whole=self.inline_data(data.whole.value, type_))
+        resource = self.placed(name, Resource(self.name(name), type_, data, digest, facets))
+        self.resources.append(resource)
+        return resource
+
+    def like(self, children: list[Any]) -> list[Resource]:
+        """Resources that are like those read before, as ``ir/text/likeness.py`` says."""
+        keyword, pair, *tables = children
+        if len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
+            self.fault(keyword, 'expected what names begin with, and what they shall begin with: like ["h.0", "h.1"]')
+            return []
+        listed: dict[str, list[int]] = {}
+        for field in tables[0] if tables else ():
+            if field.key not in LISTED or not isinstance(field.value, tuple) or any(type(v) is not int for v in field.value):
+                self.fault(field.token, f"expected {' or '.join(LISTED)} = and a list of integers")
+                return []
+            listed[field.key] = list(field.value)
+        models = of_beginning(self.resources, pair[0])
+        if not models:
+            self.fault(keyword, f"no resource before begins with '{pair[0]}'")
+        try:
+            found = alike(models, Renaming(pair), listed)
+        except ValueError as error:
+            self.fault(keyword, str(error))
+            return []
+        self.alike += len(found)
+        if self.alike > MOST_ALIKE:
+            self.fault(keyword, f"more than {MOST_ALIKE:,} resources are said to be like others")
+            return []
+        return [self.placed(keyword, resource) for resource in found]
+
+    def digest(self, children: list[Any]) -> Part:
+        return Part("digest", self.text(children[0]))
+
+    def external(self, children: list[Any]) -> External:
+        file, fields = children
+        return self.build(External, file, fields, file=self.text(file)) or External("", 0, 0)
+
+    def inline(self, children: list[Any]) -> Part:
+        return Part("inline", children[0])
+
+    def inline_data(self, token: Any, type_: Type) -> Inline:
+        dtype = type_.dtype if isinstance(type_, TensorType) else DType.U8
+        text = str(token)
+        if text[0] == "#":
+            if text not in self.aliases:
+                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
+            text = self.aliases.get(text, 'hex""')
+        try:
+            if text[0] == "[":
+                return Inline(dense_data(dtype, self._elements(text)))
+            return Inline(bytes_from_text(text))
+        except TextFault as fault:
+            self.fault(token, str(fault), offset=fault.offset, length=fault.length)
+        except ValueError as error:
+            self.fault(token, str(error))
+        return Inline(b"")
+
+    def splat(self, children: list[Any]) -> Splat:
+        token = children[0]
+        if token.type == "NUMBER":
+            return Splat(self.number_of(token))
+        if token not in _CONSTANTS:
+            self.fault(token, f"expected a number but found '{token}'")
+        return Splat(_CONSTANTS.get(str(token), 0))
+
+    def random(self, children: list[Any]) -> Random:
+        distribution, fields = children
+        name = self.word_or_text(distribution)
+        return self.build(Random, distribution, fields, distribution=name) or Random("normal", 0)
+
+    def declared(self, children: list[Any]) -> Declared:
+        return Declared()
+
+    def view(self, children: list[Any]) -> View:
+        keyword, whole, fields = children
+        return self.build(View, keyword, fields, whole=whole) or View(Declared(), (), (), ())
+
+    def func(self, children: list[Any]) -> Func:
+        name, args, results, *attributes, ops = children
+        found = self.attributes(attributes[0]) if attributes else ()
+        return self.placed(name, Func(self.name(name), args, results, tuple(ops), found))
+
+    def stage(self, children: list[Any]) -> Stage:
+        name, index, devices, *middle, ops = children
+        mesh = middle.pop(0).value if isinstance(middle[0], Part) else ""
+        args, results, *attributes = middle
+        stage = Stage(
+            name=self.name(name),
+            index=self.int_of(index),
+            devices=self.words(name, devices),
+            args=args,
+            results=results,
+            ops=tuple(ops),
+            mesh=mesh,
+            attributes=self.attributes(attributes[0]) if attributes else (),
+        )
+        return self.placed(name, stage)
+
+    def stage_mesh(self, children: list[Any]) -> Part:
+        return Part("mesh", self.name(children[0]))
+
+    def program(self, children: list[Any]) -> Program:
+        name, stage, devices, args, results, ops = children
+        program = Program(self.name(name), self.name(stage), self.words(name, devices), args, results, tuple(ops))
+        return self.placed(name, program)
+
+    def args(self, children: list[Any]) -> tuple[Value, ...]:
+        return tuple(children)
+
+    def arg(self, children: list[Any]) -> Value:
+        return Value(self.name(children[0]), self.one_type(children[1]))
+
+    # -- ops ---------------------------------------------------------------------------------------------------------
+
+    def ops(self, children: list[Any]) -> list[Op]:
+        if not children:
+            return []
+        found: list[Op] = children[0]
+        found.append(children[1])
+        return found
+
+    def op(self, children: list[Any]) -> Op:
+        names: tuple[str, ...] = ()
+        name: Any = None
+        operands: tuple[str, ...] = ()
+        attributes: Attributes = ()
+        types: Any = None
+        facets: Facets = ()
+        location = UNKNOWN_LOCATION
+        regions: tuple[tuple[str, Region], ...] = ()
+        for child in children:
+            if type(child) is list:
+                regions = tuple(child)
+                continue
+            kind = child.type
+            if kind == "OPERANDS":
+                operands = self.names(child, child[1:-1].strip())
+            elif kind == "RESULTS":
+                names = self.names(child, child[:-1].rstrip())
+            elif kind == "TYPES":
+                types = child
+            elif kind == "FACETS":
+                facets = self.facets(child)
+            elif kind == "LOCATION":
+                location = self.location(child, names)
+            elif kind == "ATTRIBUTES":
+                attributes = self.attributes(child)
+            else:
+                name = child
+        if types is not None:
+            result_types = self.types(types)
+            if len(result_types) != len(names):
+                if result_types:
+                    self.fault(types, f"{len(names)} results but {len(result_types)} types")
+                result_types = (*result_types, *[UNKNOWN] * len(names))
+            results = tuple([Value(*pair) for pair in zip(names, result_types, strict=False)])
+        else:
+            if names:
+                self.fault(children[0], "results without their types", hint="write `: type, ..` behind the operands")
+            results = ()
+        op_name = self.text(name) if name[0] == '"' else intern(str(name))
+        if op_name == CALL:
+            operands = self.call_operands(name, operands, dict(attributes))
+        elif operands and operands[-1] == REST:
+            self.fault(name, "'..' stands for operands of a call, and this is none")
+        op = Op(op_name, operands, results, attributes, regions, facets, location)
+        self.positions[id(op)] = children[0].start_pos
+        if regions:
+            depth = self.depths[id(op)] = 1 + max(self.depths.pop(id(region), 0) for _, region in regions)
+            if depth > MAX_DEPTH:
+                self.fault(name, f"regions nested more than {MAX_DEPTH} deep")
+        return op
+
+    def call_operands(self, token: Any, operands: tuple[str, ...], attributes: dict[str, Attribute]) -> tuple[str, ...]:
+        """``operands`` with ``..`` at their end replaced by what the first call of the function has there, renamed."""
+        callee = attributes["callee"].value if "callee" in attributes else ""
+        if operands and operands[-1] == REST:
+            if callee not in self.calls:
+                self.fault(token, "'..' stands for operands of the first call of this function, and there is none before")
+            pairs = attributes["rename"].value if "rename" in attributes else ()
+            if not isinstance(pairs, tuple) or len(pairs) % 2:
+                pairs = ()  # told by the verifier
+            renaming, count = Renaming(tuple(map(str, pairs))), len(operands) - 1
+            operands = (*operands[:-1], *[renaming.name(name) for name in self.calls.get(callee, ())[count:]])
+        self.calls.setdefault(callee, operands)
+        return operands
+
+    def regions(self, children: list[Any]) -> list[tuple[str, Region]]:
+        if len(children) == 1:
+            return [children[0]]
+        found: list[tuple[str, Region]] = children[0]
+        found.append(children[1])
+        return found
+
+    def region(self, children: list[Any]) -> tuple[str, Region]:
+        key, args, ops, *results = children
+        region = Region(args, tuple(ops), self.names(results[0], str(results[0])) if results else ())
+        self.placed(results[0] if results else key, region)
+        self.depths[id(region)] = max((self.depths.pop(id(op), 0) for op in ops), default=0)
+        return self.word_or_text(key), region
+
+    def yields(self, children: list[Any]) -> Any:
+        return children[0]
+
+    # -- tables ------------------------------------------------------------------------------------------------------
+
+    def table(self, children: list[Any]) -> Fields:
+        return Fields(children[0] if children else ())
+
+    def fields(self, children: list[Any]) -> Fields:
+        return Fields(children)
+
+    def field(self, children: list[Any]) -> Field:
+        token, value = children
+        text = token[:-1].rstrip()
+        if text[0] == '"':
+            try:
+                text = unquote_text(text)
+            except ValueError:
+                self.fault(token, "bad escape in a quoted key")
+        return Field(token, text, Table((f.key, f.value) for f in value) if isinstance(value, Fields) else value)
+
+    def number(self, children: list[Any]) -> int | float:
+        return self.number_of(children[0])
+
+    def string(self, children: list[Any]) -> str:
+        return self.text(children[0])
+
+    def word(self, children: list[Any]) -> str:
+        return str(children[0])
+
+    def array(self, children: list[Any]) -> tuple[Any, ...]:
+        return tuple(children)
+
+    def build(self, cls: type[T], token: Any, fields: Iterable[Field], **given: Any) -> T | None:
+        """A ``cls`` of ``given`` and ``fields``, placed at ``token``. None after a fault, at the field or, where one is
+        missing, at ``token``."""
+        fields = list(fields)
+        try:
+            return self.placed(token, read_record(cls, [(field.key, field.value) for field in fields], given))
+        except RecordFault as fault:
+            guilty = [field.token for field in fields if field.key == fault.key]
+            self.fault(guilty[-1] if guilty else token, str(fault))
+            return None
+
+    def words(self, token: Any, values: tuple[Any, ...]) -> tuple[str, ...]:
+        if not all(isinstance(value, str) for value in values):
+            self.fault(token, "expected a list of names such as [gpu0, gpu1]")
+            return ()
+        return tuple(map(str, values))
+
+    # -- machines, schedules, plans ----------------------------------------------------------------------------------
+
+    def named(self, cls: type[T], children: list[Any]) -> T | None:
+        return self.build(cls, children[0], children[1] if len(children) > 1 else (), name=self.word_or_text(children[0]))
+
+    def device_type(self, children: list[Any]) -> DeviceType | None:
+        return self.named(DeviceType, children)
+
+    def host(self, children: list[Any]) -> Host | None:
+        return self.named(Host, children)
+
+    def device(self, children: list[Any]) -> Device | None:
+        return self.named(Device, children)
+
+    def switch(self, children: list[Any]) -> Switch | None:
+        return self.named(Switch, children)
+
+    def link(self, children: list[Any]) -> Link | None:
+        return self.named(Link, children)
+
+    def route(self, children: list[Any]) -> Route | None:
+        return self.build(Route, children[0], children[1])
+
+    def topology(self, children: list[Any]) -> Topology:
+        name, *parts = children
+        topology = Topology(
+            name=self.name(name),
+            types=_only(DeviceType, parts),
+            hosts=_only(Host, parts),
+            devices=_only(Device, parts),
+            switches=_only(Switch, parts),
+            links=_only(Link, parts),
+            routes=_only(Route, parts),
+        )
+        return self.placed(name, topology)
+
+    def mesh(self, children: list[Any]) -> Mesh:
+        name, *axes, devices = children
+        sizes: list[tuple[str, int]] = []
+        shares: list[Shares | None] = []
+        for field in axes[0] if axes else ():
+            value = field.value
+            if type(value) is int:
+                sizes.append((field.key, value))
+                shares.append(None)
+            elif isinstance(value, tuple) and value and all(type(share) is int for share in value):
+                sizes.append((field.key, len(value)))
+                shares.append(value)
+            else:
+                message = f"axis '{field.key}' needs its size, an integer, or the shares of its members such as [3, 1]"
+                self.fault(field.token, message)
+        mesh = Mesh(self.name(name), tuple(sizes), self.words(name, devices))
+        if any(given and set(given) != {1} for given in shares) and math.prod(size for _, size in sizes) == len(mesh.devices):
+            mesh = replace(mesh, shares=tuple(given or mesh.along(axis) for axis, given in enumerate(shares)))
+        return self.placed(name, mesh)
+
+    def row(self, children: list[Any]) -> Row:
+        device, *actions = children
+        return Row(self.word_or_text(device), tuple(map(self.action, actions)))
+
+    def action(self, token: Any) -> Action:
+        kind, _, inside = token.rpartition("(")
+        stage, microbatch, *channel = map(str.strip, inside[:-1].split(","))
+        try:
+            return Action(
+                unquote_text(kind) if kind[0] == '"' else kind,
+                whole(stage),
+                None if microbatch == "_" else whole(microbatch),
+                whole(channel[0]) if channel else None,
+            )
+        except ValueError:
+            self.fault(token, "bad number or escape in an action")
+            return Action("F", 0)
+
+    def schedule(self, children: list[Any]) -> Schedule:
+        name, *entries = children
+        rows = tuple((row.device, row.actions) for row in _only(Row, entries))
+        schedule = self.build(Schedule, name, _only(Field, entries), name=self.name(name), rows=rows)
+        return self.placed(name, schedule or Schedule(self.name(name), "", rows))
+
+    def plan_stage(self, children: list[Any]) -> PlanStage | None:
+        return self.build(PlanStage, children[0], children[1])
+
+    def plan(self, children: list[Any]) -> Plan:
+        name, *entries = children
+        stages = _only(PlanStage, entries)
+        plan = self.build(Plan, name, _only(Field, entries), name=self.name(name), stages=stages)
+        return self.placed(name, plan or Plan(self.name(name), "", "", 0.0, 0.0, 0.0, "", 0.0, stages))
+
+
+_CONSTANTS: dict[str, int | float] = {"inf": math.inf, "nan": math.nan, "true": 1, "false": 0}
+
+
+def _keyword(facet: Facet) -> str:
+    return facet.keyword
+
+
+def _only(kind: type[T], parts: Iterable[Any]) -> tuple[T, ...]:
+    return tuple(part for part in parts if type(part) is kind)
