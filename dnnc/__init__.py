@@ -23,7 +23,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
     if find_spec("torch") is None:
         raise ImportError(f"dnnc.{name} needs PyTorch: pip install 'dnnc[train]'")
-    return getattr(import_module("dnnc.runtime.torch.from_module" if name == "from_torch" else "dnnc.frontends.torch"), name)
+    return getattr(
+        import_module("dnnc.engines.torch.module.from_module" if name == "from_torch" else "dnnc.engines.torch.module"), name
+    )
 
 
 def _foreign_packages() -> str:

@@ -1,5 +1,5 @@
 """Tests and benchmarks. Whoever imports one of them, by whatever way, has onnxruntime's telemetry off."""
 
-from dnnc.ort import silence
+from dnnc.onnx.ort import silence
 
 silence()

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import ir
 from dnnc.cli import entry as cli
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module
 from ir.core.diagnostics import Diagnostic, ExitCode, Severity, Span
 

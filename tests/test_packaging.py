@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
         licences = [name for name in archive.namelist() if ".dist-info/licenses/" in name]
         assert [archive.read(name) for name in licences] == [(ROOT / "dnnc" / "LICENSE").read_bytes()]
     assert any(name.endswith(".lark") for name in held)
-    assert any(name.startswith("dnnc/costs/presets/") and name.endswith(".toml") for name in held)
+    assert any(name.startswith("dnnc/machines/presets/") and name.endswith(".toml") for name in held)
 
 
 @pytest.mark.slow

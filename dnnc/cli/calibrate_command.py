@@ -14,8 +14,8 @@ from dnnc.cli.machine import write_topology
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
-    from dnnc.calibrate import Calibration, Number
-    from dnnc.frontends.topology_writer import Notes
+    from dnnc.machines.topology.writer import Notes
+    from dnnc.study.calibrate import Calibration, Number
 
 
 def calibrate(
@@ -47,8 +47,8 @@ def calibrate(
 
     Few rows move little: what they cannot tell stays as it is. The error on plans that were left out of the fit says what to
     expect of plans that were not run yet; where it is not below that of the present numbers, these are kept."""
-    from dnnc.calibrate import calibrated
-    from dnnc.machine import machines_of
+    from dnnc.machines import machines_of
+    from dnnc.study.calibrate import calibrated
 
     sink = DiagnosticSink()
     try:
@@ -122,8 +122,8 @@ def _verdict(found: Calibration) -> str:
 
 def number_text(number: Number, value: float) -> str:
     """As a topology file writes it."""
-    from dnnc.calibrate import EFFICIENCY, RATES
-    from dnnc.frontends.quantities import Quantity, quantity_text
+    from dnnc.machines.topology.quantities import Quantity, quantity_text
+    from dnnc.study.calibrate import EFFICIENCY, RATES
 
     if number.key.startswith(EFFICIENCY):
         return f"{value:g}"
@@ -133,7 +133,7 @@ def number_text(number: Number, value: float) -> str:
 
 def _notes(found: Calibration, type_: str) -> Notes:
     """Comments: what was fitted to what, and what each number was."""
-    from dnnc.calibrate import EFFICIENCY
+    from dnnc.study.calibrate import EFFICIENCY
 
     notes = {("", ""): f"Calibrated: {_verdict(found)}."}
     for one in found.fitted:

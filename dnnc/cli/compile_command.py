@@ -12,12 +12,12 @@ from dnnc.cli import options as opt
 from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from dnnc.kinds import NO_MESH
+from dnnc.compile.kinds import NO_MESH
 from ir.core.diagnostics import DiagnosticSink, ExitCode
 from ir.core.facets import ShardRule
 
 if TYPE_CHECKING:
-    from dnnc.driver import CompileOptions, CompileResult
+    from dnnc.compile.driver import CompileOptions, CompileResult
     from ir.core.ops import Op
 
 
@@ -77,8 +77,8 @@ def compile_(
 ) -> None:
     """Compile MODEL for the machines of TOPOLOGY into DIR: a plan with its proof, its timeline, and one program per stage (none
     of a profile, which has seconds in place of operators)."""
-    from dnnc.driver import CompileOptions
-    from dnnc.training import TrainingOptions
+    from dnnc.compile.driver import CompileOptions
+    from dnnc.compile.training import TrainingOptions
     from ir.system.scratch import remove_dead_scratch
 
     remove_dead_scratch()
@@ -135,7 +135,7 @@ def compile_(
 
 def _compile(options: CompileOptions, tracing: Tracing, *, json: bool, timing: bool, statistics: bool, quiet: bool) -> None:
     """Compiles, and shows what is asked for. Exits by ``INTERRUPTED`` where an interrupt ended the search."""
-    from dnnc.driver import compile_model
+    from dnnc.compile.driver import compile_model
 
     sink = DiagnosticSink()
     try:
@@ -160,7 +160,7 @@ def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any
     """``--json``: the objective is in seconds per sample, of training per step of ``samples_per_step``, by which plans of other
     batches compare; ``period`` is that of a microbatch. Memory is in bytes; null stands for infinite. ``ops`` of a stage are
     names, in the model's order (``dnnc.compile/1`` counted them)."""
-    from dnnc.program.plan_json import ops_of_stages
+    from dnnc.build.plan_json import ops_of_stages
     from dnnc.report import idle_devices, mesh_axes, mesh_shares
     from passes.model.learning import samples_of
     from passes.model.stages.load import stage_seconds, step_period
@@ -267,7 +267,7 @@ def _is_split(op: Op) -> bool:
 
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
-    from dnnc.driver import is_profiled
+    from dnnc.compile.driver import is_profiled
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
     if result.explanation is not None:

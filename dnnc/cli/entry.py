@@ -20,10 +20,10 @@ from typer.main import get_command
 
 from dnnc.cli.streams import OUTPUT, settle_streams
 from dnnc.cli.values import quicken
-from dnnc.surroundings import leave_nothing
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
 from ir.system.scratch import remove_own
 from ir.system.signals import Terminated, end_soon_after_a_request, termination_raises
+from ir.system.surroundings import leave_nothing
 
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
 """``ClickException``, from whichever package typer takes it: a wrong option or argument."""

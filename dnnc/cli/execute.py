@@ -13,8 +13,8 @@ from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
-    from dnnc.runtime import CheckReport
-    from dnnc.runtime.run import RunReport
+    from dnnc.check.verdict import CheckReport
+    from dnnc.engines.onnxruntime.run import RunReport
 
 InputsOption = Annotated[
     Path | None,
@@ -80,8 +80,8 @@ def run(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run the stage programs of DIR, one process per device, several microbatches in flight."""
-    from dnnc.runs import append_row, require_appendable
-    from dnnc.runtime import RunCommand, RunOptions, run_command
+    from dnnc.engines.onnxruntime import RunCommand, RunOptions, run_command
+    from dnnc.study.runs import append_row, require_appendable
     from ir.system.scratch import remove_dead_scratch
 
     remove_dead_scratch()
@@ -119,8 +119,8 @@ def _write_trace(path: Path, done: RunReport) -> None:
     """Writes the trace file anew: the runtime's events beside the predicted timeline of the plan."""
     import json
 
-    from dnnc.backend.timeline import predicted
-    from dnnc.program.trace import TraceEvent, to_perfetto
+    from dnnc.build.timeline import predicted
+    from dnnc.build.trace import TraceEvent, to_perfetto
 
     tensors = {channel.id: channel.tensor for channel in done.build.channels}
     timeline = []
@@ -137,7 +137,7 @@ def _write_trace(path: Path, done: RunReport) -> None:
 def _print_run(done: RunReport) -> None:
     """Outputs, predicted against measured, and the pace."""
     from dnnc.report import compare_table, key_values, print_table, seconds_text
-    from dnnc.units import count_text
+    from ir.text.units import count_text
 
     fields = done.to_json()
     print_table(compare_table(fields["stages"]))
@@ -183,9 +183,9 @@ def check(
     than the tolerance can be. Nothing compared is exit 5 too. Where the original model is gone or has changed, the reference is
     the build's own copy (annotated.onnx); the last line says so, for a fault that both share is not seen.
     """
-    from dnnc.program.build import Build
-    from dnnc.program.elsewhere import require_here
-    from dnnc.runtime import CheckOptions, check_build
+    from dnnc.build.build import Build
+    from dnnc.build.elsewhere import require_here
+    from dnnc.check.check import CheckOptions, check_build
 
     with progress(not quiet) as say:
         opened = Build.open(build, say)
@@ -269,10 +269,10 @@ def simulate(
 ) -> None:
     """Predict the timeline of a build, of a plan alone or of a solved workload: what each device does while M microbatches
     flow through, how long it waits, and what it holds."""
-    from dnnc.backend.timeline import predicted
+    from dnnc.build.timeline import predicted
     from dnnc.report import print_table, summarize_timeline, timeline_table, timeline_text
     from dnnc.report.gantt import gantt_svg, print_gantt
-    from dnnc.scheduled import scheduled
+    from dnnc.workloads.scheduled import scheduled
     from ir.core.module import Schedule
     from ir.ops.rows import shown
     from passes.model.timeline.memory import memory_over_time
@@ -288,7 +288,7 @@ def simulate(
         show_warnings(sink.diagnostics, quiet)
     schedule = module.first(Schedule)
     if csv is not None and schedule is not None:
-        from dnnc.backend.torch.schedule_csv import schedule_csv
+        from dnnc.engines.torch.write.schedule_csv import schedule_csv
         from passes.model.timeline.workload import workload as seconds_of
 
         write_whole(csv, schedule_csv(schedule, seconds_of(module).flow))

@@ -13,7 +13,7 @@ from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
-    from dnnc.program.build import Build
+    from dnnc.build.build import Build
     from ir.core.module import Module
 
 
@@ -56,7 +56,7 @@ def inspect_(
 
 
 def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits: Limits = LIMITS) -> Module:
-    from dnnc.frontends import load_model
+    from dnnc.compile.load import load_model
     from ir.core.module import Func
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
@@ -67,7 +67,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
 
 def _costed(module: Module) -> Module:
     """The module with costs where its shapes are known, else the same."""
-    from dnnc.driver import pass_context
+    from dnnc.compile.driver import pass_context
     from ir.core.facets import Cost
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
@@ -90,7 +90,7 @@ def _text(module: Module, where: str, *, short: bool, programs: bool) -> str:
 
 def _programs_text(module: Module, subject: str, short: bool) -> str:
     """The programs of a module with stages, as ``localize`` writes them."""
-    from dnnc.frontends import DIALECTS
+    from dnnc.onnx import DIALECTS
     from ir import Module, print_module
     from ir.core.module import Program
     from passes.framework.base import PassContext
@@ -122,7 +122,7 @@ def _print_module(module: Module, costed: Module | None, json: bool) -> None:
 
 
 def _plan_json(module: Module) -> dict[str, Any]:
-    from dnnc.program.plan_json import plan_to_json
+    from dnnc.build.plan_json import plan_to_json
     from passes.model.folding import expand
 
     return plan_to_json(expand(module))
@@ -130,10 +130,10 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, quiet: bool) -> None:
     """Tells of a build by its files, which are verified."""
-    from dnnc.program.build import PROGRAM, TORCH, Build
-    from dnnc.program.snapshot import Snapshot
+    from dnnc.build.build import PROGRAM, TORCH, Build
+    from dnnc.build.snapshot import Snapshot
     from dnnc.report import plan_headline, print_table, stages_table
-    from dnnc.scheduled import written_plan
+    from dnnc.workloads.scheduled import written_plan
 
     with progress(not quiet) as report:
         files = Snapshot.open(folder, report)

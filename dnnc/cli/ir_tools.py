@@ -26,7 +26,7 @@ def import_(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Print MODEL as IR text."""
-    from dnnc.frontends import load_model
+    from dnnc.compile.load import load_model
     from ir import print_module
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import made_by, parse_pipeline
@@ -39,7 +39,7 @@ def import_(
             limits = opt.parse_limits(limit)
             module = load_model(model, opt.parse_dims(dim), sink, allow_missing_weights=True, limits=limits).module
             if pipeline:
-                from dnnc.driver import pass_context
+                from dnnc.compile.driver import pass_context
 
                 manager = PassManager(pipeline, **Tracing().manager_options())
                 module = manager.run(module, pass_context(sink, report))
@@ -79,8 +79,8 @@ def opt_(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is. Without passes: read, verify, print."""
-    from dnnc.driver import pass_context
-    from dnnc.frontends import DIALECTS
+    from dnnc.compile.driver import pass_context
+    from dnnc.onnx import DIALECTS
     from ir import load_module, print_module
     from passes.framework.manager import PassManager, pipeline_of
     from passes.framework.pipeline import made_by, parse_pipeline
@@ -92,8 +92,8 @@ def opt_(
     module = load_module(text, where, dialects=DIALECTS)
     try:
         if topology is not None:
-            from dnnc.driver import with_topology
-            from dnnc.machine import machines_of
+            from dnnc.compile.driver import with_topology
+            from dnnc.machines import machines_of
 
             module = with_topology(module, machines_of(topology, sink), pipeline)
         with progress(not quiet and not tracing.to_stderr) as report:

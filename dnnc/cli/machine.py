@@ -14,7 +14,7 @@ from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
-    from dnnc.frontends.topology_writer import Notes
+    from dnnc.machines.topology.writer import Notes
     from ir.core.topology import Topology
 
 _TOLD = 4
@@ -39,7 +39,7 @@ def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.Quie
 
     Nothing is measured: a comment beside each number says whether it was read from the system, is of the vendor's data
     sheet, or is a guess that 'dnnc topology measure' takes the place of."""
-    from dnnc.machine import detected, missing_providers, read_facts
+    from dnnc.machines import detected, missing_providers, read_facts
 
     facts = read_facts()
     topology, notes = detected(facts, devices)
@@ -70,8 +70,8 @@ def measure(
 
     All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments say how far the quartiles lie.
     What is not measured (other hosts, GPUs) is kept; comments of FILE are not. Leave the machine to it meanwhile."""
-    from dnnc.frontends import load_topology
-    from dnnc.machine import SECONDS, busy_text, detected, host_here, measured, read_facts
+    from dnnc.machines import SECONDS, busy_text, detected, host_here, measured, read_facts
+    from dnnc.machines.topology import load_topology
 
     if file is not None and devices is not None:
         raise UsageError("--devices is of a machine without FILE, which says its devices")
@@ -111,8 +111,8 @@ def merge(
     """Put the hosts of several topologies into one, joined by links.
 
     Names that several have get the name of their file in front; device types that are equal become one."""
-    from dnnc.frontends import load_topology
-    from dnnc.machine import merged, parse_link
+    from dnnc.machines import merged, parse_link
+    from dnnc.machines.topology import load_topology
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
         raise UsageError(f"--name takes letters, digits and _ . -, found '{name}'")
@@ -137,8 +137,8 @@ def _renaming(file: str, changes: list[tuple[str, str]]) -> str:
 
 def write_topology(topology: Topology, notes: Notes, out: Path | None, quiet: bool) -> None:
     """To a file, or to standard output without one. The text has been read back: it is the same topology."""
-    from dnnc.frontends import read_topology, topology_to_toml
-    from dnnc.frontends.topology_document import file_syntax
+    from dnnc.machines.topology import read_topology, topology_to_toml
+    from dnnc.machines.topology.document import file_syntax
 
     if out is not None and file_syntax(out) != "toml":
         raise UsageError(f"found {str(out)!r}, expected a file that ends in .toml", where="--out")

@@ -45,7 +45,7 @@ def complete_model(incomplete: str) -> list[str]:
 
 def complete_topology(incomplete: str) -> list[str]:
     """Presets, then files of the right kind."""
-    from dnnc.costs import preset_names
+    from dnnc.machines.presets import preset_names
 
     names = ["preset:local"]
     names += [f"preset:{example}" for name, _ in preset_names() for example in (name.replace("N", "2").replace("M", "8"),)]

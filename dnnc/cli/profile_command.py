@@ -14,7 +14,7 @@ from dnnc.cli.console import progress, show_warnings, talk, write_whole
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
-    from dnnc.machine.profile import Measured
+    from dnnc.machines.profile import Measured
 
 _SHOWN = 3
 
@@ -61,11 +61,11 @@ def profile(
     Operators are measured with what onnxruntime fuses into them; with --objective training the forward and the backward pass
     of each, by the kernels of PyTorch that 'dnnc train' runs. Those alike in attributes, shapes and element type are measured
     once, whatever model they are of. All devices work at once, each on its cores: leave the machine to it."""
-    from dnnc.machine.profile import ProfileFile, machine_here, measure_profile, read_profile
-    from dnnc.options import CompileOptions, asks_training
-    from dnnc.profiling import costed
-    from dnnc.program.elsewhere import require_one_host
-    from dnnc.training import TrainingOptions
+    from dnnc.build.elsewhere import require_one_host
+    from dnnc.compile.options import CompileOptions, asks_training
+    from dnnc.compile.training import TrainingOptions
+    from dnnc.machines.profile import ProfileFile, machine_here, measure_profile, read_profile
+    from dnnc.study.profiling import costed
 
     options = CompileOptions(
         model=model,
@@ -103,7 +103,7 @@ def profile(
 
 
 def _tell(found: Measured, out: Path, quiet: bool, *, training: bool) -> None:
-    from dnnc.units import seconds_text
+    from ir.text.units import seconds_text
 
     kinds, engine = ("passes of operators", "torch") if training else ("operators", "onnxruntime")
     talk(f"measured {found.new} kinds of {kinds}, {found.known} were known: {out} holds {len(found.file.entries)}", quiet)

@@ -15,7 +15,7 @@ from ir.core.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCod
 from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
-    from dnnc.solve import SolveOptions, SolveResult
+    from dnnc.workloads.solve import SolveOptions, SolveResult
 
 
 def solve(
@@ -49,7 +49,7 @@ def solve(
 ) -> None:
     """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, optimally, and say how that is
     proven. Times are in milliseconds."""
-    from dnnc.solve import SolveOptions
+    from dnnc.workloads.solve import SolveOptions
 
     options = SolveOptions(
         file=str(file),
@@ -83,9 +83,9 @@ def _solve(options: SolveOptions, out: Path | None, *, json: bool, timing: bool,
     """Solves, and shows and writes what is asked for. Raises why there is no split; exits by ``INTERRUPTED`` where an interrupt
     ended the search."""
     from dnnc.cli.tracing import timing_text
-    from dnnc.report.solve import compare_note, compare_table, solve_headline, solve_table
     from dnnc.report.tables import print_table
-    from dnnc.solve import solve_file
+    from dnnc.workloads.report import compare_note, compare_table, solve_headline, solve_table
+    from dnnc.workloads.solve import solve_file
 
     sink = DiagnosticSink()
     try:
@@ -140,8 +140,8 @@ def verify_plan(
     """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
     the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say, those of
     TOPOLOGY as 'dnnc topology show' prints them."""
-    from dnnc.machine import machines_of
-    from dnnc.verify_plan import Limits, verify_files
+    from dnnc.machines import machines_of
+    from dnnc.workloads.verify_plan import Limits, verify_files
 
     groups = _groups(hierarchy)
     if groups is not None and accelerators is None:
@@ -187,7 +187,7 @@ def verify_plan(
 
 def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:
     """The result in the reference's format; ``numbered``: devices stand in groups. Raises UsageError."""
-    from dnnc.backend.placement_result import Row, latency_result, placement_result, placement_text
+    from dnnc.workloads.placement_result import Row, latency_result, placement_result, placement_text
 
     stages = [device.stage for device in result.devices if device.stage is not None]
     if len(set(stages)) < len(stages):
@@ -211,7 +211,7 @@ def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:
 
 def _bytes(text: str | None) -> int | None:
     """``--memory``: a size with its unit, or plain bytes. Raises UsageError."""
-    from dnnc.frontends.quantities import parse_memory
+    from dnnc.machines.topology.quantities import parse_memory
 
     if text is None or text.isdecimal():
         return None if text is None else int(text)
@@ -236,7 +236,7 @@ def _groups(text: str | None) -> tuple[int, int] | None:
 
 def _rate(text: str | None, flag: str = "--bandwidth") -> float | None:
     """``--bandwidth``: a rate with its unit, or plain bytes per second. Raises UsageError."""
-    from dnnc.frontends.quantities import Quantity, parse_quantity
+    from dnnc.machines.topology.quantities import Quantity, parse_quantity
 
     if text is None:
         return None

@@ -37,8 +37,9 @@ def train(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Train a prior on models and machines drawn at random, by searches that are guided by it. Needs PyTorch."""
-    from dnnc.driver import pass_context
-    from dnnc.runtime.inputs import check_writable, write_npz
+    from dnnc.compile.driver import pass_context
+    from dnnc.compile.load import load_model
+    from dnnc.data.inputs import check_writable, write_npz
     from dnnc.search_tag.cases import MODELS, Cases
     from dnnc.search_tag.network import prior_arrays
 
@@ -57,7 +58,7 @@ def train(
                 told.append(step)
                 report(f"{step.case}: x {step.speedup:.2f}, loss {step.loss:.3f}", (number + 1) / steps)
 
-            weights = trained(Cases(model or MODELS, topologies, seed, pass_context(sink)), steps, seed, after)
+            weights = trained(Cases(model or MODELS, topologies, seed, pass_context(sink), load_model), steps, seed, after)
     finally:
         show_warnings(sink.diagnostics, quiet)
     write_npz(out, prior_arrays(weights))

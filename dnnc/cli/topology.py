@@ -30,8 +30,8 @@ def show(
     json: opt.JsonOption = False,
 ) -> None:
     """Print what TOPOLOGY describes."""
-    from dnnc.frontends import topology_to_toml
-    from dnnc.machine import machines_of
+    from dnnc.machines import machines_of
+    from dnnc.machines.topology import topology_to_toml
 
     sink = DiagnosticSink()
     loaded = machines_of(topology, sink)
@@ -57,7 +57,7 @@ def validate(
     topologies: Annotated[list[str], typer.Argument(metavar="TOPOLOGY...", help="Files or presets to check.")],
 ) -> None:
     """Check TOPOLOGY files and say what each holds, or what is wrong and where."""
-    from dnnc.frontends import load_topology
+    from dnnc.machines.topology import load_topology
     from ir.core.diagnostics import Diagnostic, InvalidInput
 
     faults: list[Diagnostic] = []
@@ -75,7 +75,7 @@ def validate(
 @app.command()
 def presets(json: opt.JsonOption = False) -> None:
     """List the machines that come with dnnc."""
-    from dnnc.costs import preset_names
+    from dnnc.machines.presets import preset_names
     from dnnc.report import Table, columns, table_text
 
     names = [*preset_names(), ("local", "this machine as it is now, detected and measured")]

@@ -15,8 +15,8 @@ from dnnc.cli.console import put, put_json, show_warnings, talk
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
-    from dnnc.backend.torch.checkpoint import Checkpoint
-    from dnnc.runtime.torch.launch import Progressed, TrainingBuild, TrainOptions
+    from dnnc.engines.torch.checkpoint import Checkpoint
+    from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions
 
 LEAST_STEPS = 3
 """For ``--runs``."""
@@ -103,11 +103,11 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
-    from dnnc.program.elsewhere import NO_ROW, require_here
-    from dnnc.runs import append_row, require_appendable
-    from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, resumption
-    from dnnc.runtime.torch.launch import train as launch
-    from dnnc.runtime.torch.slowed import slow_devices
+    from dnnc.build.elsewhere import NO_ROW, require_here
+    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
+    from dnnc.engines.torch.launch.training import train as launch
+    from dnnc.engines.torch.slowed import slow_devices
+    from dnnc.study.runs import append_row, require_appendable
 
     if every and checkpoint is None:
         raise UsageError("there is no folder for checkpoints", where="--every", hint="name one with --checkpoint")
@@ -165,7 +165,7 @@ def train(
 
 
 def _opened(checkpoint: Path) -> Checkpoint:
-    from dnnc.backend.torch.checkpoint import Checkpoint
+    from dnnc.engines.torch.checkpoint import Checkpoint
 
     return Checkpoint.open(checkpoint)
 
@@ -173,7 +173,7 @@ def _opened(checkpoint: Path) -> Checkpoint:
 def _check(
     opened: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None], *, json: bool, quiet: bool
 ) -> None:
-    from dnnc.runtime.torch.check import check_training
+    from dnnc.engines.torch.check.check import check_training
     from passes.model.graph import listing
 
     found = check_training(opened, options, told)

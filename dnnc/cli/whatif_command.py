@@ -13,7 +13,7 @@ from dnnc.cli.console import progress, put, put_json, show_warnings
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
-    from dnnc.whatif import WhatIf
+    from dnnc.study.whatif import WhatIf
 
 _MOST = 64
 """Copies of a device that may be added at a time."""
@@ -67,8 +67,8 @@ def whatif(
 
     Sets that differ in names alone count once. A row's bound says what no plan on these devices is below; a plan may leave
     devices idle, so no row is worse than one with fewer. All plans are searched as 'dnnc compile --plan-only' does."""
-    from dnnc.options import CompileOptions
-    from dnnc.whatif import what_if
+    from dnnc.compile.options import CompileOptions
+    from dnnc.study.whatif import what_if
 
     options = CompileOptions(
         model=model,
@@ -125,7 +125,7 @@ def whatif_json(result: WhatIf, model: str, topology: str) -> dict[str, Any]:
 
 def _print(result: WhatIf) -> None:
     from dnnc.report import Table, columns, print_table, ratio_text, seconds_text
-    from dnnc.whatif import labels
+    from dnnc.study.whatif import labels
 
     table = []
     for label, row in zip(labels(result), (*result.rows, *result.more), strict=True):

@@ -50,7 +50,7 @@ def export(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Write a model as an ONNX file, its weights in FILE.onnx.data beside it."""
-    from dnnc.backend import write_model
+    from dnnc.engines.onnxruntime.write import write_model
     from dnnc.zoo import build_model
     from ir.core.diagnostics import UsageError
 

@@ -25,7 +25,7 @@ from dnnc.report.timeline import (
     timeline_text,
 )
 from dnnc.report.topology import topology_text
-from dnnc.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
+from ir.text.units import bytes_text, count_text, percent_text, rate_text, ratio_text, seconds_text
 
 __all__ = [
     "Column",

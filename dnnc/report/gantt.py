@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from xml.sax.saxutils import escape
 
-from dnnc.program.trace import TraceEvent
-from dnnc.units import bytes_text, seconds_text
+from dnnc.build.trace import TraceEvent
 from ir.core.diagnostics import visible
+from ir.text.units import bytes_text, seconds_text
 
 SIGNS = {"send": "-", "recv": "-", "collective": "="}
 """The sign of what moves data; a pass has its letter, an update U."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from dnnc.report.tables import Table, columns
-from dnnc.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Topology
+from ir.text.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from passes.model.sizes import NOT_SHOWN
 from passes.model.stages.load import stage_seconds, step_period
 

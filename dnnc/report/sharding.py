@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.report.plan import plan_table
 from dnnc.report.tables import Table, columns
-from dnnc.units import bytes_text, percent_text, ratio_text, seconds_text
 from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.types import Placement, Replicate
 from ir.ops.opdefs import COLLECTIVES
+from ir.text.units import bytes_text, percent_text, ratio_text, seconds_text
 from passes.model.stages.load import stage_seconds
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dnnc.report.tables import Table, columns, key_values, table_text
-from dnnc.units import bytes_text, count_text, percent_text
 from ir.core.dims import symbols
 from ir.core.facets import DECISIONS, Cost
 from ir.core.module import Func, Module, Resource
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, type_bytes, without_layout
+from ir.text.units import bytes_text, count_text, percent_text
 from passes.model.folding import copies_of, expand, expanded_bodies
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dnnc.program.trace import TraceEvent
+from dnnc.build.trace import TraceEvent
 from dnnc.report.tables import Table, columns
-from dnnc.units import bytes_text, percent_text, seconds_text
+from ir.text.units import bytes_text, percent_text, seconds_text
 
 UPDATE = "U"
 TRANSFERS = ("send", "recv", "collective")

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import groupby
 
 from dnnc.report.tables import Table, columns, table_text
-from dnnc.units import bytes_text, rate_text, seconds_text
 from ir.core.topology import DeviceType, Link, Topology
+from ir.text.units import bytes_text, rate_text, seconds_text
 
 
 def topology_text(topology: Topology) -> str:

@@ -7,11 +7,11 @@ or 5 GB/s between hosts. Models are those of the zoo that TAG was trained on, bu
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from dnnc.frontends import load_model
-from dnnc.frontends.topology import read_topology
+from dnnc.machines.topology.read import read_topology
+from dnnc.onnx.model import ImportedModel
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
@@ -35,10 +35,14 @@ TYPES = {"p100": 10, "gtx1080ti": 9, "v100": 30}
 
 
 class Cases:
-    """Searches by number: of each model in turn, on topologies drawn from ``seed`` on, of which there are so many."""
+    """Searches by number: of each model in turn, on topologies drawn from ``seed`` on, of which there are so many. ``load``
+    reads a model (``dnnc.compile.load.load_model``)."""
 
-    def __init__(self, models: Sequence[str], topologies: int, seed: int, context: PassContext) -> None:
+    def __init__(
+        self, models: Sequence[str], topologies: int, seed: int, context: PassContext, load: Callable[..., ImportedModel]
+    ) -> None:
         self.models, self.topologies, self.seed, self.context = tuple(models), topologies, seed, context
+        self._load = load
         self._modules: dict[str, Module] = {}
         self._known: dict[tuple[str, int], Simulator] = {}
 
@@ -54,7 +58,7 @@ class Cases:
     def module(self, model: str) -> Module:
         """With the costs of its ops."""
         if model not in self._modules:
-            loaded = load_model(model, {}, self.context.sink, allow_missing_weights=True)
+            loaded = self._load(model, {}, self.context.sink, allow_missing_weights=True)
             context = replace(self.context, statistics={})
             self._modules[model] = PassManager(parse_pipeline("canonicalize,cost"), expanded=True).run(
                 expand(loaded.module), context

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.runtime.npz import Header, read_npz
+from dnnc.data.npz import Header, read_npz
 from dnnc.search_tag.device_groups import MOST
 from dnnc.search_tag.features import TYPES, WIDTH, Graph
 from dnnc.search_tag.op_groups import Floats

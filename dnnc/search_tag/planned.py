@@ -12,10 +12,10 @@ from dnnc.search_tag.network import read_prior
 from dnnc.search_tag.op_groups import Workload
 from dnnc.search_tag.simulator import Simulator
 from dnnc.search_tag.tree_search import ITERATIONS, Found, TreeSearch
-from dnnc.units import seconds_text
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
+from ir.text.units import seconds_text
 from passes.framework.base import Pass, PassContext
 from passes.framework.manager import PassManager
 

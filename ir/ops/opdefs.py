@@ -5,7 +5,7 @@ the op does to placements. Who wants to know such a thing asks the definition an
 
 Definitions come in *dialects*, which are values that are passed in: whoever verifies a module says by which. ``CORE`` are
 ``comm`` and ``dnnc``, defined here; ``grad`` is in ``ir.ops.grads``; that of ONNX's operators needs their schemas and is made
-by ``dnnc.frontends`` (traits of ONNX's operators need no schema: ``ir.ops.operators``). A dialect knows all its ops: one that
+by ``dnnc.compile`` (traits of ONNX's operators need no schema: ``ir.ops.operators``). A dialect knows all its ops: one that
 it lacks is a fault. It may call an op opaque; then the op passes, and nothing is assumed of it, as of all ops of a dialect that
 is not passed in.
 """

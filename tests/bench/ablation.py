@@ -87,10 +87,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_model, load_topology
-from dnnc.frontends.workloads import Machines
-from dnnc.solve import SolveOptions, solve_file
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.load import load_model
+from dnnc.data.workloads import Machines
+from dnnc.machines.topology import load_topology
+from dnnc.workloads.solve import SolveOptions, solve_file
 from ir.core.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
@@ -182,7 +183,7 @@ def streamed(problem: Callable[[], Problem], seconds: float) -> Outcome:
 def workload(options: Callable[[], SolveOptions], seconds: float) -> Outcome:
     """``seconds`` of counted work, not of a clock: other processes make no difference."""
     chosen = options()
-    with patch("dnnc.solve.within", lambda limit: within(None)):
+    with patch("dnnc.workloads.solve.within", lambda limit: within(None)):
         found = solve_file(SolveOptions(**{**_fields(chosen), "time_limit": seconds}), sink=DiagnosticSink())
     return Outcome(found.objective, found.bound, 0.0)
 

@@ -22,7 +22,7 @@ import math
 import tempfile
 from pathlib import Path
 
-from dnnc.solve import Compared, SolveOptions, solve_file
+from dnnc.workloads.solve import Compared, SolveOptions, solve_file
 from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header
 from tests.conftest import shared_folder

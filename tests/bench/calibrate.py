@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.calibrate import Floats, calibrated, machines_at, numbers_of
-from dnnc.runs import Row, StatedPlan, read_stated
+from dnnc.study.calibrate import Floats, calibrated, machines_at, numbers_of
+from dnnc.study.runs import Row, StatedPlan, read_stated
 from ir.core.topology import Topology
 from tests.bench.machine import header
 from tests.bench.referees.vtrain import planned

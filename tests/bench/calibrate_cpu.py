@@ -24,8 +24,8 @@ import numpy as np
 import onnxruntime
 from onnx_ir import serde
 
-from dnnc.backend.export import export_func, reading_tensors
-from dnnc.frontends import load_topology
+from dnnc.engines.onnxruntime.write.export import export_func, reading_tensors
+from dnnc.machines.topology import load_topology
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import Cost

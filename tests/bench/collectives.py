@@ -18,15 +18,16 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.program.build import Build
-from dnnc.program.collective import Collective
+from dnnc.build.build import Build
+from dnnc.build.collective import Collective
+from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.data.generate import random_inputs
+from dnnc.engines.onnxruntime import Pipeline
+from dnnc.engines.onnxruntime.transport.collectives import TURNS, Exchange
 from dnnc.report import seconds_text
-from dnnc.runtime import Pipeline, random_inputs
-from dnnc.runtime.collectives import TURNS, Exchange
 from ir.ops.opdefs import COLLECTIVES
 from tests.bench.machine import header
-from tests.dnnc.runtime.members import members, shared_array, statuses
+from tests.dnnc.engines.onnxruntime.members import members, shared_array, statuses
 
 SIZES = {"1 MiB": 1 << 20, "16 MiB": 1 << 24}
 ROUNDS = 30

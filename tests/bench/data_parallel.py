@@ -147,7 +147,7 @@ def measured(folder: Path, steps: int, rounds: int) -> dict[str, float]:
     launched = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     for _ in range(rounds):
         for name, build in (("overlapped", one), ("behind", other)):
-            found[name] += paces(command(*launched, "-m", "dnnc.runtime.torch.rank", str(build), "--steps", str(steps)))
+            found[name] += paces(command(*launched, "-m", "dnnc.engines.torch.rank", str(build), "--steps", str(steps)))
         found["DDP"] += paces(command(*launched, "-m", "tests.bench.data_parallel", "--ddp", "--steps", str(steps)))
     return {name: statistics.median(seconds) for name, seconds in found.items()}
 

@@ -3,7 +3,7 @@
 Chains of stages whose ops take next to no time, 1 to 16 small tensors (1 KB) from stage to stage: seconds per microbatch in a
 stream and of one alone, medians of rounds that take turns, with the same ops in one onnxruntime session beside them. What a
 further stage adds to the time alone is one hand-over; a stage in a stream pays for what it receives and what it sends.
-``latency`` in ``dnnc/costs/presets/cpu.toml`` is read off here.
+``latency`` in ``dnnc/machines/presets/cpu.toml`` is read off here.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from dnnc.runtime import Pipeline
+from dnnc.engines.onnxruntime import Pipeline
 from tests.bench.machine import header
-from tests.dnnc.runtime.builds import make_build
+from tests.dnnc.engines.onnxruntime.builds import make_build
 
 ELEMENTS = 256
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from dnnc.driver import CompileOptions, compile_model
+from dnnc.compile.driver import CompileOptions, compile_model
 from passes.framework.pipeline import parse_pipeline, pipeline_text
 from passes.partition import PartitionPass
 from tests.bench.machine import header

@@ -18,9 +18,9 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 
-from dnnc.backend import write_model
-from dnnc.driver import compile_model
-from dnnc.options import CompileOptions
+from dnnc.compile.driver import compile_model
+from dnnc.compile.options import CompileOptions
+from dnnc.engines.onnxruntime.write import write_model
 from dnnc.zoo import build_model
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Plan

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dnnc.frontends.workloads import Machines, lower, read_profile
+from dnnc.data.workloads import Machines, lower, read_profile
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.topology import Topology
 from passes.model.network import network

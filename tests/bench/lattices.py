@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from dnnc.solve import SolveOptions, SolveResult, solve_file
+from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header
 from tests.conftest import shared_folder

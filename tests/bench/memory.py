@@ -14,9 +14,10 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.program.build import Build
-from dnnc.runtime import Pipeline, RunOptions, random_inputs
+from dnnc.build.build import Build
+from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.data.generate import random_inputs
+from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from tests.bench.machine import header
 
 CASES = (

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from passes.model.stages.load import COMM
 from tests.bench.machine import header
-from tests.dnnc import test_whole_space
+from tests.dnnc.compile import test_whole_space
 from tests.passes.claims import KINDS, Claim
 from tests.passes.partition import test_dp_milp_brute as stopped
 from tests.passes.partition.any_brute import dear_transfers

@@ -8,8 +8,9 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_model, load_topology
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network

@@ -24,9 +24,10 @@ from typing import Any
 
 import onnxruntime
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.program.build import ANNOTATED, Build
-from dnnc.runtime import Pipeline, RunOptions, random_inputs
+from dnnc.build.build import ANNOTATED, Build
+from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.data.generate import random_inputs
+from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from tests.bench.machine import header
 
 ONE_CORE, TWO_THREADS = 1.75, 0.93

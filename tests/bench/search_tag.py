@@ -20,8 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from dnnc.driver import CompileOptions, compile_model, pass_context
-from dnnc.frontends.topology import load_topology
+from dnnc.compile.driver import CompileOptions, compile_model, pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology.read import load_topology
 from dnnc.search_tag.bridge import expressed
 from dnnc.search_tag.cases import MODELS, Cases, drawn
 from dnnc.search_tag.device_groups import Machines
@@ -51,7 +52,7 @@ def bridged(simulator: Simulator, found: Found, module: Module) -> float:
     best = math.inf
     for candidate in expressed(simulator, found.strategy):
         try:
-            made = PassManager((candidate.replay,), expanded=True).run(module, pass_context(DiagnosticSink()))
+            made = PassManager((candidate.replay,), expanded=True).run(module, pass_context(DiagnosticSink()), load_model)
         except (Infeasible, InvalidInput):
             continue
         plan = made.first(Plan)
@@ -84,7 +85,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL")
     given = parser.parse_args()
     prior = read_prior(given.prior) if given.prior is not None else None
-    cases = Cases(given.models, 1, 0, pass_context(DiagnosticSink()))
+    cases = Cases(given.models, 1, 0, pass_context(DiagnosticSink()), load_model)
     print(header())
     print(
         f"{'model':30} {'topology':9} {'uniform':>8} {'its':>5} {'s':>5} {'trained':>8} {'its':>5} {'s':>5} {'simulated':>10} "

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import onnx
 
-from dnnc.backend.export import export_func
-from dnnc.backend.weights_file import layout, moved
-from dnnc.driver import CompileOptions, CompileResult, compile_model
+from dnnc.compile.driver import CompileOptions, CompileResult, compile_model
+from dnnc.engines.onnxruntime.write.export import export_func
+from dnnc.engines.onnxruntime.write.weights_file import layout, moved
 from dnnc.zoo import build_model
 from ir.core.diagnostics import DiagnosticSink
 from tests.bench.machine import header

@@ -37,7 +37,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from dnnc.driver import CompileOptions, compile_model
+from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.module import Plan
 from passes.shard import ShardPlan, ShardProblem, build, solve
 from passes.shard.mesh import fitting, one_mesh

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.solve import SolveOptions, SolveResult, solve_file
+from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from ir.core.diagnostics import DiagnosticSink
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import solve_family

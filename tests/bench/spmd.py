@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import load_model
-from dnnc.frontends.topology import load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology.read import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Stage
 from passes.canonicalize import CanonicalizePass

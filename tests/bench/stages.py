@@ -14,8 +14,8 @@ import math
 import sys
 import time
 
-from dnnc.driver import pass_context
-from dnnc.frontends.topology import load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.machines.topology.read import load_topology
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology

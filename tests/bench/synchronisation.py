@@ -11,8 +11,8 @@ import argparse
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from dnnc.driver import pass_context
-from dnnc.frontends import load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.machines.topology import load_topology
 from dnnc.zoo import catalogue
 from ir import Module
 from ir.core.diagnostics import DiagnosticSink

@@ -27,9 +27,9 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dnnc.frontends import load_topology, topology_to_toml
-from dnnc.frontends.topology import slowed
-from dnnc.runtime.torch.launch import TrainingBuild, TrainOptions, train
+from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, train
+from dnnc.machines.topology import load_topology, topology_to_toml
+from dnnc.machines.topology.read import slowed
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.topology import Device
 from tests.bench.machine import cores, header, load

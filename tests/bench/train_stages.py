@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 import dnnc
-from dnnc.scheduled import scheduled
+from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Schedule
 from ir.ops.rows import unrolled

@@ -24,9 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.driver import pass_context
-from dnnc.frontends import free_symbols, load_model
-from dnnc.frontends.weights import read_resource
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.onnx.model import free_symbols
+from dnnc.onnx.weights import read_resource
 from ir import DiagnosticSink, Module, OptimizerState, Program, Resource, Splat, TensorType
 from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
@@ -79,7 +80,7 @@ def step_of(spec: str) -> tuple[Module, Module, dict[str, Any]]:
 
 def explicit(after: Module, values: dict[str, Any]) -> Callable[[], None]:
     """A step by the functions of the file that is written for a rank."""
-    from dnnc.backend.torch.stage_file import program_source
+    from dnnc.engines.torch.write.stage_file import program_source
 
     entry = after.entry
     program = Program("@p", "@s", ("d",), entry.args, entry.results, entry.ops)
@@ -108,7 +109,7 @@ def eager(forward: Module, values: dict[str, Any]) -> Callable[[], None]:
     """A step of the forward program by autograd and torch.optim."""
     import torch
 
-    from dnnc.backend.torch.run import function_source
+    from dnnc.engines.torch.statements.run import function_source
 
     trained = [one.name for one in forward.of_type(Resource) if any(isinstance(f, OptimizerState) for f in one.facets)]
     for name in trained:
@@ -138,7 +139,7 @@ def held(forward: Module, values: dict[str, Any]) -> int:
     """Bytes of the storages that autograd saves in the forward pass, but for those of ``values`` that are weights."""
     import torch
 
-    from dnnc.backend.torch.run import function_source
+    from dnnc.engines.torch.statements.run import function_source
 
     weights = {value.untyped_storage().data_ptr() for name, value in values.items() if name[:1] == "@"}
     found: dict[int, int] = {}

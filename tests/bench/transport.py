@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.runtime import Pipeline
+from dnnc.engines.onnxruntime import Pipeline
 from tests.bench.machine import header
-from tests.dnnc.runtime.builds import make_build
+from tests.dnnc.engines.onnxruntime.builds import make_build
 
 SIZES = {"4 KB": 1 << 10, "1 MB": 1 << 18, "16 MB": 1 << 22}
 

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnnc.driver import CompileOptions, compile_model
+from dnnc.compile.driver import CompileOptions, compile_model
 from tests.bench.machine import header
 
 MODELS = ("bert-base,batch=1", "bert-base,batch=24", "gpt2,batch=1", "gpt2,batch=8", "resnet50,batch=1", "resnet50,batch=24")

@@ -24,12 +24,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.frontends.topology import load_topology
-from dnnc.frontends.topology_writer import topology_to_toml
-from dnnc.kinds import IN_STAGES
-from dnnc.machine.subsets import restricted
+from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.compile.kinds import IN_STAGES
+from dnnc.machines.topology.read import load_topology
+from dnnc.machines.topology.writer import topology_to_toml
 from dnnc.search_tag.cases import drawn
+from dnnc.study.subsets import restricted
 from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING

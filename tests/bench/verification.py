@@ -18,18 +18,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.program.build import Build
+from dnnc.build.build import Build
+from dnnc.compile.driver import CompileOptions, compile_model
 from tests.bench.machine import header
 
 MODELS = ("zoo:resnet50", "zoo:gpt2")
 LOADING = """
 import sys, time
 from pathlib import Path
-from dnnc.program.build import Build
-from dnnc.runtime.edges import ValueSpec
-from dnnc.runtime.program import Program
-from dnnc.runtime.session import Settings
+from dnnc.build.build import Build
+from dnnc.engines.onnxruntime.transport.edges import ValueSpec
+from dnnc.engines.onnxruntime.session.program import Program
+from dnnc.engines.onnxruntime.session.session import Settings
 how, folder = sys.argv[1:]
 build = Build.open(folder)
 name = build.stages[0].models[0]

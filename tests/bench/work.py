@@ -51,7 +51,7 @@ class _Meter:
 @contextlib.contextmanager
 def _metered(meter: _Meter) -> Iterator[None]:
     """Lets the meter see each count, wherever ``did`` was imported, and where searches begin and end."""
-    from dnnc.solve import METHODS
+    from dnnc.workloads.solve import METHODS
     from passes.partition.bridge.partition_pass import PartitionPass
     from passes.shard.shard_pass import ShardPass
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dnnc.digests import digest_file
-from dnnc.program.snapshot import MANIFEST, sealed
+from dnnc.build.snapshot import MANIFEST, sealed
+from ir.system.digests import digest_file
 
 
 def entry(path: Path) -> dict[str, Any]:

@@ -80,7 +80,7 @@ def model_of_unknown_shapes() -> bytes:
 def test_a_user_s_own_setting_counts(setting: str, written: bool, tmp_path: Path) -> None:
     """And the files that the test above looks for do appear with telemetry on."""
     environment = users_environment(tmp_path) | {"ORT_DISABLE_TELEMETRY": setting}
-    code = "from dnnc.ort import load_onnxruntime; load_onnxruntime()"
+    code = "from dnnc.onnx.ort import load_onnxruntime; load_onnxruntime()"
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
     assert bool(files_below(tmp_path)) == written
 
@@ -113,9 +113,9 @@ def sockets_refused() -> bool:
 
 LONG = """
 import sys, time
-from dnnc.runtime import Pipeline, RunOptions
-from dnnc.program.build import Build
-from dnnc.runtime.generate import random_inputs
+from dnnc.engines.onnxruntime import Pipeline, RunOptions
+from dnnc.build.build import Build
+from dnnc.data.generate import random_inputs
 build = Build.open(sys.argv[1])
 with Pipeline(build) as pipeline:
     until = time.monotonic() + 40

@@ -127,12 +127,12 @@ def fuzz(surface: Surface, *, seed: int, seconds: float, executions: int, jobs: 
 def _warm_up(surface: Surface, base: Path) -> None:
     """Imports what commands import, loads the compiled kernels, and lets the surface write its base: all in a way that no
     thread is left in this process, which is to be forked."""
-    import dnnc.backend
-    import dnnc.driver
-    import dnnc.frontends.onnx_import
-    import dnnc.runtime
-    import dnnc.solve
-    import dnnc.verify_plan  # noqa: F401
+    import dnnc.compile.driver
+    import dnnc.engines.onnxruntime
+    import dnnc.engines.onnxruntime.write
+    import dnnc.onnx.importer.read
+    import dnnc.workloads.solve
+    import dnnc.workloads.verify_plan  # noqa: F401
     from dnnc.cli.app import tree
 
     tree()

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from dnnc.costs import find_preset
+from dnnc.machines.presets import find_preset
 from tests.fuzz.harness import Surface
 from tests.fuzz.mutate import mutate_bytes, mutate_text, mutate_tree, nested, number_text
 from tests.golden import ROOT

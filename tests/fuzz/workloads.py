@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from tests.dnnc.workload_files import PROFILE, chain, random_placement, random_training, text_of
+from tests.dnnc.workloads.workload_files import PROFILE, chain, random_placement, random_training, text_of
 from tests.fuzz.harness import Surface
 from tests.fuzz.mutate import mutate_bytes, mutate_text, mutate_tree, number_text
 

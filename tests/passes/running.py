@@ -11,7 +11,7 @@ import onnx_ir
 import onnxruntime
 from numpy.typing import NDArray
 
-from dnnc.backend.export import export_func, reading_tensors
+from dnnc.engines.onnxruntime.write.export import export_func, reading_tensors
 from ir.core.module import Module
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.attributes import Attribute, AttrKind, attributes
 from ir.core.facets import UPDATE, in_phase
 from ir.core.module import Module

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Declared, Func, Module, Resource, Stage

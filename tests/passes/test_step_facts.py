@@ -11,8 +11,9 @@ import re
 
 import pytest
 
-from dnnc.driver import pass_context
-from dnnc.frontends import load_model, load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import INPUT_GRADIENT, WEIGHT_GRADIENT, Cost, phase_of
 from ir.core.module import Module

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.program.build import Build
-from dnnc.runtime import Pipeline, RunOptions
+from dnnc.build.build import Build
+from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from tests.bench.machine import header
 from tests.bench.production import exports
 from tests.bench.production.models import MODELS, Exported, Packaged

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.frontends import load_topology
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.topology import DeviceType
 from passes.model.op_time import efficiency_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.frontends import load_topology
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.ops.opdefs import COLLECTIVES
 from passes.model.exchange import Speed, exchanges, rings

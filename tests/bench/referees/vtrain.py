@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from dnnc.costs import find_preset
-from dnnc.driver import compile_model
-from dnnc.options import CompileOptions
-from dnnc.training import TrainingOptions
+from dnnc.compile.driver import compile_model
+from dnnc.compile.options import CompileOptions
+from dnnc.compile.training import TrainingOptions
+from dnnc.machines.presets import find_preset
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Plan
 from tests.bench.referees.fitting import TOLD, Floats

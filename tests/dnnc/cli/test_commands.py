@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.module import Func, Plan
 from passes.model.folding import expand, is_block

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
-from dnnc.driver import CompileOptions, build_pipeline
+from dnnc.compile.driver import CompileOptions, build_pipeline
 from ir.core.diagnostics import UsageError
 from passes import parse_pipeline, pipeline_text
 

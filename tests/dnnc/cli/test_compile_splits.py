@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from dnnc.build.build import Build
+from dnnc.check.check import CheckOptions, check_build
 from dnnc.cli import main
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.program.build import Build
-from dnnc.runtime import CheckOptions, check_build
-from tests.dnnc.frontends.models import model, save
-from tests.dnnc.test_models import SHARED_DIMS
+from dnnc.compile.driver import CompileOptions, compile_model
+from tests.dnnc.onnx.models import model, save
+from tests.dnnc.onnx.test_models import SHARED_DIMS
 
 MODEL = "zoo:gpt2,layers=2,hidden=32,heads=2,seq=8,vocab=50"
 

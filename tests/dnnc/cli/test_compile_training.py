@@ -12,8 +12,8 @@ import onnx.parser
 import pytest
 
 from dnnc.cli import main
-from dnnc.options import CompileOptions, build_pipeline
-from dnnc.training import TrainingOptions
+from dnnc.compile.options import CompileOptions, build_pipeline
+from dnnc.compile.training import TrainingOptions
 from passes.framework.pipeline import parse_pipeline, pipeline_text
 
 MLP = "zoo:mlp,hidden=32,batch=4"

@@ -9,7 +9,7 @@ import pytest
 from onnx import numpy_helper
 
 from dnnc.cli import main
-from tests.dnnc.frontends.models import model, save
+from tests.dnnc.onnx.models import model, save
 
 TEXT = """g (float[8, 16] x, float[16, 16] w) => (float[8, 16] y) {
   a = MatMul(x, w)

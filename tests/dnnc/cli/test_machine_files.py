@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from dnnc.build.build import Build
 from dnnc.cli import main
-from dnnc.program.build import Build
 
 
 def test_a_detected_machine_is_compiled_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,8 +58,8 @@ def test_a_device_of_several_cores_runs_by_as_many_threads(tmp_path: Path, capsy
 
 def test_a_rank_trains_by_as_many_threads_as_its_device_has_cores(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the extra 'train' is not installed")
-    from dnnc.program.snapshot import Snapshot
-    from dnnc.runtime.torch.files import read_step
+    from dnnc.build.snapshot import Snapshot
+    from dnnc.engines.torch.files import read_step
 
     machine, build = tmp_path / "machine.toml", tmp_path / "build"
     machine.write_text(CORES, encoding="utf-8")

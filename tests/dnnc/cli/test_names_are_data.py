@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import main
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir import load_module, print_module
 from ir.core.diagnostics import Diagnostic, Span, visible, visible_json
 from ir.core.names import quote_text, unquote_text

@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dnnc.backend.timeline import predicted
+from dnnc.build.timeline import predicted
 from dnnc.cli import main
-from dnnc.scheduled import scheduled
+from dnnc.workloads.scheduled import scheduled
 from ir.core.diagnostics import DiagnosticSink
-from tests.dnnc.test_profiled import PROFILE, training_file
-from tests.dnnc.workload_files import chain, edge, node, placement, text_of
+from tests.dnnc.workloads.test_profiled import PROFILE, training_file
+from tests.dnnc.workloads.workload_files import chain, edge, node, placement, text_of
 
 MLP = "zoo:mlp,hidden=32,batch=4"
 

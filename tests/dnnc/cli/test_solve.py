@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
-from tests.dnnc.workload_files import PROFILE, chain, edge, node, placement, text_of
+from tests.dnnc.workloads.workload_files import PROFILE, chain, edge, node, placement, text_of
 
 
 def dnnc(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:

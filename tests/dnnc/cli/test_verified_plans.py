@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dnnc.build.snapshot import Snapshot
 from dnnc.cli import main
-from dnnc.program.snapshot import Snapshot
-from dnnc.runs import append_row, digest, read_rows
+from dnnc.study.runs import append_row, digest, read_rows
 
 MODEL = "zoo:mlp,layers=3,hidden=8,inputs=8,outputs=8,batch=4"
 TRAINING = ("--objective", "training", "--loss", "mse:y", "--microbatches", "2")

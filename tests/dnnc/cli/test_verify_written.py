@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
-from tests.dnnc.workload_files import PROFILE, chain, edge, node, placement, text_of
+from tests.dnnc.workloads.workload_files import PROFILE, chain, edge, node, placement, text_of
 
 INFERENCE = text_of(chain([4.0, 3.0, 5.0, 4.0], cost=0.5, maxFPGAs=4))
 TRAINING = text_of(

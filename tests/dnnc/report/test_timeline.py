@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnc.program.trace import TraceEvent, to_perfetto
+from dnnc.build.trace import TraceEvent, to_perfetto
 from dnnc.report import compare_table, summarize_timeline, table_text, timeline_table, timeline_text
 from dnnc.report.gantt import gantt_svg, gantt_text
 from dnnc.report.timeline import DeviceTime, TimelineSummary, covered

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dnnc.driver import pass_context
-from dnnc.frontends.topology import read_topology
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology.read import read_topology
 from dnnc.search_tag.cases import Cases
 from dnnc.search_tag.device_groups import Machines
 from dnnc.search_tag.op_groups import Workload
@@ -61,6 +62,6 @@ def text(fast: float = 2.0, memory: str = "1 GiB") -> str:
 
 def simulator(model: str, machines: str = "", most: int = 40) -> Simulator:
     """Of a model of the zoo in ``most`` op groups."""
-    module = Cases((model,), 1, 0, pass_context(DiagnosticSink())).module(model)
+    module = Cases((model,), 1, 0, pass_context(DiagnosticSink()), load_model).module(model)
     topology = read_topology(machines or text())
     return Simulator(Workload(module, topology, most), Machines(topology))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dnnc.driver import pass_context
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
 from dnnc.search_tag.cases import Cases, drawn, simulator_of
 from dnnc.search_tag.op_groups import runs
 from ir.core.diagnostics import DiagnosticSink
@@ -13,7 +14,7 @@ from tests.dnnc.search_tag.machines import simulator
 
 @pytest.mark.parametrize("model", ["zoo:resnet50,batch=8", "zoo:bert-small,batch=8"])
 def test_groups_and_segments_hold_every_op_once(model: str) -> None:
-    workload = simulator_of(Cases((model,), 1, 0, pass_context(DiagnosticSink())).module(model), drawn(1)).workload
+    workload = simulator_of(Cases((model,), 1, 0, pass_context(DiagnosticSink()), load_model).module(model), drawn(1)).workload
     ops = range(len(workload.module.entry.ops))
     assert 20 <= workload.count <= 40
     assert sorted(op for members in workload.members for op in members) == list(ops)

@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from dnnc.frontends.topology import read_topology
+from dnnc.machines.topology.read import read_topology
 from dnnc.search_tag.actions import Action, How, moved
 from dnnc.search_tag.cases import drawn
 from dnnc.search_tag.device_groups import Machines

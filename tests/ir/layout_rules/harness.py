@@ -16,9 +16,9 @@ import onnx
 import onnxruntime
 from numpy.typing import NDArray
 
-from dnnc.backend.torch import prelude, statement
-from dnnc.frontends.attributes import attribute_proto
-from dnnc.frontends.opdefs import operator_of
+from dnnc.engines.torch.statements import prelude, statement
+from dnnc.onnx.attributes import attribute_proto
+from dnnc.onnx.opdefs import operator_of
 from ir.core.attributes import Attribute, attributes
 from ir.core.ops import Op, Value
 from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.driver import pass_context
-from dnnc.frontends import free_symbols, load_model
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.onnx.model import free_symbols
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from ir.core.ops import Op

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dnnc.backend.export import read_tensor
-from dnnc.frontends.arrays import numpy_dtype
+from dnnc.engines.onnxruntime.write.export import read_tensor
+from dnnc.onnx.arrays import numpy_dtype
 from ir.core.module import Module, Resource
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type

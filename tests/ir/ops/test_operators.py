@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx.defs import get_all_schemas_with_history
 
-from dnnc.frontends import schemas
-from dnnc.frontends.opdefs import DIALECTS, operator_of
+from dnnc.onnx import schemas
+from dnnc.onnx.opdefs import DIALECTS, operator_of
 from ir.layout_rules import RULES
 from ir.ops.opdefs import opdef
 from ir.ops.operators import ELEMENTWISE, TRAINING_OPERAND, TRAITS, names_with

@@ -136,7 +136,7 @@ def test_no_warning_of_threads() -> None:
 
 _SPINNING = """
 import os, sys
-from ir.forked import call_in_child
+from ir.system.forked import call_in_child
 def call():
     os.write(told, str(os.getpid()).encode())
     while True:

@@ -18,7 +18,7 @@ from ir.system.scratch import remove_dead, remove_dead_scratch, scratch_folder, 
 HOLD = """
 import sys, time
 from pathlib import Path
-from ir.scratch import scratch_folder, whole_file
+from ir.system.scratch import scratch_folder, whole_file
 with whole_file(Path(sys.argv[1])) as file, scratch_folder() as folder:
     file.write(b"half")
     (folder / "data").write_bytes(bytes(100))
@@ -110,7 +110,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from pathlib import Path
-from ir.scratch import scratch_folder, whole_file
+from ir.system.scratch import scratch_folder, whole_file
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 for opened in (lambda: whole_file(Path(sys.argv[1])), scratch_folder):
     try:
@@ -133,7 +133,7 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
 
 STUCK = """
 import hashlib
-import ir.signals
+import ir.system.signals
 ir.system.signals.GRACE = 0.5
 ir.system.signals.end_soon_after_a_request(lambda: print('cleaned', flush=True))
 with ir.system.signals.termination_raises():
@@ -155,7 +155,7 @@ def test_a_process_deep_in_a_solver_ends_too() -> None:
 
 IMPORTING = """
 import os, signal, sys, time
-from ir.signals import Terminated, termination_raises
+from ir.system.signals import Terminated, termination_raises
 try:
     with termination_raises():
         import sending
@@ -177,7 +177,7 @@ def test_an_import_is_never_broken_off(tmp_path: Path) -> None:
 def test_a_folder_taken_for_dead_before_it_was_opened_is_made_again(tmp_path: Path) -> None:
     """Processes that make scratch folders and clean up after dead ones, all at once."""
     code = """
-from ir.scratch import scratch_folder
+from ir.system.scratch import scratch_folder
 for _ in range(150):
     with scratch_folder() as folder:
         (folder / "data").write_bytes(b"x")

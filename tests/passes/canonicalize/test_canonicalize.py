@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS, import_model
+from dnnc.compile.driver import pass_context
+from dnnc.onnx import DIALECTS, import_model
 from ir import Builder, Dense, DType, Module, TensorType, parse_module, print_module, verify
 from ir.core.builder import BodyBuilder
 from ir.core.diagnostics import DiagnosticSink, UsageError

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS, import_model
+from dnnc.compile.driver import pass_context
+from dnnc.onnx import DIALECTS, import_model
 from ir import Module, parse_module, verify
 from ir.core.diagnostics import DiagnosticSink
 from passes.canonicalize import CanonicalizePass

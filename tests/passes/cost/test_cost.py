@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS, load_model
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.onnx import DIALECTS
 from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, parse_module, verify
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.facets import Cost

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from dnnc.frontends.onnx_import import import_proto
-from dnnc.frontends.schemas import RULES
+from dnnc.onnx.importer.read import import_proto
+from dnnc.onnx.schemas import RULES
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import Cost
 from ir.core.types import DType, TensorType
 from passes import PassContext
 from passes.cost import FORMULAS, CostPass, compute_dtype
-from tests.dnnc.frontends.microsoft_cases import CASES, NodeCase
+from tests.dnnc.onnx.microsoft_cases import CASES, NodeCase
 from tests.passes.cost.test_cost import cost_of, tensor
 
 U8, I8, I32 = DType.U8, DType.I8, DType.I32

@@ -11,9 +11,9 @@ import onnx_ir
 from numpy.typing import NDArray
 from onnx.reference import ReferenceEvaluator
 
-from dnnc.backend.export import export_func
-from dnnc.frontends.arrays import dtype_of_array, to_dense
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.engines.onnxruntime.write.export import export_func
+from dnnc.onnx.arrays import dtype_of_array, to_dense
+from dnnc.onnx.opdefs import DIALECTS
 from ir import DType, Func, Inline, Module, Op, OptimizerState, Resource, TensorType, Value, verify
 from ir.core.attributes import attributes
 from ir.core.facets import UPDATE, phase_of

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from dnnc.backend.torch.run import run_function
-from dnnc.frontends.arrays import numpy_dtype, to_array
-from dnnc.frontends.bodies import OnnxBodies
-from dnnc.frontends.evaluate import OnnxEvaluator
-from dnnc.frontends.opdefs import DIALECTS
-from dnnc.runtime.torch.check import forward_only
+from dnnc.engines.torch.check.check import forward_only
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.arrays import numpy_dtype, to_array
+from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.evaluate import OnnxEvaluator
+from dnnc.onnx.opdefs import DIALECTS
 from ir import Inline, Module, OptimizerState, Random, Resource, Splat, TensorType, Value
 from ir.core.facets import UPDATE, phase_of
 from passes.framework.base import PassContext

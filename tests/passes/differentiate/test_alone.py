@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dnnc.backend.torch.run import run_function
-from dnnc.frontends.bodies import OnnxBodies
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.bodies import OnnxBodies
 from ir import Module, load_module
 from ir.core.module import Resource
 from passes.differentiate import Alone

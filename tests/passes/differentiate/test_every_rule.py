@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dnnc.frontends.arrays import to_array
+from dnnc.onnx.arrays import to_array
 from ir import Inline, Module, Resource, Splat, TensorType
 from ir.core.diagnostics import InvalidInput
 from passes.differentiate import DifferentiatePass

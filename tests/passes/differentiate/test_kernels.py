@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.onnx.opdefs import DIALECTS
 from ir import DType, Func, Inline, Location, Module, Op, OptimizerState, Resource, TensorType, Type, Value, verify
 from ir.core.attributes import attributes
 from ir.core.facets import Cost, phase_of
@@ -25,7 +25,7 @@ from tests.ir.layout_rules.harness import Case, type_of, whole
 from tests.ir.layout_rules.making import Make, Maker
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
-backend: Any = pytest.importorskip("dnnc.backend.torch.run", reason="the extra 'train' is not installed")
+backend: Any = pytest.importorskip("dnnc.engines.torch.statements.run", reason="the extra 'train' is not installed")
 
 
 def wide(type_: Type) -> Type:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import ir
-from dnnc.backend.torch.run import run_function
-from dnnc.frontends.arrays import dtype_of_array, to_array, to_dense
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.arrays import dtype_of_array, to_array, to_dense
 from dnnc.zoo import catalogue
 from ir import Func, Inline, Mesh, Module, Op, Program, Resource, TensorType, Value
 from ir.core.module import Stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ir
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.onnx.opdefs import DIALECTS
 from ir import Module
 from ir.core.facets import PHASES, phase_of
 from ir.ops.grads import ACCUMULATE, ASSIGN, hyperparameters

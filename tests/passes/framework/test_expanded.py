@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.driver import pass_context
-from dnnc.frontends import load_model, load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
 from ir import Module, parse_module
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import Cost

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import load_topology
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh
 from ir.core.topology import Device, DeviceType, Host, Link, Switch, Topology

@@ -14,9 +14,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import DIALECTS, load_model, load_topology
-from dnnc.program.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
+from dnnc.build.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
+from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, InvalidInput
 from ir.core.module import Module, Plan

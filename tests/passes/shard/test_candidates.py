@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
-from dnnc.kinds import mesh_sizes
-from dnnc.machine.subsets import restricted
+from dnnc.compile.kinds import mesh_sizes
+from dnnc.onnx import DIALECTS
+from dnnc.study.subsets import restricted
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Mesh, Module, Plan
 from ir.core.shares import nested_cut, none_empty, proportional

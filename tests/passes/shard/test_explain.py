@@ -6,8 +6,9 @@ from functools import lru_cache
 
 import pytest
 
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import load_model, load_topology
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
 from dnnc.report.sharding import comparison_rows
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan

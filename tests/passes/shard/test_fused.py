@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.module import Module, Plan
 from passes.cost import CostPass
 from passes.model.exchange import Speed

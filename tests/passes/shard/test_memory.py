@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.attributes import attributes
 from ir.core.diagnostics import Infeasible
 from ir.core.facets import Cost

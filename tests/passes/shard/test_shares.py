@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS
+from dnnc.compile.driver import pass_context
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Mesh, Module, Plan, Stage
 from ir.core.shares import Shares

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS
+from dnnc.compile.driver import pass_context
+from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Mesh, Module, Plan, Schedule
@@ -488,7 +488,7 @@ def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stage
 
 
 def sharded(spec: str, topology: str, **options: object) -> Module:
-    from dnnc.frontends.topology import load_topology
+    from dnnc.machines.topology.read import load_topology
     from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
@@ -577,7 +577,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
 
 def test_memory_holds_the_microbatches_in_flight() -> None:
     """With less than a plan without a limit holds: every stage fits with those that are before their backward passes."""
-    from dnnc.frontends.topology import load_topology
+    from dnnc.machines.topology.read import load_topology
     from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 
@@ -604,7 +604,7 @@ def test_memory_holds_the_microbatches_in_flight() -> None:
 
 def test_without_time_there_is_a_plan_all_the_same() -> None:
     """It is one on the meshes whose problem is built anyway, its bound one of all plans; no problem is built out of time."""
-    from dnnc.frontends.topology import load_topology
+    from dnnc.machines.topology.read import load_topology
     from passes.model.symbols import insert_symbols
     from tests.passes.shard.models import prepared
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import load_topology
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.compile.driver import pass_context
+from dnnc.machines.topology import load_topology
+from dnnc.onnx.opdefs import DIALECTS
 from ir import DiagnosticSink, InvalidInput, Module
 from ir.core.facets import StageSet
 from ir.layout_rules import Kind, rules

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import ir
-from dnnc.backend.torch.run import run_function
-from dnnc.frontends.onnx_import import import_proto
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.importer.read import import_proto
+from dnnc.onnx.opdefs import DIALECTS
 from ir import InTraining, Module, OptimizerState, Resource
 from ir.core.diagnostics import InvalidInput
 from passes.framework.base import PassContext

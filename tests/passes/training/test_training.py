@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import ir
-from dnnc.backend.torch.run import run_function
-from dnnc.frontends.opdefs import DIALECTS
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
 from ir.core.diagnostics import DiagnosticSink, UsageError

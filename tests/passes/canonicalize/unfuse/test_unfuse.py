@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import DIALECTS, load_model
-from dnnc.frontends.weights import read_resource
+from dnnc.compile.load import load_model
+from dnnc.onnx import DIALECTS
+from dnnc.onnx.weights import read_resource
 from ir import DType, Module, TensorType, parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import External, Inline, Random, Resource, View

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.builder import Builder, FuncBuilder
 from ir.core.module import Declared, Func, Module, Resource
 from ir.core.ops import Location, Op, Region, Value

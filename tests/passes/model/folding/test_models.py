@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import load_model
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.module import Func, Module
 from passes.fold import FoldPass
 from passes.framework.base import PassContext

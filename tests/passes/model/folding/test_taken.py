@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import ir
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import DIALECTS, load_topology
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.machines.topology import load_topology
+from dnnc.onnx import DIALECTS
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.module import Module, Stage

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.driver import pass_context, with_topology
-from dnnc.frontends import DIALECTS, load_topology
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.machines.topology import load_topology
+from dnnc.onnx import DIALECTS
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import DECISIONS, Facet, Group, ShardRule, StageSet

@@ -17,8 +17,8 @@ import onnx_ir
 import onnxruntime
 from numpy.typing import NDArray
 
-from dnnc.backend.export import export_func
-from dnnc.frontends.weights import read_resource
+from dnnc.engines.onnxruntime.write.export import export_func
+from dnnc.onnx.weights import read_resource
 from ir.core.module import Func, Mesh, Module, Resource, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, Type

@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS, free_symbols, load_model
-from dnnc.runtime.generate import input_demands
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.data.generate import input_demands
+from dnnc.onnx import DIALECTS
+from dnnc.onnx.model import free_symbols
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module, Plan
 from ir.core.shares import Shares

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dnnc.frontends import load_topology
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from passes.model.network import network
 from passes.model.spmd.cross_mesh import Crossing, Party, messages

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import InvalidInput
 from passes.model.spmd.undecided import undecided
 from tests.passes.model.spmd.interpreter import run_lowered

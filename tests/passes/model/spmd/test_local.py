@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import DIALECTS
+from dnnc.compile.driver import pass_context
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh, Module, Plan, Stage
 from ir.core.ops import Op

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.module import Mesh, Module, Stage
 from ir.core.types import type_bytes
 from ir.ops.boxes import members_along

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import InvalidInput
 from passes.lower import LowerPass
 from tests.passes.model.spmd.planning import TWO_MESHES, through

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.facets import Cost
 from ir.core.module import Mesh, Plan
 from ir.core.shares import Shares

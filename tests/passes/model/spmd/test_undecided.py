@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 
 import ir
-from dnnc.driver import pass_context
-from dnnc.frontends import load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from passes import parse_pipeline

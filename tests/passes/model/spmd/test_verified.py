@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from passes.cost import CostPass
 from tests.passes.model.spmd.planning import lowered, random_plan, through
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from dnnc.driver import CompileOptions, compile_model
-from dnnc.frontends import DIALECTS
-from dnnc.frontends.topology import load_topology
-from dnnc.scheduled import scheduled
-from dnnc.training import TrainingOptions
+from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.compile.training import TrainingOptions
+from dnnc.machines.topology.read import load_topology
+from dnnc.onnx import DIALECTS
+from dnnc.workloads.scheduled import scheduled
 from ir import parse_module
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
@@ -222,10 +222,10 @@ def test_what_comes_from_a_mesh_of_another_shape_is_held_whole() -> None:
 
 def test_a_stage_file_keeps_just_the_bytes_that_are_told(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from dnnc.program.snapshot import Snapshot
-    from dnnc.program.training import Step, file_name
-    from dnnc.runtime.torch.files import TrainingFiles
-    from tests.dnnc.runtime.torch.training_builds import compiled
+    from dnnc.build.snapshot import Snapshot
+    from dnnc.build.training import Step, file_name
+    from dnnc.engines.torch.files import TrainingFiles
+    from tests.dnnc.engines.torch.training_builds import compiled
 
     folder = compiled(tmp_path / "build")
     module = scheduled(folder, "", DiagnosticSink())

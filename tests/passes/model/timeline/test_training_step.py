@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import DIALECTS, load_topology
+from dnnc.machines.topology import load_topology
+from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Action, Module, Plan, Schedule

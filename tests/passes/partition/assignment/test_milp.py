@@ -18,7 +18,7 @@ from passes.partition.assignment import milp_process
 from passes.partition.assignment.milp import heaviest, solve_milp
 from passes.partition.assignment.milp_process import solve_apart
 from passes.partition.heuristics.local_search import sided_value
-from tests.dnnc.runtime.processes import end_starter
+from tests.dnnc.engines.onnxruntime.processes import end_starter
 from tests.passes.partition.any_brute import brute_force_any, brute_force_sided, random_sides
 from tests.passes.partition.contiguous_milp import solve_contiguous
 from tests.passes.partition.instances import brute_force, encoder_decoder, random_chains, random_problem
@@ -170,7 +170,7 @@ def test_a_process_apart_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 APART = """
 import os, threading, time
 from passes.partition.assignment.milp_process import solve_apart
-from tests.dnnc.runtime.processes import children
+from tests.dnnc.engines.onnxruntime.processes import children
 from tests.passes.partition.instances import series_parallel
 problem = series_parallel(3, nodes=800, devices=6)
 given = {"below": 1e9, "seconds": 120, "gap": 0, "watch": lambda value, bound: True}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dnnc.driver import pass_context
-from dnnc.frontends import load_model, load_topology
+from dnnc.compile.driver import pass_context
+from dnnc.compile.load import load_model
+from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module, Plan, Schedule
 from passes.framework.manager import PassManager

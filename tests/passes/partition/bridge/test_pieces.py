@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.facets import StageSet
 from ir.core.module import Func, Module, Plan, Resource, Schedule, Splat

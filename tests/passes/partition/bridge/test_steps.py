@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.frontends import DIALECTS
+from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.facets import Cost, OptimizerState
 from ir.core.module import Module, Plan, Resource

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.solve import SolveOptions, SolveResult, solve_file
-from dnnc.verify_plan import Limits, verify_files
+from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
+from dnnc.workloads.verify_plan import Limits, verify_files
 from ir.core.diagnostics import DiagnosticSink
 from passes.model.stages.problem import Problem, violations
 from passes.model.work import now, within

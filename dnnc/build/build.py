@@ -1,0 +1,503 @@
+"""A build directory read back: which programs there are, what each is fed, and through which channels they talk.
+
+``Build.open`` verifies a build (``dnnc.build.snapshot``), reads ``manifest.json`` (written by
+``dnnc.engines.onnxruntime.write.build``) and gives typed data to the runtime; it imports no ONNX library. Names in a build are
+ONNX names (no sigil): they are the names of the inputs and outputs of the stage models.
+
+Invariants that ``open`` guarantees, or InvalidInput says which one fails and what to do:
+1. stages are numbered 0 .. S-1 in order, every file that the manifest lists has the bytes that were written, and the stage
+   models and the weights that they refer to are among them;
+2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
+   type;
+3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
+   tensors of its ``sends`` (each once, however many channels carry it);
+4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages;
+5. the rows of its schedule can be followed (``ir/ops/row_faults.py``): each device does each action of its stages once, and
+   none waits for itself.
+
+A stage on a mesh has the programs of its members in the place of one model (``dnnc/build/members.py``), which say besides:
+6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
+
+Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
+``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
+``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dnnc.build.collective import Collective
+from dnnc.build.members import Known, MemberProgram, in_numbers, matches, stage_faults
+from dnnc.build.plan_json import plan_from_json
+from dnnc.build.snapshot import MANIFEST, REBUILD, Progress, Snapshot
+from dnnc.onnx.protobuf.places import locations
+from dnnc.onnx.providers import ON_CPU, Provider
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Action, Module, Plan, Schedule
+from ir.core.ranges import MOST_MICROBATCHES
+from ir.core.types import DType, TensorType, Type, type_bytes
+from ir.ops import rows
+from ir.ops.row_faults import faults
+from ir.ops.rows import Flow
+from ir.verifier.decisions import COMM_MODELS
+from ir.verifier.machines import MOST_CORES, OPTION, PROVIDER
+
+PROGRAM = "plan.ir"
+PLAN = "plan.json"
+TORCH = "torch"
+"""The engine that the manifest of a build for training names; other builds are for ONNX Runtime and name none."""
+INPUTS = "inputs.npz"
+"""The arrays that ``compile --inputs`` was given, one microbatch."""
+ANNOTATED = "annotated.onnx"
+"""The unsplit model, with the placement as annotations."""
+
+NUMPY_NAMES: dict[DType, str] = {
+    DType.F64: "float64",
+    DType.F32: "float32",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.F8E4M3FN: "float8_e4m3fn",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.F8E5M2: "float8_e5m2",
+    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.F8E8M0: "float8_e8m0fnu",
+    DType.F6E2M3: "float6_e2m3fn",
+    DType.F6E3M2: "float6_e3m2fn",
+    DType.F4E2M1: "float4_e2m1fn",
+    DType.I64: "int64",
+    DType.I32: "int32",
+    DType.I16: "int16",
+    DType.I8: "int8",
+    DType.I4: "int4",
+    DType.I2: "int2",
+    DType.U64: "uint64",
+    DType.U32: "uint32",
+    DType.U16: "uint16",
+    DType.U8: "uint8",
+    DType.U4: "uint4",
+    DType.U2: "uint2",
+    DType.BOOL: "bool",
+    DType.C64: "complex64",
+    DType.C128: "complex128",
+    DType.STRING: "string",
+}
+"""Names of element types as numpy (with ml_dtypes) knows them; ``string`` is an object array of str."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A tensor at the border of the model. ``dtype``: numpy name, ``""`` when the value is no tensor. ``shape``: numbers where
+    known, a name for a symbolic dim, None for an unknown one; None when the rank is unknown. ``type``: the type as IR text."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    type: str
+
+    @classmethod
+    def of(cls, name: str, type_: Type) -> Port:
+        """The port of the value called ``name`` (no sigil) of this type; how it lies on a mesh is not told."""
+        if isinstance(type_, TensorType):
+            type_ = replace(type_, layout=None)
+            return cls(name, NUMPY_NAMES[type_.dtype], type_.shape, str(type_))
+        return cls(name, "", None, str(type_))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": self.shape, "type": self.type}
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A tensor that stage ``source`` sends to stage ``target`` once per microbatch. ``nbytes``: bytes per microbatch with
+    sub-byte elements packed, None where the type does not tell (symbolic dims, strings, sequences)."""
+
+    id: int
+    tensor: str
+    dtype: str
+    shape: tuple[int | str | None, ...] | None
+    source: int
+    target: int
+    nbytes: int | None
+    type: str
+
+    @classmethod
+    def of(cls, id_: int, name: str, type_: Type, source: int, target: int) -> Channel:
+        """The channel ``id_`` that carries the value called ``name`` (no sigil)."""
+        port = Port.of(name, type_)
+        known = type_bytes(type_) if port.dtype != "string" else None
+        return cls(id_, name, port.dtype, port.shape, source, target, known, port.type)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "tensor": self.tensor,
+            "dtype": self.dtype,
+            "shape": self.shape,
+            "source": self.source,
+            "target": self.target,
+            "nbytes": self.nbytes,
+            "type": self.type,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """The program of one stage: the ONNX model ``model`` (its name in the build) on ``devices`` (replicas; ``device`` is the
+    first); or, where it has ``members``, theirs, one on each of ``devices``, the mesh of ``axes`` (name and size) row by row.
+    It has no ``model`` then, and ``collectives`` in the order in which all members take part in them."""
+
+    index: int
+    devices: tuple[str, ...]
+    device_type: str
+    model: str | None
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    receives: tuple[Channel, ...]
+    sends: tuple[Channel, ...]
+    axes: tuple[tuple[str, int], ...] = ()
+    members: tuple[MemberProgram, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+
+    @property
+    def device(self) -> str:
+        return self.devices[0]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Names of all its ONNX models."""
+        return (self.model,) if self.model else tuple(s.model for member in self.members for s in member.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the model came from: ``spec`` is ``zoo:...`` or a path relative to the build directory; ``sha256`` of that file,
+    empty where there was none; ``data``: digests of its files of external data, by their names beside it."""
+
+    spec: str
+    sha256: str
+    data: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
+    model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
+    cannot run); ``schedule`` holds the row of actions that each device repeats for a stream; ``providers`` are those that
+    devices name, and ``cores`` how many a device has, if several, by device. ``given``: whether the inputs that it was compiled
+    with are in it, None where it was compiled without."""
+
+    files: Snapshot
+    plan: Plan
+    stages: tuple[StageProgram, ...]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    weights: str
+    source: Source
+    schedule: Schedule
+    providers: Mapping[str, Provider] = field(default_factory=dict)
+    cores: Mapping[str, int] = field(default_factory=dict)
+    given: bool | None = None
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Those that run a stage."""
+        return tuple(dict.fromkeys(device for stage in self.stages for device in stage.devices))
+
+    def threads(self, device: str, asked: int = 0) -> int:
+        """Threads of the programs of ``device``: as many as were ``asked`` for, with 0 as many as it has cores."""
+        return asked or self.cores.get(device, 1)
+
+    def provider(self, device: str) -> Provider:
+        """The execution provider that runs the programs of ``device``: the CPU's where its type names none."""
+        return self.providers.get(device, ON_CPU)
+
+    @property
+    def folder(self) -> Path:
+        return self.files.folder
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """Every channel once, by id."""
+        return tuple(sorted((c for stage in self.stages for c in stage.receives), key=lambda c: c.id))
+
+    @property
+    def flow(self) -> Flow:
+        """What the rows are about."""
+        return Flow(
+            tuple(stage.devices for stage in self.stages),
+            {channel.id: rows.Channel(channel.source, channel.target) for channel in self.channels},
+            self.plan.comm,
+            self.schedule.slots,
+            frozenset(stage.index for stage in self.stages if stage.members),
+        )
+
+    @classmethod
+    def open(cls, folder: str | Path, progress: Progress = lambda label, fraction: None) -> Build:
+        """The build in ``folder``. Raises InvalidInput when it is none, its files are not those that were written, or it was
+        written by another schema."""
+        return cls.of(Snapshot.open(folder, progress))
+
+    @classmethod
+    def of(cls, files: Snapshot) -> Build:
+        """The build of which these are the files. Raises InvalidInput."""
+        where = files.where(MANIFEST)
+        require_programs(files)
+        if files.manifest.get("engine") == TORCH:
+            hint = f"'dnnc train {files.folder}' trains it; with --check it compares the steps with those of the unsplit model"
+            raise InvalidInput("it is a build for training", where=str(files.folder), hint=hint)
+        try:
+            build = _from_manifest(files)
+            problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build) or _broken_rows(build)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
+            message = f"the manifest does not describe a build: {reason}"
+            raise InvalidInput(message, where=where, hint=REBUILD) from error
+        if problems:
+            raise InvalidInput(problems)
+        return build
+
+    def model(self, name: str) -> tuple[bytes, dict[str, int]]:
+        """An ONNX model of the build, and the open files of the weights that it may refer to, by location."""
+        return self.files.read(name), self.files.weights_for(name)
+
+    def program(self) -> Module:
+        """The module of ``plan.ir``, expanded. Raises InvalidInput."""
+        from ir import parse_module
+        from passes.model.folding import expand
+
+        return expand(parse_module(self.files.text(PROGRAM), self.files.where(PROGRAM)))
+
+    def constants(self) -> list[str]:
+        """Names of the model's constants. Raises InvalidInput."""
+        return [name[1:] for name in self.program().resources]
+
+
+def require_programs(files: Snapshot) -> None:
+    """Raises InvalidInput for the files of a plan alone."""
+    if files.manifest.get("stages") == []:
+        raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
+
+
+def _programs_hint(files: Snapshot) -> str:
+    """How programs are made of a plan alone: ``--plan`` replays it, for inference."""
+    try:
+        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+    except InvalidInput:
+        return REBUILD
+    if "profile" in dict(plan.certificate):
+        return "its plan is of a profiled workload, which has seconds in place of operators; 'dnnc simulate' shows its timeline"
+    if plan.minimises.trains:
+        return "compile again without --plan-only, with --loss, and 'dnnc train' trains; without --objective training to run it"
+    return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"
+
+
+def _from_manifest(files: Snapshot) -> Build:
+    manifest = files.manifest
+    stages = tuple(
+        StageProgram(
+            index=int(stage["index"]),
+            devices=tuple(map(str, stage["devices"])),
+            device_type=str(stage["device_type"]),
+            model=None if "members" in stage else str(stage["model"]),
+            inputs=_ports(stage["inputs"]),
+            outputs=_ports(stage["outputs"]),
+            receives=_channels(stage["receives"]),
+            sends=_channels(stage["sends"]),
+            axes=tuple((str(name), int(size)) for name, size in stage.get("axes", ())),
+            members=tuple(map(MemberProgram.from_json, stage.get("members", ()))),
+            collectives=tuple(map(Collective.from_json, stage.get("collectives", ()))),
+        )
+        for stage in manifest["stages"]
+    )
+    if not stages or [stage.index for stage in stages] != list(range(len(stages))):
+        raise ValueError(f"stages are numbered {[stage.index for stage in stages]}, expected 0, 1, ...")
+    if any(not stage.devices for stage in stages):
+        raise ValueError("a stage has no device")
+    if any(stage.model is None and not stage.members for stage in stages):
+        raise ValueError("a stage on a mesh has no members")
+    source = manifest["source"]
+    plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+    if [stage.index for stage in plan.stages] != [stage.index for stage in stages]:
+        raise ValueError(f"plan.json has {len(plan.stages)} stages, the manifest {len(stages)}")
+    inputs, outputs = _ports(manifest["inputs"]), _ports(manifest["outputs"])
+    for stage in stages:
+        for port, of_model in [*((port, inputs) for port in stage.inputs), *((port, outputs) for port in stage.outputs)]:
+            if port not in of_model:
+                raise ValueError(f"stage {stage.index} states '{port.name}' otherwise than the model")
+    return Build(
+        files=files,
+        plan=plan,
+        stages=stages,
+        inputs=inputs,
+        outputs=outputs,
+        weights=str(manifest["weights"]),
+        source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
+        schedule=_schedule(manifest["schedule"]),
+        providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
+        cores=_cores(manifest.get("cores", {})),
+        given=bool(manifest["given"]) if "given" in manifest else None,
+    )
+
+
+def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
+    """The rows of a schedule: of each device its actions as kind, stage, microbatch and, of transfers, channel."""
+    told = {
+        device: [[a.kind, a.stage, a.microbatch] + ([] if a.channel is None else [a.channel]) for a in actions]
+        for device, actions in schedule.rows
+    }
+    return {"slots": schedule.slots, "rows": told}
+
+
+def _schedule(data: Mapping[str, Any]) -> Schedule:
+    """Raises ValueError for numbers that are none, or out of range."""
+    found = []
+    for device, actions in data["rows"].items():
+        for action in actions:
+            kind, *numbers = action
+            if not isinstance(kind, str) or not 2 <= len(numbers) <= 3 or any(type(n) is not int for n in numbers):
+                raise ValueError(f"the row of '{device}' has {action!r}, expected kind, stage, microbatch and perhaps channel")
+            if abs(numbers[1]) > MOST_MICROBATCHES:
+                raise ValueError(f"the row of '{device}' has microbatch {numbers[1]}")
+        found.append((str(device), tuple(Action(*action) for action in actions)))
+    slots = data["slots"]
+    if type(slots) is not int or not 1 <= slots <= MOST_MICROBATCHES:
+        raise ValueError(f"the schedule has {slots!r} slots")
+    return Schedule("@schedule", "stream", tuple(found), periodic=True, slots=slots)
+
+
+def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provider]:
+    """Raises ValueError for what is no provider, or one of a device that no stage is on."""
+    found = {}
+    for device, item in items.items():
+        provider = Provider.from_json(item)
+        if device not in devices:
+            raise ValueError(f"it states the provider of '{device}', on which there is no stage")
+        if not isinstance(provider.name, str) or not PROVIDER.fullmatch(provider.name):
+            raise ValueError(f"the provider of '{device}' is no provider as onnxruntime spells them")
+        for key, value in provider.options:
+            if not isinstance(value, str) or not OPTION.fullmatch(value):
+                raise ValueError(f"the option '{key}' of the provider of '{device}' is no text that names no file")
+        found[device] = provider
+    return found
+
+
+def _cores(items: Mapping[str, Any]) -> dict[str, int]:
+    """Raises ValueError for what is no number of cores."""
+    for device, count in items.items():
+        if type(count) is not int or not 1 <= count <= MOST_CORES:
+            raise ValueError(f"'{device}' has {count!r} cores, not from 1 to {MOST_CORES}")
+    return dict(items)
+
+
+def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
+    return tuple(Port(i["name"], _dtype(i["dtype"]), _shape(i["shape"]), i["type"]) for i in items)
+
+
+def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
+    return tuple(
+        Channel(i["id"], i["tensor"], _dtype(i["dtype"]), _shape(i["shape"]), i["source"], i["target"], i["nbytes"], i["type"])
+        for i in items
+    )
+
+
+def _dtype(name: str) -> str:
+    if name and name not in NUMPY_NAMES.values():
+        raise ValueError(f"there is no element type '{name}'")
+    return name
+
+
+def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...] | None:
+    return None if shape is None else tuple(shape)
+
+
+def _missing_files(build: Build) -> list[Diagnostic]:
+    """Stage models that the manifest does not list, and weights that a model refers to and it does not list."""
+    problems: list[Diagnostic] = []
+    for model in dict.fromkeys(name for stage in build.stages for name in stage.models):
+        try:
+            named = locations(build.files.read(model)) if build.weights != "none" else ()
+        except InvalidInput as error:
+            problems += error.diagnostics
+            continue
+        except ValueError as error:
+            problems.append(Diagnostic(f"it is no ONNX model: {error}", where=build.files.where(model), hint=REBUILD))
+            continue
+        given = build.files.weights_for(model)
+        for name in (name for name in named if name not in given):
+            message = f"it refers to '{name}', which is no weights file of the build"
+            problems.append(Diagnostic(message, where=build.files.where(model), hint=REBUILD))
+    return problems
+
+
+def _broken_meshes(build: Build) -> list[Diagnostic]:
+    """What is wrong with stages on meshes, and with what crosses between them."""
+    where = str(build.folder / MANIFEST)
+    inputs: dict[str, Known] = {port.name: (port.dtype, port.shape) for port in build.inputs}
+    problems = []
+    for stage in (stage for stage in build.stages if stage.members):
+        borders: dict[tuple[str, int], Known] = {(port.name, -1): (port.dtype, port.shape) for port in stage.outputs}
+        borders |= {(c.tensor, c.id): (c.dtype, c.shape) for c in (*stage.receives, *stage.sends)}
+        faults = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
+        if tuple(member.device for member in stage.members) != stage.devices:
+            faults.insert(0, f"its members are not those of its devices {list(stage.devices)}")
+        problems += [Diagnostic(f"stage {stage.index}: {fault}", where=where, hint=REBUILD) for fault in faults[:4]]
+    if problems:
+        return problems
+    for channel in build.channels:
+        maker, reader = build.stages[channel.source], build.stages[channel.target]
+        if maker.members or reader.members:
+            for fault in _crossing_faults(channel, maker, reader):
+                problems.append(Diagnostic(f"channel {channel.id}: {fault}", where=where, hint=REBUILD))
+    return problems
+
+
+def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram) -> Iterable[str]:
+    """What is wrong with a channel of which one end at least is a mesh."""
+    given = [[part for part in member.sends if part.channel == channel.id] for member in maker.members]
+    taken = [[part for part in member.receives if part.channel == channel.id] for member in reader.members]
+    if any(len(parts) != 1 for parts in given + taken):
+        yield "some members do not send or receive it once"
+        return
+    if matches(maker.axes, reader.axes):
+        pairs = [
+            (one[0].box, one[0].reduction, other[0].box, other[0].reduction) for one, other in zip(given, taken, strict=True)
+        ]
+        if any(left != right for *left, one, two in pairs for right in ([one, two],)):
+            yield "a member receives another part than the member of the same number sends"
+        return
+    whole = tuple((0, dim) for dim in channel.shape or ()) if in_numbers(channel.shape) else ()
+    if any(parts[0].box != whole or parts[0].reduction for parts in given + taken):
+        yield "between stages of different shape it must cross whole"
+
+
+def _broken_rows(build: Build) -> list[Diagnostic]:
+    """What keeps the rows of the schedule from being followed."""
+    if build.plan.comm not in COMM_MODELS:
+        return [Diagnostic(f"comm is '{build.plan.comm}', expected one of {', '.join(COMM_MODELS)}", build.files.where(PLAN))]
+    where, found = build.files.where(MANIFEST), faults(build.schedule, build.flow)
+    return [Diagnostic(f"schedule: {fault}", where=where, hint=REBUILD) for fault in found[:4]]
+
+
+def _broken_channels(build: Build) -> list[Diagnostic]:
+    where = str(build.folder / MANIFEST)
+    sent = {c.id: (stage.index, c) for stage in build.stages for c in stage.sends}
+    received = {c.id: (stage.index, c) for stage in build.stages for c in stage.receives}
+    problems = []
+    for id_ in sorted(sent.keys() | received.keys()):
+        source, out = sent.get(id_, (-1, None))
+        target, into = received.get(id_, (-1, None))
+        if out is None or into is None or out != into or (out.source, out.target) != (source, target) or source >= target:
+            problems.append(
+                Diagnostic(f"channel {id_} does not pair up: sent by {out}, received by {into}", where=where, hint=REBUILD)
+            )
+    crossing = [(c.source, c.target, c.tensor) for stage in build.stages for c in stage.receives]
+    if not problems and len(set(crossing)) < len(crossing):
+        problems.append(Diagnostic("a tensor crosses twice between two stages", where=where, hint=REBUILD))
+    count = sum(len(stage.sends) for stage in build.stages), sum(len(stage.receives) for stage in build.stages)
+    if not problems and count != (len(sent), len(received)):
+        problems.append(Diagnostic("a channel id is used twice", where=where, hint=REBUILD))
+    return problems

@@ -1,0 +1,326 @@
+"""The members of a stage that is one program on a mesh, as a manifest describes them, and what must hold of them.
+
+A member runs *segments*, ONNX models one after the other; behind segment k come the collectives of level k, in channel order.
+Values go by name: what a segment, a collective or a channel makes is there for every later segment. Each border value has a
+*box*, the part of the whole tensor that the member holds: (start, length) per dimension.
+
+Invariants that ``stage_faults`` checks:
+1. there is a member for each device of the mesh, and its segments and the stage's collectives only read what is there: inputs,
+   received values, what stands before them;
+2. each collective is one of its groups: shapes fit each other and the groups hold every member once; what a segment makes for a
+   collective has the shape and element type that it states;
+3. boxes lie inside their tensors; what a member sends, or delivers as output, has the shape of its box;
+4. of each output, and of what is sent, the delivered boxes cover the tensor exactly: each element once, or once per term;
+   what has no shape in numbers is whole (its box has no ranges) and delivered by one member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dnnc.build.collective import Collective
+from dnnc.build.collective_faults import collective_faults
+from dnnc.onnx.elements import BY_NAME, BY_NUMBER, packed
+from ir.core.types import REDUCTIONS
+
+Box: TypeAlias = tuple[tuple[int, int], ...]
+Shape: TypeAlias = tuple[int, ...]
+Known: TypeAlias = tuple[str, Sequence[int | str | None] | None]
+"""What is known of a value: numpy's name of the element type, and the shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """A value of one member: its name, numpy's name of the element type and its shape, None where that is not known."""
+
+    name: str
+    dtype: str
+    shape: Shape | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "dtype": self.dtype, "shape": self.shape}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Local:
+        shape = data["shape"]
+        if data["dtype"] and data["dtype"] not in (*BY_NAME, "string"):
+            raise ValueError(f"there is no element type '{data['dtype']}'")
+        return cls(str(data["name"]), str(data["dtype"]), None if shape is None else tuple(int(dim) for dim in shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One ONNX model of a member, by its name in the build; ``inputs`` are names, ``outputs`` what it makes."""
+
+    level: int
+    model: str
+    inputs: tuple[str, ...]
+    outputs: tuple[Local, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A member's part of a tensor at the stage's border. ``name``: of the tensor; ``value``: of what the member holds of it;
+    ``box``: where that lies; ``reduction``: ``sum`` or ``max`` where it is a term, else empty, and ``term`` the number of
+    the term; ``delivers``: whether it counts (of members that hold the same, one does); ``channel``: that carries it, -1
+    for an output."""
+
+    name: str
+    value: str
+    box: Box
+    reduction: str = ""
+    delivers: bool = True
+    channel: int = -1
+    term: int = 0
+
+    @property
+    def shape(self) -> Shape:
+        return tuple(length for _, length in self.box)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "value": self.value,
+            "box": self.box,
+            "reduction": self.reduction,
+            "delivers": self.delivers,
+            "channel": self.channel,
+            "term": self.term,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Part:
+        box = tuple((int(start), int(length)) for start, length in data["box"])
+        return cls(
+            str(data["name"]),
+            str(data["value"]),
+            box,
+            str(data["reduction"]),
+            bool(data["delivers"]),
+            int(data["channel"]),
+            int(data["term"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemberProgram:
+    """What one member runs. ``inputs``: of the model, whole; ``receives``, ``sends`` and ``outputs`` its parts."""
+
+    device: str
+    inputs: tuple[str, ...]
+    segments: tuple[Segment, ...]
+    receives: tuple[Part, ...]
+    sends: tuple[Part, ...]
+    outputs: tuple[Part, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "device": self.device,
+            "inputs": self.inputs,
+            "segments": [
+                {
+                    "level": segment.level,
+                    "model": segment.model,
+                    "inputs": segment.inputs,
+                    "outputs": [value.to_json() for value in segment.outputs],
+                }
+                for segment in self.segments
+            ],
+            "receives": [part.to_json() for part in self.receives],
+            "sends": [part.to_json() for part in self.sends],
+            "outputs": [part.to_json() for part in self.outputs],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MemberProgram:
+        """Raises KeyError, TypeError, ValueError."""
+        return cls(
+            str(data["device"]),
+            tuple(map(str, data["inputs"])),
+            tuple(
+                Segment(
+                    int(segment["level"]),
+                    str(segment["model"]),
+                    tuple(map(str, segment["inputs"])),
+                    tuple(map(Local.from_json, segment["outputs"])),
+                )
+                for segment in data["segments"]
+            ),
+            *(tuple(map(Part.from_json, data[key])) for key in ("receives", "sends", "outputs")),
+        )
+
+
+def matches(left: Sequence[tuple[str, int]], right: Sequence[tuple[str, int]]) -> bool:
+    """Whether values cross between stages on meshes of these axes as they lie, member to member."""
+    return tuple(size for _, size in left) == tuple(size for _, size in right)
+
+
+def is_whole(box: Box, shape: Sequence[int | str | None]) -> bool:
+    """Whether a box is all of a tensor of this shape."""
+    return len(box) == len(shape) and all((start, length) == (0, dim) for (start, length), dim in zip(box, shape, strict=True))
+
+
+def stage_faults(
+    axes: Sequence[tuple[str, int]],
+    members: Sequence[MemberProgram],
+    collectives: Sequence[Collective],
+    inputs: Mapping[str, Known],
+    borders: Mapping[tuple[str, int], Known],
+) -> Iterator[str]:
+    """What is wrong with a stage on a mesh. ``inputs``: element type and shape of the model's inputs by name; ``borders``:
+    those of what crosses the stage's border, by name and channel (-1: an output of the model)."""
+    if not axes or any(size < 1 for _, size in axes) or math.prod(size for _, size in axes) != len(members):
+        yield f"a mesh of {dict(axes)} does not have {len(members)} members"
+        return
+    for collective in collectives:
+        for fault in collective_faults(collective, len(members)):
+            yield f"channel {collective.channel}: {fault}"
+            return
+    order = [(collective.level, collective.channel) for collective in collectives]
+    if order != sorted(set(order)) or len({collective.channel for collective in collectives}) != len(collectives):
+        yield "collectives are not in order of level and channel, each channel once"
+        return
+    for number, member in enumerate(members):
+        for fault in _member_faults(member, number, collectives, inputs, borders):
+            yield f"member {number} on {member.device}: {fault}"
+    yield from _cover_faults(members, borders)
+
+
+def _member_faults(
+    member: MemberProgram,
+    number: int,
+    collectives: Sequence[Collective],
+    inputs: Mapping[str, Known],
+    borders: Mapping[tuple[str, int], Known],
+) -> Iterator[str]:
+    """Walks through the program of one member with what is known of each value."""
+    known: dict[str, Known] = {}
+    for name in member.inputs:
+        if name not in inputs:
+            yield f"'{name}' is no input of the model"
+            return
+        dtype, shape = inputs[name]
+        known[name] = dtype, shape if in_numbers(shape) else None
+    for part in member.receives:
+        fault = _part_fault(part, borders)
+        if fault:
+            yield fault
+            return
+        known[part.value] = _held(part, borders)
+    levels = [segment.level for segment in member.segments]
+    if levels != sorted(set(levels)) or any(level < 0 for level in levels):
+        yield f"segments have levels {levels}, each once and ascending expected"
+        return
+    segments = {segment.level: segment for segment in member.segments}
+    for level in sorted({*segments, *(collective.level for collective in collectives)}):
+        if segment := segments.get(level):
+            for name in segment.inputs:
+                if name not in known:
+                    yield f"segment {level} reads '{name}', which nothing before it makes"
+                    return
+            known |= {value.name: (value.dtype, value.shape) for value in segment.outputs}
+        for collective in (c for c in collectives if c.level == level):
+            dtype = BY_NUMBER[collective.element].name
+            if known.get(collective.operand) != (dtype, collective.operands[number]):
+                found = known.get(collective.operand, ("", None))
+                yield (
+                    f"channel {collective.channel} takes '{collective.operand}' as {dtype}{list(collective.operands[number])}, "
+                    f"found {found[0] or 'nothing'}{list(found[1] or ())}"
+                )
+                return
+            known[collective.result] = dtype, collective.results[number]
+    for part in (*member.sends, *member.outputs):
+        fault = _part_fault(part, borders)
+        if not fault and part.value not in known:
+            fault = f"'{part.value}' leaves it as part of '{part.name}', and nothing makes it"
+        if not fault and known[part.value] != _held(part, borders):
+            fault = f"'{part.value}' is {list(known[part.value][1] or ())}, its box of '{part.name}' {list(part.shape)}"
+        if fault:
+            yield fault
+            return
+
+
+def _held(part: Part, borders: Mapping[tuple[str, int], Known]) -> Known:
+    """What is known of a part that crosses the border."""
+    dtype, shape = borders[part.name, part.channel]
+    return dtype, part.shape if in_numbers(shape) else None
+
+
+def in_numbers(shape: Sequence[int | str | None] | None) -> bool:
+    """Whether a shape is known and every dimension a number."""
+    return shape is not None and all(isinstance(dim, int) for dim in shape)
+
+
+def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
+    """What is wrong with a part by itself, empty when nothing is."""
+    if (part.name, part.channel) not in borders:
+        return f"'{part.name}' does not cross the stage's border on channel {part.channel}"
+    dtype, shape = borders[part.name, part.channel]
+    if not in_numbers(shape):
+        return f"'{part.name}' has no shape in numbers, so it cannot cross in parts" if part.box or part.reduction else ""
+    shape = shape or ()
+    if len(part.box) != len(shape) or any(
+        start < 0 or length < 0 or start + length > int(dim or 0) for (start, length), dim in zip(part.box, shape, strict=True)
+    ):
+        return f"box {[list(side) for side in part.box]} of '{part.name}' lies outside its shape {list(shape)}"
+    if part.reduction not in ("", *REDUCTIONS):
+        return f"reduction '{part.reduction}' of '{part.name}' is unknown"
+    element = BY_NAME.get(dtype)
+    if (element is None or packed(element)) and not (is_whole(part.box, shape) and not part.reduction):
+        return f"'{part.name}' of {dtype or 'no tensor type'} crosses in parts"
+    return ""
+
+
+def _cover_faults(members: Sequence[MemberProgram], borders: Mapping[tuple[str, int], Known]) -> Iterator[str]:
+    """Outputs, and tensors sent, of which the delivered boxes are not the tensor."""
+    sent = {(part.name, part.channel) for member in members for part in (*member.outputs, *member.sends)}
+    for name, channel in borders:
+        if channel >= 0 and (name, channel) not in sent:
+            continue  # received
+        every = [part for member in members for part in (*member.outputs, *member.sends)]
+        parts = [part for part in every if (part.name, part.channel) == (name, channel) and part.delivers]
+        shape = borders[name, channel][1] or ()
+        if not in_numbers(borders[name, channel][1]):
+            if [part.box for part in parts] != [()]:
+                yield f"'{name}' has no shape in numbers, and {len(parts)} members deliver it, one expected"
+            continue
+        if not covers(
+            [part.box for part in parts], tuple(int(dim or 0) for dim in shape), any(part.reduction for part in parts)
+        ):
+            boxes = [[list(side) for side in part.box] for part in parts]
+            yield f"'{name}' of shape {list(shape)} is not made of its parts {boxes}"
+
+
+def covers(boxes: Sequence[Box], shape: Shape, terms: bool = False) -> bool:
+    """Whether boxes are all of a tensor: each element in one of them; with ``terms``, in as many as any other."""
+    distinct = list(dict.fromkeys(boxes))
+    if any(len(box) != len(shape) for box in distinct):
+        return False
+    if len(distinct) != len(boxes) and not (terms and len({boxes.count(box) for box in distinct}) == 1):
+        return False
+    volume = sum(math.prod(length for _, length in box) for box in distinct)
+    if volume != math.prod(shape) or not distinct:
+        return False
+    return not any(_overlap(a, b) for i, a in enumerate(distinct) for b in distinct[:i])
+
+
+def _overlap(left: Box, right: Box) -> bool:
+    return all(max(a, b) < min(a + n, b + m) for (a, n), (b, m) in zip(left, right, strict=True))
+
+
+__all__ = [
+    "Box",
+    "Known",
+    "Local",
+    "MemberProgram",
+    "Part",
+    "Segment",
+    "covers",
+    "in_numbers",
+    "is_whole",
+    "matches",
+    "stage_faults",
+]

@@ -1,0 +1,326 @@
+"""The files of a build directory, opened once and held against the manifest: what was verified is what is used.
+
+Invariants of a ``Snapshot``:
+1. every file that the manifest lists, or that was asked for alone, was opened once, below the directory that was opened once;
+   no symbolic link was followed inside it;
+2. the bytes of each have the size and the SHA-256 digest that the manifest states, and the manifest's other entries have the
+   digest that it states of itself;
+3. programs and plans are the bytes that were hashed; weights stay open and are read through these descriptors, so that a build
+   that is replaced meanwhile changes nothing;
+4. all is of one build: where a compile replaced it while the files were opened, they are opened again.
+
+Files that the manifest does not list are never read. Digests are not signed: whoever changes a file and its digest makes
+another build. ``confirm`` finds weights that were written to in place since they were hashed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, TypeAlias
+
+from dnnc.build.transaction import being_written
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.limits import LIMITS
+from ir.system.digests import OpenFile, Stamp, has_digest
+from ir.system.files import open_input, raise_exhausted
+from ir.text.json_text import parse_json
+
+MANIFEST = "manifest.json"
+SCHEMA = "dnnc.build/1"
+REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
+EDITED = (
+    "a build runs as it was written: compile the model again; an edited plan.json or plan.ir becomes a build by "
+    "'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2'"
+)
+EDITED_PLAN = (
+    "it holds a plan only, no programs: 'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2' without --plan-only makes a "
+    "build of it, edited or not"
+)
+_READ_WHOLE = (".onnx", ".json", ".ir", ".py", ".npz")
+"""Programs, plans and arrays of inputs; every other file is held open."""
+_SHOWN = 8
+_TRIES, _PAUSE = 50, 0.02
+"""How often a build that is being replaced is opened again, and seconds between."""
+
+Progress: TypeAlias = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The files of one build by their names in the manifest: bytes of programs and plans, and weights held open."""
+
+    folder: Path
+    manifest: Mapping[str, Any]
+    contents: Mapping[str, bytes]
+    weights: Mapping[str, OpenFile]
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        progress: Progress = lambda label, fraction: None,
+        *,
+        only: Collection[str] | None = None,
+    ) -> Snapshot:
+        """The files of the build at ``folder``, or ``only`` those of these names. Raises InvalidInput for what is no build, and
+        naming each file that is not what was written."""
+        folder = Path(folder)
+        for attempt in range(_TRIES):
+            with _Directory.at(folder) as directory:
+                try:
+                    return _read(directory, progress, only)
+                except InvalidInput:
+                    if attempt == _TRIES - 1 or not directory.is_changing():
+                        raise
+            time.sleep(_PAUSE)
+        raise AssertionError("unreachable")
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a program or plan. Raises InvalidInput for one that the manifest does not list."""
+        if name not in self.contents:
+            raise InvalidInput(f"the manifest lists no file '{name}'", where=self.where(MANIFEST), hint=REBUILD)
+        return self.contents[name]
+
+    def text(self, name: str) -> str:
+        """The text of a plan. Raises InvalidInput."""
+        return _text(self.read(name), self.where(name))
+
+    def json(self, name: str) -> Any:
+        """A document. Raises InvalidInput."""
+        return parse_json(self.text(name), self.where(name), hint=REBUILD)
+
+    def where(self, name: str) -> str:
+        return str(self.folder / name)
+
+    def files_for(self, model: str) -> dict[str, OpenFile]:
+        """The weights that the model called so may refer to, by the location that it would give."""
+        beside = PurePosixPath(model).parent
+        names = ((PurePosixPath(name), file) for name, file in self.weights.items())
+        return {path.relative_to(beside).as_posix(): file for path, file in names if path.is_relative_to(beside)}
+
+    def weights_for(self, model: str) -> dict[str, int]:
+        """Descriptors of ``files_for``."""
+        return {location: file.descriptor for location, file in self.files_for(model).items()}
+
+    def confirm(self) -> None:
+        """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
+        changed = []
+        for name, file in self.weights.items():
+            touched = Stamp.of(file.descriptor) != file.stamp
+            if file.was_written() or (touched and file.digest() != self.manifest["files"][name]["sha256"]):
+                changed.append(Diagnostic("the file was changed while it was used", where=self.where(name)))
+        if changed:
+            raise InvalidInput(changed)
+
+
+def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest with the digest of its own entries but the files', which have theirs."""
+    rest = {key: value for key, value in manifest.items() if key not in ("files", "sha256")}
+    text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
+    return {**manifest, "sha256": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
+
+
+def read_manifest(folder: str | Path) -> dict[str, Any]:
+    """``manifest.json`` of a build directory, its files unread. Raises InvalidInput where ``folder`` is none of this schema."""
+    with _Directory.at(Path(folder)) as directory:
+        return _read_manifest(directory)
+
+
+class _Directory:
+    """A build directory that is open, and what was found in it."""
+
+    def __init__(self, folder: Path, descriptor: int) -> None:
+        self.folder = folder
+        self.descriptor = descriptor
+        self.manifest: os.stat_result | None = None
+        self._inner: dict[str, int] = {"": descriptor}
+
+    @classmethod
+    @contextmanager
+    def at(cls, folder: Path) -> Iterator[_Directory]:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        try:
+            for attempt in range(_TRIES):
+                try:
+                    descriptor = os.open(folder, flags)
+                    break
+                except FileNotFoundError:
+                    if attempt == _TRIES - 1 or not being_written(folder):
+                        raise
+                    time.sleep(_PAUSE)
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            message = "no such directory; expected a build directory"
+            raise InvalidInput(message, where=str(folder), hint=REBUILD) from None
+        except OSError as error:
+            raise_exhausted(error, str(folder))
+            raise InvalidInput(f"cannot be opened: {error.strerror}", where=str(folder), hint=REBUILD) from None
+        directory = cls(folder, descriptor)
+        try:
+            yield directory
+        finally:
+            for inner in directory._inner.values():
+                os.close(inner)
+
+    def open(self, name: str) -> BinaryIO:
+        """The file called ``name`` in the manifest. Raises InvalidInput."""
+        path = PurePosixPath(name)
+        parent = "" if len(path.parts) == 1 else path.parent.as_posix()
+        what = "a file of the build"
+        return open_input(path.name, what, directory=self._folder(parent, name), follow=False, where=str(self.folder / name))
+
+    def _folder(self, name: str, of_file: str) -> int:
+        if name not in self._inner:
+            parent, _, last = name.rpartition("/")
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            try:
+                self._inner[name] = os.open(last, flags, dir_fd=self._folder(parent, of_file))
+            except FileNotFoundError:
+                message = "no such file; expected a file of the build"
+                raise InvalidInput(message, where=str(self.folder / of_file)) from None
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                    # No fault of the build: no more descriptors, no permission.
+                    raise OSError(error.errno, error.strerror, str(self.folder / of_file)) from None
+                message = f"found no directory '{name}' (a symbolic link is none), expected a file of the build"
+                raise InvalidInput(message, where=str(self.folder / of_file)) from None
+        return self._inner[name]
+
+    def is_changing(self) -> bool:
+        """Whether a compile has put another build here since the directory was opened, or is about to."""
+        try:
+            here, found = os.stat(self.folder), os.fstat(self.descriptor)
+            if not os.path.samestat(here, found):
+                return True
+            manifest = os.stat(MANIFEST, dir_fd=self.descriptor, follow_symlinks=False)
+        except FileNotFoundError:
+            return self.manifest is not None or being_written(self.folder)
+        except OSError:
+            return False
+        return self.manifest is None or not os.path.samestat(manifest, self.manifest)
+
+
+def _read(directory: _Directory, progress: Progress, only: Collection[str] | None) -> Snapshot:
+    """Opens and verifies everything, or ``only`` these files, once. Raises InvalidInput."""
+    manifest = _read_manifest(directory)
+    where = str(directory.folder / MANIFEST)
+    listed = {name: entry for name, entry in _listed(manifest, where).items() if only is None or name in only}
+    _verify_seal(manifest, directory.folder)
+    opened: dict[str, BinaryIO] = {}
+    faults: list[Diagnostic] = []
+    for name, (size, _) in listed.items():
+        try:
+            opened[name] = directory.open(name)
+        except InvalidInput as error:
+            faults += error.diagnostics
+            continue
+        found = os.fstat(opened[name].fileno()).st_size
+        if found != size:
+            place = str(directory.folder / name)
+            faults.append(Diagnostic(f"{found} bytes found, the manifest states {size}", where=place))
+    contents: dict[str, bytes] = {}
+    weights: dict[str, OpenFile] = {}
+    for name, file in opened.items() if not faults else ():
+        size, digest = listed[name]
+        if name.endswith(_READ_WHOLE):
+            with file:
+                contents[name] = file.read(size + 1)
+            right = digest == f"sha256:{hashlib.sha256(contents[name]).hexdigest()}"
+        else:
+            weights[name] = OpenFile(file)
+            right = has_digest(file, digest, partial(progress, f"verify {name}"))
+        if not right:
+            faults.append(Diagnostic("its bytes are not those that were written", where=str(directory.folder / name)))
+    if faults:
+        raise InvalidInput(_told(faults, directory.folder, edited=EDITED if manifest.get("stages") else EDITED_PLAN))
+    return Snapshot(directory.folder, manifest, contents, weights)
+
+
+def _told(faults: list[Diagnostic], folder: Path, edited: str) -> list[Diagnostic]:
+    """The first of the faults, and under the last what to do: ``edited`` where a plan is among them, which people edit."""
+    plan = next((fault.where for fault in faults if fault.where in map(str, (folder / "plan.json", folder / "plan.ir"))), "")
+    if len(faults) > _SHOWN:
+        more = f"and {len(faults) - _SHOWN + 1} more files are missing or differ"
+        faults = [*faults[: _SHOWN - 1], Diagnostic(more, where=str(folder))]
+    last = faults[-1]
+    return [*faults[:-1], Diagnostic(last.message, last.where, hint=edited.format(plan=plan) if plan else REBUILD)]
+
+
+def _read_manifest(directory: _Directory) -> dict[str, Any]:
+    where = str(directory.folder / MANIFEST)
+    try:
+        file = directory.open(MANIFEST)
+    except InvalidInput as error:
+        (fault,) = error.diagnostics
+        if fault.message.startswith("no such file"):
+            message = "no manifest.json in it; expected a build directory"
+            raise InvalidInput(message, where=str(directory.folder), hint=REBUILD) from None
+        raise InvalidInput(fault.message, where=where, hint=REBUILD) from None
+    with file:
+        directory.manifest = os.fstat(file.fileno())
+        data = file.read(LIMITS.document_bytes + 1)
+    if len(data) > LIMITS.document_bytes:
+        raise InvalidInput(f"it has more than {LIMITS.document_bytes} bytes", where=where, hint=REBUILD)
+    manifest = parse_json(_text(data, where), where, hint=REBUILD)
+    schema = manifest.get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=where, hint=REBUILD)
+    return dict(manifest)
+
+
+def _text(data: bytes, where: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        message = f"found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
+        raise InvalidInput(message, where=where, hint=REBUILD) from None
+
+
+def _listed(manifest: Mapping[str, Any], where: str) -> dict[str, tuple[int, str]]:
+    """Size and digest of each file that the manifest lists, by name. Raises InvalidInput."""
+    files = manifest.get("files")
+    if not isinstance(files, dict):
+        raise InvalidInput("the manifest does not describe a build: expected 'files' by name", where=where, hint=REBUILD)
+    listed = {}
+    for name, entry in sorted(files.items()):
+        size, digest = (entry.get(key) for key in ("bytes", "sha256")) if isinstance(entry, dict) else (None, None)
+        fault = _name_fault(name)
+        if fault:
+            raise InvalidInput(f"file '{name}' {fault}", where=where, hint=REBUILD)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise InvalidInput(f"expected the bytes of file '{name}', found {size!r}", where=where, hint=REBUILD)
+        if not isinstance(digest, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
+            raise InvalidInput(f"expected the SHA-256 digest of file '{name}', found {digest!r}", where=where, hint=REBUILD)
+        listed[name] = (size, digest)
+    return listed
+
+
+def _name_fault(name: str) -> str:
+    """What is wrong with the name of a file of a build; empty for nothing."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        return "lies outside the build directory"
+    if not name.isprintable() or path.as_posix() != name or name in (".", MANIFEST):
+        return "is no name of a file of a build"
+    return ""
+
+
+def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
+    if "sha256" not in manifest:
+        message = "the manifest states no digest of itself: an older dnnc wrote it, or it was edited"
+        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
+    if manifest["sha256"] != sealed(manifest)["sha256"]:
+        message = "the manifest is not what was written: its entries do not have the digest that it states of itself"
+        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
+
+
+__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]

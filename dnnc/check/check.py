@@ -1,0 +1,367 @@
+"""``dnnc check``: do the stages compute what the unsplit model computes?
+
+The unsplit model runs once with every cut tensor as a further output. Then each stage, in the order in which the rows of the
+schedule come to it, runs twice, alone in this process: on the reference's own values (*alone*: one wrong stage is told from the
+errors it inherits) and on what the stages before it made (*chained*: what a run would give). Where both are the same values,
+once is enough. One session is open at a time, and values are dropped after their last reader, so a check needs little more
+memory than the unsplit model.
+
+A pass proves that on these inputs each tensor that was compared is that of the unsplit model within its tolerance. It says
+nothing of other inputs, of tensors that were left out (they are named), nor of how processes hand values to each other. Where
+the original model is gone, the reference is the build's own copy, and a fault that both share is not seen.
+
+What differs by more than the precision of its type explains is measured against what rounding does to this model
+(``noise.py``), which costs several runs of it; plain 32-bit models never come to that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnnc.build.build import Build, StageProgram
+from dnnc.build.members import matches
+from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
+from dnnc.check.dataflow import precisions, random_values
+from dnnc.check.locate import first_wrong
+from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
+from dnnc.check.noise import QUIET, Meter, Noise
+from dnnc.check.unsplit import Unsplit, one_line, read_by
+from dnnc.check.verdict import CheckReport, Comparison, judge
+from dnnc.data.inputs import drawn, read_inputs
+from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
+from dnnc.engines.onnxruntime.session.needs import executor_of, require_providers
+from dnnc.engines.onnxruntime.session.session import refuse_idle
+from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
+from dnnc.engines.onnxruntime.transport.edges import ValueSpec
+from dnnc.engines.onnxruntime.transport.wiring import output_specs
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
+from ir.ops.rows import COMPUTE, walk
+from ir.system.scratch import scratch_folder
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """``inputs``: a file of arrays; without, those that the build was compiled with, or ``samples`` random ones where there is
+    a ``seed``, more than one is asked for, or it was compiled without any; ``threads``: of
+    onnxruntime; ``optimize``: its graph optimisations, as a run has them; ``tolerance``: the difference that passes, as a
+    share of a tensor's range (of the elements, for those that are right or wrong), in the place of what follows from types
+    and rounding."""
+
+    inputs: Path | None = None
+    seed: int | None = None
+    samples: int = 1
+    threads: int = 1
+    optimize: bool = True
+    tolerance: float | None = None
+
+
+def check_build(
+    build: Build | Path | str,
+    options: CheckOptions | None = None,
+    *,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+) -> CheckReport:
+    """Compares the stages of a build with the unsplit model. Raises InvalidInput for inputs that the model does not take,
+    RuntimeFailure when a stage cannot run; ``CheckReport.error()`` is what a failed check is worth."""
+    start = time.perf_counter()
+    build = build if isinstance(build, Build) else Build.open(build, progress)
+    options = options or CheckOptions()
+    if build.weights == "none":
+        raise InvalidInput(
+            "this build was written without weights, so it cannot be checked",
+            where=str(build.folder),
+            hint="compile it again with weights",
+        )
+    require_providers(build)
+    module = build.program()
+    random_inputs = False
+    if options.inputs is None:
+        several = options.samples > 1 and options.seed is None
+        found, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
+        samples = tuple(found)
+    else:
+        samples = tuple(read_inputs(options.inputs, build.inputs, constants=build.constants).items)
+    feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
+    progress("run the unsplit model", None)
+    with scratch_folder() as scratch:
+        unsplit = Unsplit(build, feeds, options.threads, options.optimize, precisions(module), scratch)
+        expected = unsplit.values()
+        tainted, random = random_values(module)
+        state = _State(build, module, options, feeds, expected, unsplit, tainted)
+        order = [action.stage for action in walk(build.schedule, build.flow, 1) if action.kind == COMPUTE]
+        for number, index in enumerate(order):
+            progress(f"check stage {index}", number / len(order))
+            state.check_stage(index)
+    build.files.confirm()
+    return CheckReport(
+        build.folder,
+        " and ".join(unsplit.titles),
+        bool(unsplit.from_original),
+        len(samples),
+        random_inputs,
+        tuple(sorted(state.comparisons, key=lambda comparison: comparison.stage)),
+        random,
+        tuple(unsplit.notes),
+        time.perf_counter() - start,
+    )
+
+
+@dataclass(slots=True)
+class _State:
+    """What a check knows while it walks over the stages: values per sample, expected and as the chain of stages makes them."""
+
+    build: Build
+    module: Module
+    options: CheckOptions
+    feeds: list[dict[str, Any]]
+    expected: list[dict[str, Any]]
+    unsplit: Unsplit
+    tainted: frozenset[str]
+    chain: list[dict[str, Any]] = field(default_factory=list)
+    comparisons: list[Comparison] = field(default_factory=list)
+    parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel, as the members of a mesh made them
+    at_fault: dict[str, set[int]] = field(default_factory=dict)  # members whose part is wrong, by tensor, in this stage
+    meter: Meter | None = None  # of this stage alone, where it was needed
+
+    def __post_init__(self) -> None:
+        self.chain = [dict(sample) for sample in self.feeds]
+        self.parts = [{} for _ in self.feeds]
+
+    @property
+    def comparisons_pass(self) -> bool:
+        """Whether nothing has diverged so far: what diverges first is worth a closer look."""
+        return all(comparison.verdict != "diverges" for comparison in self.comparisons)
+
+    def check_stage(self, index: int) -> None:
+        stage = self.build.stages[index]
+        specs = tuple(ValueSpec(spec.name, spec.element) for spec in output_specs(self.build, index))
+        alone: dict[str, list[Difference]] = {}
+        chained: dict[str, list[Difference]] = {}
+        try:
+            if stage.members:
+                self._run_members(stage, alone, chained)
+            else:
+                self._run_model(stage, specs, alone, chained)
+        except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
+            member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
+            said = one_line(error) or type(error).__name__  # a MemoryError says nothing
+            raise failure_for(f"{type(error).__name__}: {error}")(
+                f"it does not run, though the unsplit model does: {said}",
+                where=f"stage {index}{member or f' on {stage.device}'}",
+                hint=machine_hint(said),
+            ) from error
+        outputs = {port.name: port.type for port in stage.outputs}
+        types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}
+        for spec in specs:
+            self.comparisons.append(self._comparison(index, spec.name, types[spec.name], spec.name in outputs, alone, chained))
+        self.at_fault, self.meter = {}, None
+        self._drop(index)
+
+    def _run_model(
+        self,
+        stage: StageProgram,
+        specs: tuple[ValueSpec, ...],
+        alone: dict[str, list[Difference]],
+        chained: dict[str, list[Difference]],
+    ) -> None:
+        """Runs a stage that is one model, and collects how far its outputs are off."""
+        model, weights = self.build.model(stage.model or "")
+        executor = executor_of(self.build, stage.device, self.options.threads, self.options.optimize)
+        program = executor.load(model, specs, weights)
+        refuse_idle([program], self.build.provider(stage.device).name)
+        for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
+            right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
+            real = {name: made[name] for name in program.input_names}
+            results = program.run(right)
+            _collect(alone, expected, results, self.unsplit.precisions, 0)
+            if not all(_same(right[name], real[name]) for name in right):
+                results = program.run(real)
+            _collect(chained, expected, results, self.unsplit.precisions, self._rounded(stage))
+            made.update(results)
+
+    def _run_members(
+        self, stage: StageProgram, alone: dict[str, list[Difference]], chained: dict[str, list[Difference]]
+    ) -> None:
+        """Runs a stage on a mesh, and collects how far what its members make is off."""
+        leaving = borders(stage)
+        cases: list[list[dict[str, Any]]] = []
+        which: list[tuple[int, int]] = []  # of each sample the cases that it runs alone and in the chain
+        for sample, expected, made, parts in zip(self.feeds, self.expected, self.chain, self.parts, strict=True):
+            right = [fed(member, {**made, **sample, **expected}) for member in stage.members]
+            real = [
+                fed(member, made, {channel: of_member[number] for channel, of_member in parts.items()})
+                for number, member in enumerate(stage.members)
+            ]
+            cases.append(right)
+            equal = all(_same(a[name], b[name]) for a, b in zip(right, real, strict=True) for name in a)
+            which.append((len(cases) - 1, len(cases) - 1 if equal else len(cases)))
+            if not equal:
+                cases.append(real)
+        results = run_members(self.build, stage, cases, threads=self.options.threads, optimize=self.options.optimize)
+        for (first, second), expected, made, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
+            for border in leaving:
+                own = roundings_of(stage.collectives)
+                for into, values, rounded in ((alone, results[first], own), (chained, results[second], self._rounded(stage))):
+                    whole = border.whole(values)
+                    _collect(into, expected, {border.name: whole}, self.unsplit.precisions, rounded)
+                    if border.name in expected:
+                        self._find_members(border, values, expected[border.name], into[border.name], rounded)
+                    made[border.name] = whole
+                if border.channel >= 0 and _as_it_lies(self.build, stage, border.channel):
+                    parts[border.channel] = [m[p.value] for m, p in zip(results[second], border.parts, strict=True)]
+
+    def _find_members(
+        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, found: list[Difference], rounded: int
+    ) -> None:
+        """Notes members whose part of what leaves the stage is not that of the unsplit model. Where the tensor put together is
+        right all the same, for not every part counts, that is a difference too."""
+        right = found[-1].ok
+        for number, part, value in border.of_members(values):
+            if not isinstance(expected, Raw) or not isinstance(value, Raw):
+                continue
+            difference = compare_part(expected, part.box, value, self.unsplit.precisions.get(border.name, EXACT), rounded)
+            if not difference.ok:
+                self.at_fault.setdefault(border.name, set()).add(number)
+                if right:
+                    found.append(difference)
+
+    def _rounded(self, stage: StageProgram) -> int:
+        """How often what the chain of stages makes in this one was rounded to 16 bits, at most: by every collective so far, and
+        at every border."""
+        before = self.build.stages[: stage.index]
+        return stage.index + sum(roundings_of(one.collectives) for one in (*before, stage))
+
+    def _comparison(
+        self,
+        index: int,
+        name: str,
+        type_: str,
+        output: bool,
+        alone: Mapping[str, list[Difference]],
+        chained: Mapping[str, list[Difference]],
+    ) -> Comparison:
+        stage = self.build.stages[index]
+        place = (name, index, stage.device, "output" if output else "cut", type_)
+        if name in self.tainted or name not in alone:
+            return Comparison(*place, None, None, 0.0, 0.0, "random" if name in self.tainted else "unnamed")
+        worst = [max(found[name], key=lambda d: (not d.ok, d.value)) for found in (alone, chained)]
+        if not any(d.elements for d in alone[name]) and all(d.ok for d in worst):
+            return Comparison(*place, None, None, 0.0, 0.0, "empty")
+        noise = self._noise(stage, name, worst)
+        found = [judge(d, floor, self.options.tolerance) for d, floor in zip(worst, noise, strict=True)]
+        verdict = next((v for v in ("diverges", "unstable") if any(j.verdict == v for j in found)), "ok")
+        if verdict == "unstable" and found[0].verdict == "ok":
+            verdict = "ok"  # the stage is right on right inputs; what it inherits is more than a check can allow
+        reason = next((j.reason for j in found if j.verdict == verdict and j.reason), "")
+        members, origin = self.at_fault.get(name, set()) if verdict == "diverges" else set(), ""
+        if stage.members and verdict == found[0].verdict == "diverges" and self.comparisons_pass:
+            origin, members = self._look_inside(stage, found[0].allowed, members)
+        alone_judged, chained_judged = found
+        return Comparison(
+            *place,
+            alone_judged.value,
+            chained_judged.value,
+            alone_judged.allowed,
+            chained_judged.allowed,
+            verdict,
+            reason,
+            noise,
+            name in self.unsplit.from_original,
+            origin,
+            tuple((number, stage.devices[number]) for number in sorted(members)),
+        )
+
+    def _noise(self, stage: StageProgram, name: str, worst: Sequence[Difference]) -> tuple[Noise, Noise]:
+        """The noise floors of a tensor, alone and chained; measured only where a difference is more than its type explains."""
+        alone, chained = worst
+        if self.options.tolerance is not None or (alone.ok and chained.ok):
+            return QUIET, QUIET
+        own = QUIET
+        if not alone.ok:
+            if self.meter is None:
+                self.meter = self.unsplit.part_meter(stage, self._right_inputs(stage), self.expected)
+            own = _explain(alone, name, self.meter or self.unsplit.whole_meter(name), QUIET)
+        if judge(chained, own).verdict == "ok":
+            return own, own
+        return own, _explain(chained, name, self.unsplit.whole_meter(name), own)
+
+    def _right_inputs(self, stage: StageProgram) -> list[dict[str, Any]]:
+        """Per sample what the unsplit model gives to a stage."""
+        return [
+            {name: expected.get(name, sample.get(name, made.get(name))) for name in read_by(stage)}
+            for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True)
+        ]
+
+    def _look_inside(self, stage: StageProgram, allowed: float, members: set[int]) -> tuple[str, set[int]]:
+        """The value inside a stage on a mesh that differs first, and the members at fault."""
+        found = first_wrong(
+            self.build,
+            self.module,
+            stage,
+            self.feeds[0],
+            self.expected[0],
+            self.unsplit.precisions,
+            allowed,
+            self.options.threads,
+        )
+        if found is None:
+            return "", members
+        return found.value, members if len(members) == 1 else set(found.members)
+
+    def _drop(self, index: int) -> None:
+        """Forgets values that no later stage reads."""
+        later = {channel.tensor for stage in self.build.stages[index + 1 :] for channel in stage.receives}
+        later |= {port.name for port in self.build.inputs}
+        unchecked = {spec.name for i in range(index + 1, len(self.build.stages)) for spec in output_specs(self.build, i)}
+        for made, expected in zip(self.chain, self.expected, strict=True):
+            for name in made.keys() - later:
+                del made[name]
+            for name in expected.keys() - later - unchecked:
+                del expected[name]
+
+
+def _explain(difference: Difference, name: str, meter: Meter | None, noise: Noise) -> Noise:
+    """The noise floor of a value, at least ``noise``, measured until it explains the difference or there is no more to run."""
+    while judge(difference, noise).verdict != "ok" and meter is not None:
+        noise |= meter.floors.get(name, QUIET)
+        if judge(difference, noise).verdict == "ok" or not meter.more():
+            break
+    return noise
+
+
+def _collect(
+    into: dict[str, list[Difference]],
+    expected: Mapping[str, Any],
+    results: Mapping[str, Any],
+    precisions: Mapping[str, Precision],
+    roundings: int,
+) -> None:
+    for name, value in results.items():
+        if name in expected:
+            into.setdefault(name, []).append(compare(expected[name], value, precisions.get(name, EXACT), roundings))
+
+
+def _as_it_lies(build: Build, maker: StageProgram, channel: int) -> bool:
+    """Whether the members of the maker send their parts as they are."""
+    reader = next(build.stages[c.target] for c in maker.sends if c.id == channel)
+    return bool(reader.members) and matches(maker.axes, reader.axes)
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether two values are certainly the same bits."""
+    if left is right:
+        return True
+    if isinstance(left, Raw) and isinstance(right, Raw):
+        if left.element != right.element or left.shape != right.shape:
+            return False
+        return (
+            left.data.tobytes() == right.data.tobytes() if left.data.size < 64 else bool(np.array_equal(left.data, right.data))
+        )
+    return False

@@ -1,0 +1,89 @@
+"""What the plan's IR says of a value before anything runs: whether it is random, and from what precision it was computed.
+
+Both follow the dataflow of the entry function, by ONNX name: what an op reads, its results carry. An op with regions counts as
+a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from dnnc.build.build import NUMPY_NAMES
+from dnnc.check.compare import EXACT, TOLERANCES, Precision
+from dnnc.data.generate import all_ops
+from ir.core.module import Module, Resource, Splat
+from ir.core.ops import Op, Region
+from ir.core.types import TensorType, Type
+from ir.ops.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
+from passes.model.spmd.reshard_ops import without_reshards
+
+_NARROW = frozenset(TOLERANCES) - {"float32", "float64", "complex64", "complex128"}
+
+
+def random_values(module: Module) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Names of the values that depend on a random op, and those ops, as text."""
+    entry = without_reshards(module.entry).func
+    false = {r.name for r in module.of_type(Resource) if (isinstance(r.data, Splat) and not r.data.value) or _is_zero(r)}
+    drawn = [op for op in all_ops(entry.ops) if _is_random(op, false)]
+    tainted: set[str] = set()
+    for op in entry.ops:
+        if any(_is_random(inner, false) for inner in all_ops((op,))) or any(name in tainted for name in _reads(op)):
+            tainted |= {value.name for value in op.results}
+    text = tuple(f"{op.name.removeprefix('onnx.')} {op.location.node or op.id[1:]}" for op in drawn)
+    return frozenset(name[1:] for name in tainted), text
+
+
+def precisions(module: Module) -> dict[str, Precision]:
+    """Of each value that is computed from an input, and not exactly: its precision. A cast of a 16-bit float to 32 bits does
+    not bring back what was rounded away; weights and inputs of few bits are exact as they are."""
+    found: dict[str, Precision] = {}
+    computed = {value.name for value in module.entry.args}
+    for op in without_reshards(module.entry).func.ops:
+        sources = [name for name in _reads(op) if name in computed]
+        if not sources and op.operands:
+            continue
+        carried = EXACT
+        for name in sources:
+            carried |= found.get(name, EXACT)
+        for inner in all_ops((op,)):
+            floats = {name for value in inner.results if (name := _element(value.type)) in TOLERANCES}
+            carried |= Precision(_NARROW & floats, has(inner, QUANTISES), bool(floats))
+        for value in op.results:
+            computed.add(value.name)
+            own = carried  # what becomes an integer is right or wrong, but for a quantised value
+            if not carried.quantised and _element(value.type) not in TOLERANCES:
+                own = Precision(rounded=carried.rounded)
+            if own != EXACT:
+                found[value.name] = own
+    return {name[1:]: precision for name, precision in found.items()}
+
+
+def _element(type_: Type) -> str:
+    return NUMPY_NAMES[type_.dtype] if isinstance(type_, TensorType) else ""
+
+
+def _is_random(op: Op, false: set[str]) -> bool:
+    training = TRAINING_OPERAND.get(op.name)
+    if training is None:
+        return has(op, RANDOM)
+    return len(op.operands) > training and op.operands[training] not in ("", *false)
+
+
+def _is_zero(resource: Resource) -> bool:
+    data = getattr(resource.data, "data", None)
+    return isinstance(data, bytes) and len(data) == 1 and data == b"\0"
+
+
+def _reads(op: Op) -> Iterator[str]:
+    yield from op.operands
+    for _, region in op.regions:
+        yield from _region_reads(region)
+
+
+def _region_reads(region: Region) -> Iterable[str]:
+    for op in region.ops:
+        yield from _reads(op)
+    yield from region.results
+
+
+__all__ = ["precisions", "random_values"]

@@ -1,0 +1,250 @@
+"""The unsplit model as a program to compare with: the original where it is still there, with further values as outputs.
+
+A reference is bytes of an ONNX model whose external weights stay where they are, in files that were opened once: what was held
+against the digests of the build is what runs. Nothing is written beside the original.
+Models that are no ONNX file (``zoo:...``, IR text) are made again, or exported, into a folder of the caller's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dnnc.build.build import ANNOTATED, Build
+from dnnc.compile.load import load_model
+from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
+from dnnc.onnx.model import ImportedModel
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
+from ir.core.names import unique
+from ir.system.digests import OpenFile, has_digest
+from ir.system.files import open_input
+
+if TYPE_CHECKING:
+    import onnx
+
+RUNTIME_IR_VERSION = 13
+"""Newest IR version that onnxruntime 1.31 reads; what later versions add does not change what older models mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """``model``: the bytes; ``files``: the open files that hold its external data, by location; ``title``: what it is, for a
+    person. ``present``: the wanted values that it has, all of them outputs."""
+
+    model: bytes
+    files: Mapping[str, OpenFile]
+    title: str
+    original: bool
+    present: frozenset[str]
+
+    @property
+    def weights(self) -> dict[str, int]:
+        """Descriptors of the files, by location."""
+        return {name: file.descriptor for name, file in self.files.items()}
+
+    def require_unchanged(self) -> None:
+        """Raises InvalidInput where a file was written to since it was opened. To be asked once the reference was run."""
+        for name, file in self.files.items():
+            if file.was_written():
+                raise InvalidInput(f"its file '{name}' was changed while it was used", where=self.title)
+
+
+def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[Reference]:
+    """References for ``wanted`` values, the best first: the original model, then ``annotated.onnx``. ``scratch``: an empty
+    folder that lives as long as they are used. What cannot be loaded is passed over."""
+    names = tuple(wanted)
+    original = _original(build, names, scratch)
+    if isinstance(original, Reference):
+        yield original
+    try:
+        title = "annotated.onnx, the unsplit model of the build"
+        yield _open(build.files.read(ANNOTATED), "protobuf", build.files.files_for(ANNOTATED), names, title, False)
+    except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
+        return
+
+
+def why_not_the_original(build: Build) -> str:
+    """Why ``references`` has no original model, for a person."""
+    spec = build.source.spec
+    if spec.startswith("zoo:"):
+        return f"{spec} cannot be made again"
+    if not spec or not build.source.sha256:
+        return "the build does not say which model it was made from"
+    path = _source_path(build)
+    try:
+        with open_input(path, "the original model") as file:
+            changed = _digest(file.read()) != build.source.sha256
+    except InvalidInput as error:
+        return f"the original model {path} is gone: {error.diagnostics[0].message}"
+    if changed:
+        return f"the original model {path} has changed since"
+    found = _weights(build)
+    return found if isinstance(found, str) else f"the original model {path} does not open"
+
+
+def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference | None:
+    """The model that was compiled, where it is there with the same bytes."""
+    spec = build.source.spec
+    try:
+        if spec.startswith("zoo:"):
+            exported = _exported(lambda: load_model(spec, {}, DiagnosticSink()), scratch)
+            return _open(*exported, names, f"the model {spec} (made again)", True)
+        path = _source_path(build)
+        with open_input(path, "the original model") as file:
+            data = file.read()
+        weights = _weights(build)
+        if not spec or _digest(data) != build.source.sha256 or isinstance(weights, str):
+            return None
+        if path.suffix == ".ir":
+            return _open(*_exported(lambda: _text(build), scratch), names, f"the original {path} (as ONNX)", True)
+        from onnx.serialization import registry
+
+        format_ = registry.get_format_from_file_extension(path.suffix) or "protobuf"
+        return _open(data, format_, weights, names, f"the original model {path}", True)
+    except OSError:  # of the scratch folder: the disk is full
+        raise
+    except Exception:  # InvalidInput, or protobuf's errors as above
+        return None
+
+
+def _source_path(build: Build) -> Path:
+    return Path(os.path.normpath(build.folder.absolute() / build.source.spec))
+
+
+def _weights(build: Build) -> dict[str, OpenFile] | str:
+    """The files that hold the weights of the original, by location, as they were compiled; else what is wrong with them, for a
+    person."""
+    found = {}
+    for name, digest in build.source.data.items():
+        path = _source_path(build).parent / name
+        try:
+            found[name] = OpenFile(open_input(path, "weights of the original model"))
+        except InvalidInput as error:
+            return f"the weights of the original in {path} are gone: {error.diagnostics[0].message}"
+        if not has_digest(found[name].file, digest):
+            return f"the weights of the original in {path} have changed since"
+    return found
+
+
+def _text(build: Build) -> ImportedModel:
+    """The IR text that was compiled. Raises InvalidInput where it was changed after it was held against its digest."""
+    path = _source_path(build)
+    imported = load_model(str(path), {}, DiagnosticSink())
+    if imported.files.digests() != {**build.source.data, path.name: build.source.sha256}:
+        raise InvalidInput("the file was changed while it was read", where=str(path))
+    return imported
+
+
+def _digest(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _open(
+    data: bytes, format_: str, files: Mapping[str, OpenFile], wanted: tuple[str, ...], title: str, original: bool
+) -> Reference:
+    import onnx
+
+    model = onnx.load_model_from_string(data, format=format_)
+    present = add_outputs(model, wanted)
+    distinguish_nodes(model.graph)
+    copy_overwritten(model)
+    if model.ir_version > RUNTIME_IR_VERSION:
+        model.ir_version = RUNTIME_IR_VERSION
+    return Reference(model.SerializeToString(), files, title, original, present)
+
+
+def part(
+    reference: Reference, given: Mapping[str, tuple[int, tuple[int | None, ...]]], wanted: Iterable[str]
+) -> Reference | None:
+    """The part of a reference that computes ``wanted`` from values ``given`` (element type and shape of each), and from inputs
+    of the model where these do not suffice. None where it makes none of the values that are wanted."""
+    import onnx
+
+    model = onnx.load_model_from_string(reference.model)
+    graph = model.graph
+    maker = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    names = tuple(name for name in wanted if name in maker)
+    if not names:
+        return None
+    needed: set[int] = set()
+    read: set[str] = set()
+    waiting = [maker[name] for name in names]
+    while waiting:
+        number = waiting.pop()
+        if number in needed:
+            continue
+        needed.add(number)
+        fresh = set(reads_of(graph.node[number])) - read
+        read |= fresh
+        waiting += [maker[name] for name in fresh if name in maker and name not in given]
+    nodes = [graph.node[number] for number in sorted(needed)]
+    inputs = [value for value in graph.input if value.name in read]
+    there = {value.name for value in inputs}
+    for name, (element, shape) in given.items():
+        if name in read and name not in there and name in maker:
+            inputs.append(onnx.helper.make_tensor_value_info(name, element, shape))
+    outputs = [value for value in graph.output if value.name in names]
+    kept = [tensor for tensor in graph.initializer if tensor.name in read]
+    made = {name for node in nodes for name in node.output} - given.keys()
+    types = [value for value in graph.value_info if value.name in made]
+    sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in read]
+    cut = onnx.helper.make_graph(
+        nodes, graph.name or "part", inputs, outputs, kept, value_info=types, sparse_initializer=sparse
+    )
+    model.graph.CopyFrom(cut)
+    return replace(reference, model=model.SerializeToString(), present=frozenset(names))
+
+
+def reads_of(node: onnx.NodeProto) -> Iterator[str]:
+    """Names that a node reads, those that its subgraphs read included."""
+    yield from filter(None, node.input)
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from reads_of(inner)
+            yield from (value.name for value in graph.output)
+
+
+def add_outputs(model: onnx.ModelProto, wanted: Iterable[str]) -> frozenset[str]:
+    """Makes the values called ``wanted`` outputs of the model, in place; returns those that it has. Types are left to
+    inference."""
+    import onnx
+
+    made = {name for node in model.graph.node for name in node.output if name}
+    given = {value.name for value in model.graph.input}
+    outputs = {value.name for value in model.graph.output}
+    known = {value.name: value for value in model.graph.value_info}
+    for name in dict.fromkeys(wanted):
+        if name in made and name not in outputs:
+            model.graph.output.append(known.get(name) or onnx.ValueInfoProto(name=name))
+            outputs.add(name)
+    return frozenset(name for name in wanted if name in outputs or name in given)
+
+
+def distinguish_nodes(graph: onnx.GraphProto) -> None:
+    """Makes node names unique, in place: onnxruntime refuses a graph that uses one twice, ONNX does not."""
+    names: set[str] = set()
+    for node in graph.node:
+        if node.name:
+            node.name = unique(node.name, names)
+
+
+def _exported(load: Callable[[], ImportedModel], scratch: Path) -> tuple[bytes, str, dict[str, OpenFile]]:
+    """A zoo model or IR text as an ONNX model, its format, and the file in ``scratch`` that holds its weights. Raises DnncError
+    when it cannot be made."""
+    import onnx_ir
+
+    from dnnc.engines.onnxruntime.write.export import export_func, lazy_tensors
+
+    path, beside = scratch / "reference.onnx", "reference.data"
+    if not path.exists():
+        imported = load()
+        tensors = lazy_tensors(imported.files)
+        onnx_ir.save(export_func(imported.module, imported.module.entry, tensors=tensors), path, external_data=beside)
+    data = scratch / beside
+    files = {beside: OpenFile(open_input(data, "weights"))} if data.exists() else {}
+    return path.read_bytes(), "protobuf", files

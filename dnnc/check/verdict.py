@@ -1,0 +1,246 @@
+"""What a check found: one comparison per tensor that leaves a stage, and what all of them prove.
+
+A difference is judged by what is allowed at least (``compare.py``) and by the tensor's noise floor (``noise.py``):
+
+    allowed = max(least, FACTOR x floor), or --tolerance
+
+Where that is more than ``CAP`` it would let faults pass, and the typical difference decides in the place of the largest: one
+rounding the other way in a quantised model changes a few elements much, a fault changes most of them. It too may be
+``FACTOR`` floors, and at most ``CAP_TYPICAL``. What rounding alone explains beyond that is ``unstable``: it proves nothing of
+the tensor and fails nothing. Any other difference ``diverges``. Only what is ``ok`` counts as compared; a check that compared
+nothing has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.check.compare import CAP, CAP_TYPICAL, Difference
+from dnnc.check.noise import FACTOR, QUIET, Noise
+from ir.core.diagnostics import CheckFailed, Diagnostic
+
+NOT_COMPARED = {
+    "random": "it depends on random numbers",
+    "empty": "it is absent, or has no finite element",
+    "unnamed": "the unsplit model has no value of this name",
+    "unstable": "rounding alone changes it by more than a check can allow",
+}
+"""Verdicts of tensors that a check says nothing about, with the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A difference (the largest, or the typical where that decides) beside what was allowed of it, and the verdict: ``ok``,
+    ``unstable`` or ``diverges``."""
+
+    value: float
+    allowed: float
+    verdict: str
+    reason: str = ""
+
+
+def judge(difference: Difference, noise: Noise, tolerance: float | None = None) -> Judged:
+    """Whether a difference passes. ``noise``: the noise floor of the tensor, ``QUIET`` where it was not measured."""
+    value, least, cap = difference.value, difference.allowed, CAP * difference.unit
+    if tolerance is not None:
+        allowed = tolerance * difference.unit
+        return Judged(value, allowed, "ok" if value <= allowed else "diverges", difference.reason)
+    allowed = max(least, FACTOR * noise.value)
+    if allowed <= cap or value <= least:
+        return Judged(value, allowed, "ok" if value <= allowed else "diverges", difference.reason)
+    single = f"single elements differ by up to {value:.2g}, by rounding alone {noise.value:.2g}"
+    reason = f"{difference.reason}; {single}" if difference.reason else single
+    typical, bound = difference.typical, FACTOR * noise.typical
+    verdict = "diverges" if typical > bound else "unstable" if typical > CAP_TYPICAL else "ok"
+    return Judged(typical, min(bound, CAP_TYPICAL), verdict, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
+    model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``, ``diverges``,
+    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors, alone and chained, quiet where not
+    measured. ``original``: whether it was compared with the original model, or with the build's own copy. ``members``: of a
+    stage on a mesh, number and device of those whose part is wrong, where that can be told; ``origin``: the first value
+    inside the stage that differs, where its members were looked at more closely."""
+
+    tensor: str
+    stage: int
+    device: str
+    kind: str
+    type: str
+    alone: float | None
+    chained: float | None
+    allowed: float
+    allowed_chained: float
+    verdict: str
+    reason: str = ""
+    noise: tuple[Noise, Noise] = (QUIET, QUIET)
+    original: bool = True
+    origin: str = ""
+    members: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The stage, and the members at fault."""
+        if not self.members:
+            return f"stage {self.stage} on {self.device}"
+        several = "members" if len(self.members) > 1 else "member"
+        return f"stage {self.stage} {several} {', '.join(f'{number} on {device}' for number, device in self.members)}"
+
+    @property
+    def wrong_alone(self) -> bool:
+        """Whether the stage is wrong on right inputs."""
+        return self.verdict == "diverges" and self.alone is not None and self.alone > self.allowed
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "tensor": self.tensor,
+            "stage": self.stage,
+            "device": self.device,
+            "kind": self.kind,
+            "type": self.type,
+            "alone": _number(self.alone),
+            "chained": _number(self.chained),
+            "allowed": self.allowed,
+            "allowed_chained": self.allowed_chained,
+            "noise_alone": _number(self.noise[0].value),
+            "noise_chained": _number(self.noise[1].value),
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "reference": "original" if self.original else "build",
+            **({"members": [{"member": n, "device": d} for n, d in self.members]} if self.members else {}),
+            **({"origin": self.origin} if self.origin else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckReport:
+    """All comparisons, in stage order. ``reference``: what was compared with; ``original``: whether any of that is the model
+    that was compiled; ``random``: random ops that were left out."""
+
+    build: Path
+    reference: str
+    original: bool
+    samples: int
+    random_inputs: bool
+    comparisons: tuple[Comparison, ...]
+    random: tuple[str, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+    @property
+    def compared(self) -> tuple[Comparison, ...]:
+        """The tensors that agree with the unsplit model."""
+        return tuple(c for c in self.comparisons if c.verdict == "ok")
+
+    @property
+    def passed(self) -> bool:
+        """Whether something was compared, and nothing diverges."""
+        return bool(self.compared) and self.first is None
+
+    @property
+    def first(self) -> Comparison | None:
+        """The first tensor that diverges: of the first stage that is wrong on right inputs, else of the first wrong in the
+        chain."""
+        wrong = [c for c in self.comparisons if c.verdict == "diverges"]
+        return next((c for c in wrong if c.wrong_alone), wrong[0] if wrong else None)
+
+    @property
+    def left_out(self) -> str:
+        """The tensors that were not compared and why, as text."""
+        by_verdict: dict[str, list[str]] = {}
+        for c in self.comparisons:
+            if c.verdict in NOT_COMPARED:
+                by_verdict.setdefault(c.verdict, []).append(f"{c.kind} '{c.tensor}'")
+        return "; ".join(f"{_listed(names)}: {NOT_COMPARED[verdict]}" for verdict, names in by_verdict.items())
+
+    @property
+    def noisy(self) -> str:
+        """The tensors that passed for what rounding does to this model, as text."""
+        names = [f"{c.kind} '{c.tensor}'" for c in self.compared if c.noise != (QUIET, QUIET)]
+        return _listed(names)
+
+    @property
+    def verdict(self) -> str:
+        """What the check proves, in one line; it says ``passed`` only of a comparison with the original model."""
+        if not self.passed:
+            return ""
+        count, inputs = len(self.compared), "random" if self.random_inputs else "given"
+        own = sum(not c.original for c in self.compared)
+        of = f"{count} of {len(self.comparisons)} tensors on {self.samples} x {inputs} inputs"
+        outputs = sum(c.kind == "output" for c in self.compared)
+        without = "" if outputs else "; no output of the model is among them"
+        if own == count:
+            return (
+                f"the stages agree with the build's own copy of the model, not with the original ({of}{without}): "
+                "a fault that both share is not seen"
+            )
+        mixed = f"; {own} of them with the build's own copy, since the original does not name them" if own else ""
+        return f"passed: the stages compute what {self.reference} computes ({of}{mixed}{without})"
+
+    def error(self) -> CheckFailed | None:
+        """What to raise when the check failed."""
+        first = self.first
+        if first is None:
+            return None if self.compared else self._nothing()
+        value, allowed = (first.alone, first.allowed) if first.wrong_alone else (first.chained, first.allowed_chained)
+        how = "on the inputs that the unsplit model gives it" if first.wrong_alone else "only in the chain: differences add up"
+        inside = f"; the first value that differs inside it is '{first.origin}'" if first.origin else ""
+        found = f"{first.reason}; " if first.reason else ""
+        found += f"difference {value:.3g}, allowed {allowed:.3g}"
+        return CheckFailed(
+            Diagnostic(
+                f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; "
+                f"{how}{inside}",
+                where=first.place,
+                hint="if the model bears such a difference, --tolerance allows it; else it is a fault of the build: "
+                "'dnnc check --json' lists every tensor for a report",
+            )
+        )
+
+    def _nothing(self) -> CheckFailed:
+        """A check that compared nothing has not passed."""
+        why = self.left_out or "nothing leaves the stages: the model has no outputs"
+        return CheckFailed(
+            Diagnostic(
+                f"nothing was compared, so nothing is proven: {why}",
+                where=str(self.build),
+                hint="inputs for which the model gives values that can be compared: --inputs FILE.npz",
+            )
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": "dnnc.check/1",
+            "build": str(self.build),
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "reference": self.reference,
+            "original": self.original,
+            "inputs": "random" if self.random_inputs else "given",
+            "samples": self.samples,
+            "compared": len(self.compared),
+            "left_out": self.left_out,
+            "first_diverging_stage": None if self.first is None else self.first.stage,
+            "comparisons": [c.to_json() for c in self.comparisons],
+            "random_ops": list(self.random),
+            "notes": list(self.notes),
+            "seconds": self.seconds,
+        }
+
+
+def _listed(names: list[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _number(value: float | None) -> float | str | None:
+    """JSON has no infinity."""
+    return "inf" if value is not None and math.isinf(value) else value
+
+
+__all__ = ["CheckReport", "Comparison", "Judged", "judge"]

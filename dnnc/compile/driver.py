@@ -1,0 +1,462 @@
+"""From a model and a topology to a build directory: the one place that joins frontends, passes and backend.
+
+``compile_model`` is what ``dnnc compile`` does; the other commands use its parts. Options are data, results are data, and
+nothing here prints: warnings collect in a sink, progress goes to a callback, seconds are measured per step.
+
+A build directory is written whole or not at all; a plan alone (``plan_only``) is written the same way.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ir
+from dnnc.compile.kinds import KindSearch, mesh_sizes, with_one_mesh, with_restrictions
+from dnnc.compile.options import (
+    TAG,
+    CompileOptions,
+    build_pipeline,
+    kinds_besides,
+    of_profile,
+    of_zoo,
+    restrictions,
+    warn_of_cut,
+    with_programs,
+)
+from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing
+from dnnc.onnx import DIALECTS
+from dnnc.onnx.providers import ON_CPU, Provider
+from ir.core.attributes import Dense
+from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
+from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.ops import Op
+from ir.core.topology import Topology
+from ir.core.types import Type
+from passes.framework.base import Pass, PassContext
+
+if TYPE_CHECKING:
+    from dnnc.compile.given import GivenInputs
+    from dnnc.onnx.model import ImportedModel
+    from passes.model.profiled import Profile
+    from passes.model.spmd.plan.layers import Layer
+    from passes.shard import Alternative
+
+__all__ = [
+    "CompileOptions",
+    "CompileResult",
+    "Explanation",
+    "Progress",
+    "build_pipeline",
+    "compile_model",
+    "is_profiled",
+    "pass_context",
+    "with_topology",
+]
+
+
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A sharded plan told: its layers, one of them in full (None where nothing repeats), and plans by name."""
+
+    layers: tuple[Layer, ...]
+    block: Layer | None
+    alternatives: tuple[Alternative, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileResult:
+    """The module after the last pass, its plan, the machines it is for, and what it took.
+
+    ``seconds``: ``load``, each pass by name, ``search`` behind ``partition`` (what of it looked for the plan), ``write``,
+    ``load-test`` (opening the programs), ``total``. ``statistics``: what each pass counted."""
+
+    module: Module
+    plan: Plan
+    topology: Topology
+    out: Path
+    pipeline: str
+    seconds: dict[str, float]
+    statistics: dict[str, dict[str, int | float | str]]
+    manifest: Mapping[str, Any] = field(default_factory=dict)
+    explanation: Explanation | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search was, from the keyboard: this is the plan that it had."""
+        return any(counted.get("interrupted") for counted in self.statistics.values())
+
+
+class _Clock:
+    """Seconds by step, in the order in which the steps ended; steps of one name add up."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def step(self, name: str, without: str = "") -> Iterator[None]:
+        """Counts what passes inside as ``name``, but for the seconds of the step ``without`` in it."""
+        start, before = time.perf_counter(), self.seconds.get(without, 0.0)
+        try:
+            yield
+        finally:
+            self.add(name, time.perf_counter() - start - (self.seconds.get(without, 0.0) - before))
+
+    def add(self, name: str, seconds: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    def total(self) -> float:
+        return time.perf_counter() - self.start
+
+
+def _as_memory_asks(
+    options: CompileOptions, sink: DiagnosticSink, compiled: Callable[[CompileOptions], CompileResult]
+) -> CompileResult:
+    """The plan without recomputation, or, where none fits, the one with it."""
+
+    def with_(recompute: str) -> CompileOptions:
+        return replace(options, training=replace(options.training, recompute=recompute))
+
+    try:
+        return compiled(with_(""))
+    except Infeasible as error:
+        result = compiled(with_("stage"))
+        sink.warn(f"stages recompute, for without it: {error.diagnostics[0].message}", where="--recompute auto")
+        return result
+
+
+def compile_model(
+    options: CompileOptions,
+    *,
+    sink: DiagnosticSink | None = None,
+    progress: Progress = lambda label, fraction: None,
+    manager: Mapping[str, Any] | None = None,
+) -> CompileResult:
+    """Plans the model and writes the build directory ``options.out``.
+
+    ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
+    UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
+    sink = sink if sink is not None else DiagnosticSink()
+    if options.training.recompute == "auto":
+        return _as_memory_asks(options, sink, lambda one: compile_model(one, sink=sink, progress=progress, manager=manager))
+    clock = _Clock()  # before the imports: they are a part of what a person waits for
+    from passes.framework.pipeline import pipeline_text
+
+    with clock.step("load"):
+        progress("load the model", None)
+        loaded = _loaded(options, sink, progress)
+    context = pass_context(sink, progress)
+    module, pipeline = _planned(loaded, context, clock, manager or {})
+    with clock.step("write", without="load-test"):
+        manifest = _written(loaded, module, pipeline, context, clock)
+    plan = module.first(Plan)
+    assert plan is not None
+    told = None
+    if options.explain and not all(stage.mesh for stage in plan.stages):
+        message = "the plan found splits no tensors of some stages"
+        sink.warn(message, where="--explain", hint="--mesh auto explains the best that does")
+    elif options.explain:
+        with clock.step("explain"):
+            progress("explain", None)
+            told = _explained(module)
+    clock.add("total", clock.total())
+    return CompileResult(
+        module, plan, loaded.topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A model on its machines. ``options``: with what the model says of them, such as its loss; ``pipeline``: the passes that
+    plan it and write its programs; ``given``: arrays of inputs; ``weights``: those that are written; ``note``: what the seconds
+    of a profiled workload stand for."""
+
+    options: CompileOptions
+    topology: Topology
+    imported: ImportedModel
+    module: Module
+    pipeline: tuple[Pass, ...]
+    given: GivenInputs | None
+    weights: str
+    note: str
+
+
+def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> _Loaded:
+    """Reads model and topology, and refuses what cannot be compiled."""
+    from dnnc.compile.given import GivenInputs
+    from dnnc.compile.load import load_model, may_be_profile
+    from dnnc.engines.onnxruntime.write import check_target
+    from dnnc.machines import machines_of
+    from dnnc.onnx.model import free_symbols, require_static
+    from passes.model.folding import expand
+
+    # Faults of options come before a long read.
+    pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
+    check_target(options.out)
+    topology = machines_of(options.topology, sink, progress)
+    given = GivenInputs.read(options.inputs) if options.inputs is not None else None
+    # A plan needs the sizes of the weights, not their bytes.
+    bytes_needed = not options.plan_only and options.weights != "none"
+    imported = load_model(
+        options.model,
+        options.dims,
+        sink,
+        allow_missing_weights=not bytes_needed and given is None,
+        arrays=given.shapes if given is not None else None,
+        limits=options.limits,
+    )
+    module, note = with_topology(expand(imported.module), topology, pipeline), ""
+    topology = module.first(Topology) or topology
+    if profiled := is_profiled(options.model, module):
+        options = of_profile(options, module)
+    elif (with_loss := of_zoo(options, module.entry)) is not options:
+        options, pipeline = with_loss, ()
+    pipeline = with_programs(pipeline or build_pipeline(options, profiled=profiled))
+    if profiled:
+        from dnnc.data.workloads.fitted import fitted
+
+        learns = any(objective_of(getattr(step, "objective", THROUGHPUT.name)).trains for step in pipeline)
+        module, note = fitted(module, topology, training=learns, sink=sink, where=options.model)
+    if any(step.name == "differentiate" for step in pipeline):
+        require_loss(options.training, module.entry, where="--loss")
+        require_engine(where="--objective training")
+    weights = _available_weights(module, options, sink)
+    if free_symbols(module.entry):  # names all of them, and the options that bind them
+        require_static(module, options.model)
+    return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
+
+
+def _planned(
+    loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]
+) -> tuple[Module, tuple[Pass, ...]]:
+    """The module behind the passes, whose plan says how it was found, and the passes that found it."""
+    from passes.framework.pipeline import pipeline_text
+    from passes.model.folding import expand
+
+    options, topology, sink = loaded.options, loaded.topology, context.sink
+
+    def passed(name: str, seconds: float) -> None:
+        clock.add(name, seconds)
+        if name in ("partition", "shard"):
+            counted = context.statistics.get(name, {})
+            clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
+
+    if loaded.given is not None:
+        context.measure = loaded.given.measuring(loaded.imported, partial(clock.step, "measure"))
+    if options.profile:
+        context.profile = _profile(options.profile, training=_trains(loaded.pipeline))
+    searched = ""
+    if options.search == TAG:
+        pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
+    else:
+        pipelines = (*with_one_mesh(loaded.pipeline, topology), *kinds_besides(options, topology))
+    module, pipeline = KindSearch(context, manager, passed, options.time_limit).run(pipelines, loaded.module)
+    module = expand(module)
+    clock.add("search", 0.0)  # a replayed plan needs none
+    plan = module.first(Plan)
+    if plan is None:
+        message = f"the pipeline makes no plan: {pipeline_text(pipeline)}"
+        raise UsageError(message, hint="it needs 'partition' (or 'assign') and 'place'")
+    if context.statistics.get("kinds", {}).get("cut") and plan.status != "optimal":
+        warn_of_cut(sink, options.time_limit)
+    schedule = module.first(Schedule)
+    if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
+        message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
+        sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
+    noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
+    told = with_restrictions(noted, restrictions(options, topology), topology)
+    return module.replace(plan, with_cores(told, options.topology)), pipeline
+
+
+def _written(
+    loaded: _Loaded, module: Module, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
+) -> Mapping[str, Any]:
+    """Writes the plan, or the build; its manifest."""
+    from dnnc.engines.onnxruntime.write import write_build, write_plan
+    from passes.framework.pipeline import made_by
+
+    options, imported = loaded.options, loaded.imported
+    if options.plan_only:
+        return write_plan(module, options.out, made_by(pipeline))
+    plan = module.first(Plan)
+    if plan is not None and plan.minimises.trains:
+        from dnnc.engines.torch.write.build import write_training_build
+
+        return write_training_build(
+            module, imported.files, imported.source, options.out, progress=context.progress, made_by=made_by(pipeline)
+        )
+
+    def tested(models: Iterable[Path]) -> None:
+        from dnnc.engines.onnxruntime.write.load_test import load_test
+
+        with clock.step("load-test"):
+            load_test(models, partial(_node_of, module), partial(_provider_of, module))
+
+    manifest = write_build(
+        module,
+        imported.files,
+        imported.source,
+        options.out,
+        weights=loaded.weights,
+        progress=context.progress,
+        test=tested if options.load_test else None,
+        made_by=made_by(pipeline),
+        given=loaded.given.kept(imported) if loaded.given is not None else None,
+    )
+    if any(mesh.shares for mesh in module.of_type(Mesh)):
+        message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
+        context.sink.warn(message, where="annotated.onnx")
+    return manifest
+
+
+def _by_tag(
+    pipeline: tuple[Pass, ...], module: Module, context: PassContext, options: CompileOptions, clock: _Clock
+) -> tuple[tuple[tuple[Pass, ...], ...], str]:
+    """The pipeline whose plan TAG's search found, and how."""
+    from dnnc.search_tag import TagOptions, tag_plan
+
+    with clock.step("search"):
+        asked = TagOptions(options.prior, options.iterations, options.microbatches or 1)
+        planned = tag_plan(pipeline, module, context, asked)
+    return (planned.pipeline,), planned.text
+
+
+def _trains(pipeline: Iterable[Pass]) -> bool:
+    """Whether a pipeline plans a training step, by a search or as a plan states it."""
+    return any(
+        getattr(step, "training", False) or objective_of(getattr(step, "objective", "") or THROUGHPUT.name).trains
+        for step in pipeline
+    )
+
+
+def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
+    """What the profiles hold together. Raises InvalidInput, and UsageError where they hold nothing of what is planned."""
+    from dnnc.machines.profile import read_profile
+
+    first, *others = paths
+    found = read_profile(first)
+    for path in others:
+        found = found.joined(read_profile(path), str(path))
+    profile = found.profile(training=training)
+    if not profile.fits:
+        here, there = ("inference", "training") if training else ("training", "inference")
+        hint = f"measure it: dnnc profile{' --objective training' if training else ''} -o {first}"
+        raise UsageError(f"--profile is of {here} alone, and the plan of {there}", where=str(first), hint=hint)
+    return profile
+
+
+def _origins(context: PassContext) -> str:
+    """Which part of the model's seconds was measured, by device type; empty without a profile."""
+    counted = context.statistics.get("cost", {})
+    told = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
+    return "; ".join(f"{text} on {name}" for name, text in told.items())
+
+
+def is_profiled(model: str, module: Module) -> bool:
+    """Whether the module of ``model`` is a profiled workload."""
+    from dnnc.compile.load import may_be_profile
+
+    if not may_be_profile(model):
+        return False
+    from dnnc.data.workloads.fitted import is_profile
+
+    return is_profile(module)
+
+
+def _noted(plan: Plan, /, **notes: str) -> Plan:
+    """The plan, whose certificate says what is not empty of ``notes``."""
+    told = {key: text for key, text in notes.items() if text}
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **told}.items())))
+
+
+def with_cores(plan: Plan, spec: str) -> Plan:
+    """The plan, which says so where its devices are workers of a preset that share cores. One of them alone would have a core
+    of its own: that is what ``single`` is then."""
+    from dnnc.machines import is_local
+    from dnnc.machines.presets import find_preset
+
+    used = len({device for stage in plan.stages for device in stage.devices})
+    preset = find_preset(spec.removeprefix("preset:")) if spec.startswith("preset:") and not is_local(spec) else None
+    if preset is None or not preset.cores or used <= preset.cores:
+        return plan
+    text = f"{used} workers share {preset.cores} core{'s' if preset.cores != 1 else ''}"
+    certificate = {**dict(plan.certificate), "cores": text}
+    return replace(plan, single=plan.single * preset.cores / used, certificate=tuple(sorted(certificate.items())))
+
+
+def _node_of(module: Module, operator: str) -> str:
+    """The first node of an ONNX operator; empty where it stands in a branch alone."""
+    return next((op.location.node or op.id for op in module.entry.ops if op.name == f"onnx.{operator}"), "")
+
+
+def _provider_of(module: Module, stage: int, member: int) -> Provider:
+    """The execution provider of a member of a stage, member 0 where the stage is one model."""
+    topology, plan = module.first(Topology), module.first(Plan)
+    assert topology is not None
+    assert plan is not None
+    return Provider.of(topology, plan.stages[stage].devices[member]) or ON_CPU
+
+
+def _explained(module: Module) -> Explanation:
+    from passes.model.spmd.plan.layers import layers, typical_block
+    from passes.shard import alternatives
+
+    told = layers(module)
+    return Explanation(told, typical_block(told), alternatives(module))
+
+
+def _available_weights(module: Module, options: CompileOptions, sink: DiagnosticSink) -> str:
+    """Which weights are written: none, with a warning, where the model only declares them."""
+    if options.plan_only or not any(isinstance(resource.data, Declared) for resource in module.of_type(Resource)):
+        return options.weights
+    if options.weights != "none":
+        zoo = options.model.startswith("zoo:")
+        sink.warn(
+            "the weights are only declared: programs are written without them, so they can be inspected but neither run nor "
+            "checked",
+            where=options.model,
+            hint="add ,weights=random to make them, or use --plan-only" if zoo else "--plan-only writes the plan alone",
+        )
+    return "none"
+
+
+def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] = ()) -> Module:
+    """The module with this topology instead of its own, as training uses it where the pipeline plans a training step. Raises
+    InvalidInput where something in it was decided for other machines: a mesh, a plan or a schedule that these do not fit."""
+    changed = module.without(Topology).extend([topology.trained() if _trains(pipeline) else topology])
+    decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
+    if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
+        hint = "take the meshes, stages, schedule and plan out of the module, or leave its own machines"
+        raise InvalidInput(
+            replace(faults[0], message=f"made for other machines than {topology.name}: {faults[0].message}", hint=hint)
+        )
+    return changed
+
+
+def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
+    """What passes may use: ONNX's operators, and their evaluation on constants, loaded when the first one is."""
+    return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS)
+
+
+def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:
+    """The results of an operator on constants (``ConstantEvaluator``); what finds them is loaded for the first one."""
+    from dnnc.onnx.importer.evaluate import OnnxEvaluator
+
+    return OnnxEvaluator()(op, operands, opsets)
+
+
+def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:
+    """The ops that a composite operator stands for (``FunctionBodies``); what finds them is loaded for the first one."""
+    from dnnc.onnx.bodies import OnnxBodies
+
+    return OnnxBodies()(op, operands, opsets)

@@ -1,0 +1,6 @@
+"""What a person gives to a run: arrays, samples, profiled workloads; and random ones in their place.
+
+- ``npz``, ``inputs``: arrays read and written, cut into microbatches; ``generate``, ``ranges``: random ones that a model
+  accepts;
+- ``samples``: microbatches of training by number; ``workloads``: profiled graphs of the literature.
+"""

@@ -1,0 +1,241 @@
+"""From a person's arrays to microbatches, and from outputs to a file.
+
+An ``.npz`` holds one array per model input, under its name. Three ways to give several microbatches are told apart by shape:
+
+- an array shaped as the input is one microbatch; beside stacked ones it is given to every microbatch;
+- an array with one axis more, in front, is a stack of microbatches;
+- ``microbatches=M`` splits the first axis of arrays that have the input's rank into M equal parts.
+
+How values that are no plain arrays stand in a file: ``dnnc.data.entries``.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dnnc.build.build import INPUTS, Build, Port
+from dnnc.data.entries import from_arrays, parts_of, prefixes, same_width, to_arrays
+from dnnc.data.generate import RandomMicrobatches
+from dnnc.data.npz import Header, read_arrays, read_npz, write_arrays
+from dnnc.data.npz import write_npz as write_file
+from dnnc.onnx.elements import Array, user_dtype
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.core.module import Module
+from ir.core.ranges import MOST_MICROBATCHES
+from ir.system.scratch import refuse_special
+
+HINT = "'dnnc inspect DIR' lists the inputs of the model"
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatches:
+    """Inputs per microbatch. ``mode``: ``single``, ``stacked`` or ``split``: how outputs are put together again."""
+
+    items: Sequence[dict[str, Any]]
+    mode: str
+
+
+Constants = Callable[[], Iterable[str]]
+"""Names of a model's constants, asked for where an array is of no input."""
+
+
+def read_inputs(
+    path: Path, ports: Sequence[Port], *, microbatches: int | None = None, constants: Constants = tuple
+) -> Microbatches:
+    """The microbatches in an ``.npz``. Names, element types and shapes are compared with ``ports`` before an array is read.
+    Raises InvalidInput as ``read_npz`` and ``split_microbatches`` do."""
+    where = str(path)
+    arrays = read_npz(path, lambda headers: check_inputs(ports, headers, microbatches, where, constants))
+    return split_microbatches(ports, arrays, microbatches=microbatches, where=where)
+
+
+def drawn(build: Build, count: int, seed: int | None, module: Module | None = None) -> tuple[Sequence[dict[str, Any]], bool]:
+    """Microbatches where a person gives none, and whether they are random: without a ``seed`` those that the build was compiled
+    with, all alike, if it was compiled with any. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
+    if seed is None and build.given is not None:
+        if not build.given:
+            message = "the build was compiled with --inputs, and these were too large to be kept in it"
+            raise InvalidInput(message, where=str(build.folder), hint="give them: --inputs FILE.npz; random ones: --seed 0")
+        where = build.files.where(INPUTS)
+        arrays = read_arrays(io.BytesIO(build.files.read(INPUTS)), where)
+        return tuple(split_microbatches(build.inputs, arrays, where=where).items) * count, False
+    return RandomMicrobatches(build, count, seed=seed or 0, module=module), True
+
+
+def check_writable(path: Path) -> None:
+    """Raises InvalidInput where a file could not be written, before anything is computed for it."""
+    if path.is_dir():
+        raise InvalidInput("a folder; a file was expected", where=str(path), hint="name a file in it, ending in .npz")
+    if not path.parent.is_dir():
+        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+    refuse_special(path)
+
+
+def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[Port] = ()) -> None:
+    """Writes the values to ``path`` as ``dnnc.data.entries`` says: all of them, or nothing. ``ports`` tell their types.
+    Raises InvalidInput where the folder cannot be written."""
+    write_file(path, to_arrays(values, {port.name: port.type for port in ports}))
+
+
+def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port]) -> bytes:
+    """The same as the bytes of a file."""
+    made = io.BytesIO()
+    write_arrays(made, to_arrays(values, {port.name: port.type for port in ports}), INPUTS)
+    return made.getvalue()
+
+
+def split_microbatches(
+    ports: Sequence[Port],
+    arrays: Mapping[str, Any],
+    *,
+    microbatches: int | None = None,
+    where: str = "",
+    constants: Constants = tuple,
+) -> Microbatches:
+    """The microbatches in ``arrays``. Raises InvalidInput with everything that is wrong: names, dtypes, shapes, counts."""
+    check_inputs(ports, arrays, microbatches, where, constants)
+    found = _gathered(ports, arrays, where)
+    parts: dict[str, list[Any]] = {}
+    modes: set[str] = set()
+    for port in ports:
+        value = found[port.name]
+        mode, count = _mode(port, value, microbatches)
+        if mode == "shared":
+            parts[port.name] = [value]
+        else:
+            modes.add(mode)
+            parts[port.name] = list(value) if mode == "stacked" else np.split(value, count)
+    counts = {name: len(items) for name, items in parts.items() if len(items) != 1}
+    if len(set(counts.values())) > 1 or (microbatches and counts and set(counts.values()) != {microbatches}):
+        text = ", ".join(f"'{name}' {count}" for name, count in sorted(counts.items()))
+        wanted = f", {microbatches} asked for" if microbatches else ""
+        raise InvalidInput(f"the inputs do not hold equally many microbatches: {text}{wanted}", where=where, hint=HINT)
+    total = next(iter(counts.values()), microbatches or 1)
+    items = tuple({name: part[i if len(part) > 1 else 0] for name, part in parts.items()} for i in range(total))
+    return Microbatches(items, "split" if "split" in modes else "stacked" if modes or total > 1 else "single")
+
+
+def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, Any]:
+    """Outputs of all microbatches in one array per name, as the inputs were given; ``NAME.M`` where shapes differ."""
+    if mode == "single" or (len(outputs) == 1 and mode != "stacked"):
+        return dict(outputs[0])
+    joined: dict[str, Any] = {}
+    before = prefixes(outputs[0])
+    for name in outputs[0]:
+        values = [output[name] for output in outputs]
+        shapes = {value.shape if isinstance(value, np.ndarray) else None for value in values}
+        if None in shapes or (len(shapes) > 1 and mode == "stacked"):
+            joined |= {f"{before[name]}{i}": value for i, value in enumerate(values)}
+        elif mode == "split" and values[0].ndim and len({shape[1:] for shape in shapes if shape}) == 1:
+            joined[name] = np.concatenate(values)
+        else:
+            joined[name] = np.stack(values)
+    return joined
+
+
+def check_inputs(
+    ports: Sequence[Port],
+    arrays: Mapping[str, Any],
+    microbatches: int | None = None,
+    where: str = "",
+    constants: Constants = tuple,
+) -> None:
+    """Raises InvalidInput with everything that is wrong with the names, element types and shapes of ``arrays``, or of their
+    headers: nothing of their data is looked at."""
+    sink = DiagnosticSink()
+    for port in ports:
+        if port.dtype:
+            _check_dtype(port, arrays, where, sink)
+    before = prefixes(port.name for port in ports)
+    known = {name for port in ports for name in parts_of(port.name, before[port.name], _type(port), arrays)}
+    unknown = sorted(arrays.keys() - known)
+    fixed = frozenset(constants()) if unknown else frozenset()
+    for name in unknown:
+        if name in fixed:
+            sink.error(f"'{name}' became a constant: the model has a value for it", where=where, hint=_constant_hint(name))
+            continue
+        expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
+        sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
+    sink.raise_errors()
+    for port in ports:
+        if port.dtype:
+            value = arrays[port.name]
+            value = value if isinstance(value, Header) else np.asarray(value)
+            if _mode(port, value, microbatches)[0] == "wrong":
+                sink.emit(_shape_error(port, value, microbatches, where))
+    sink.raise_errors()
+
+
+def _constant_hint(name: str) -> str:
+    return f"leave it out; to give it in each run, compile a model whose input '{name}' has no default (no initializer)"
+
+
+def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:
+    """An error in ``sink`` where the array is missing, or where its elements are not those of the model."""
+    if port.name not in arrays:
+        sink.error(f"input '{port.name}' is missing; expected {port.type}", where=where, hint=HINT)
+        return
+    value = arrays[port.name]
+    dtype = value.dtype if isinstance(value, Header) else np.asarray(value).dtype
+    if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else same_width(port.dtype, dtype)):
+        return
+    hint = f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT
+    sink.error(
+        f"input '{port.name}' has element type {dtype.name[:80]}, the model expects {port.dtype}", where=where, hint=hint
+    )
+
+
+def _type(port: Port) -> str:
+    return f"tensor<{port.dtype}>" if port.dtype else port.type
+
+
+def _gathered(ports: Sequence[Port], arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The value given for each port, with the element type of the model; ``check_inputs`` has agreed to the names."""
+    before, found = prefixes(port.name for port in ports), {}
+    for port in ports:
+        try:
+            found[port.name] = from_arrays(port.name, before[port.name], _type(port), arrays)
+        except ValueError as error:
+            raise InvalidInput(f"input '{port.name}' cannot be read: {error}", where=where, hint=HINT) from None
+    return found
+
+
+def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> bool:
+    return expected is None or (
+        len(shape) == len(expected) and all(not isinstance(e, int) or s == e for s, e in zip(shape, expected, strict=True))
+    )
+
+
+def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
+    """How ``value`` holds microbatches of ``port``, and how many."""
+    if not isinstance(value, np.ndarray | Header) or port.shape is None:
+        return "shared", 1
+    rank = len(port.shape)
+    if value.ndim == rank + 1 and 0 < value.shape[0] <= MOST_MICROBATCHES and _fits(value.shape[1:], port.shape):
+        return "stacked", value.shape[0]
+    if microbatches and microbatches > 1 and value.ndim == rank and rank and value.shape[0] % microbatches == 0:
+        first = port.shape[0]
+        if _fits((value.shape[0] // microbatches, *value.shape[1:]), port.shape) and (isinstance(first, int) or value.shape[0]):
+            return "split", microbatches
+    return ("shared", 1) if _fits(value.shape, port.shape) else ("wrong", 0)
+
+
+def _shape_error(port: Port, value: Array | Header, microbatches: int | None, where: str) -> Diagnostic:
+    expected = " x ".join("?" if d is None else str(d) for d in port.shape or ())
+    found = " x ".join(map(str, value.shape))
+    also = f", or M x {expected} for M microbatches"
+    if microbatches and port.shape and isinstance(port.shape[0], int):
+        also += (
+            f", or {' x '.join([str(port.shape[0] * microbatches), *expected.split(' x ')[1:]])} to be split in {microbatches}"
+        )
+    return Diagnostic(
+        f"input '{port.name}' has shape {found or 'of a scalar'}, the model expects {expected or 'a scalar'}{also}",
+        where=where,
+        hint=HINT,
+    )

@@ -1,0 +1,87 @@
+"""Which integers a model accepts in an input whose elements are indices: classes, rows of a table.
+
+An index that is out of range would end a rank in the middle of a step, by an IndexError of PyTorch that names no input. Only
+what is certain is told: an input is followed through ops that hand on each of its elements as it is, so every element is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dnnc.data.generate import table_size
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Module
+from ir.core.ops import Op
+from ir.core.types import TensorType, Type
+from ir.ops.operators import SHAPE_ONLY, has
+from passes.model.spmd.reshard_ops import without_reshards
+
+_FROM_THE_END = frozenset({"onnx.Gather", "onnx.GatherElements", "onnx.Scatter", "onnx.ScatterElements"})
+"""Ops whose negative indices count from the end."""
+_LOSSES = frozenset({"onnx.NegativeLogLikelihoodLoss", "onnx.SoftmaxCrossEntropyLoss"})
+_HAND_ON = frozenset({"onnx.Expand", "onnx.Transpose"})
+"""Ops that hand on each element at least once, beside those of another shape alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Integers from ``low`` to ``high``, both included, and ``ignored``, the label that does not count."""
+
+    low: int
+    high: int
+    ignored: int | None = None
+
+    def __and__(self, other: Range) -> Range:
+        ignored = self.ignored if self.ignored == other.ignored else None
+        return Range(max(self.low, other.low), min(self.high, other.high), ignored)
+
+    def check(self, name: str, array: Any, where: str) -> None:
+        """Raises InvalidInput for an element of the input ``name`` that is out of range."""
+        if not array.size or (array.min() >= self.low and array.max() <= self.high):
+            return
+        wrong = (array < self.low) | (array > self.high)
+        if self.ignored is not None:
+            wrong &= array != self.ignored
+        if wrong.any():
+            expected = f"{self.low} to {self.high}" + ("" if self.ignored is None else f", or {self.ignored}, which is ignored")
+            raise InvalidInput(f"'{name}' holds {array[wrong].flat[0]}; the model takes {expected}", where=where)
+
+
+def index_ranges(module: Module) -> dict[str, Range]:
+    """The ranges of those arguments of the entry function that are indices, by ONNX name."""
+    ops = without_reshards(module.entry).func.ops
+    types: dict[str, Type] = {value.name: value.type for value in module.entry.args}
+    types |= {resource.name: resource.type for resource in module.resources.values()}
+    types |= {value.name: value.type for op in ops for value in op.results}
+    found: dict[str, Range] = {}
+    for op in reversed(ops):
+        for index, name in enumerate(op.operands):
+            allowed = _range(op, index, types)
+            if index == 0 and _hands_on(op, types) and op.results[0].name in found:
+                allowed = found[op.results[0].name]
+            if name and allowed is not None:
+                found[name] = found[name] & allowed if name in found else allowed
+    return {value.name[1:]: found[value.name] for value in module.entry.args if value.name in found}
+
+
+def _range(op: Op, index: int, types: Mapping[str, Type]) -> Range | None:
+    """What an op that uses its operand ``index`` as indices takes."""
+    if index != 1 or op.name not in _FROM_THE_END | _LOSSES:
+        return None
+    size = table_size(op, index, types)
+    if size is None:
+        return None
+    return Range(0, size - 1, op.get("ignore_index")) if op.name in _LOSSES else Range(-size, size - 1)
+
+
+def _hands_on(op: Op, types: Mapping[str, Type]) -> bool:
+    """Whether each element of the first operand is one of the first result."""
+    if op.name == "onnx.Cast":
+        made, given = op.results[0].type, types.get(op.operands[0])
+        return all(isinstance(type_, TensorType) and type_.dtype.is_integer for type_ in (made, given))
+    return has(op, SHAPE_ONLY) or op.name in _HAND_ON
+
+
+__all__ = ["Range", "index_ranges"]

@@ -1,0 +1,313 @@
+"""The microbatches of training, by number: number k is the same whatever the plan, and the same when it is asked for again.
+
+Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
+learn it), an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an
+importable function that is called with the seed and yields a dict of arrays for each microbatch. Two inputs come of none of
+these. The seed of a microbatch's dropouts, an argument that ``grad.mask`` alone reads, is drawn from the seed and the number.
+How many labels count in a step (``passes.training.losses``) is counted in the labels of all of its microbatches.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from dnnc.build.build import Port
+from dnnc.data.entries import same_width
+from dnnc.data.generate import Demand, input_demands, random_microbatch
+from dnnc.data.npz import Header, read_npz
+from dnnc.data.ranges import Range, index_ranges
+from dnnc.onnx.elements import user_dtype
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.module import Module
+from ir.ops.grads import MASK
+from passes.model.graph import reads
+from passes.model.learning import IGNORED, StepLoss
+
+POOL = 16
+"""Random microbatches that training goes through over and over."""
+SYNTHETIC = "synthetic"
+_FAULTS = (Exception, SystemExit)
+"""What a person's function may raise. A rank that it ended would leave the others waiting."""
+
+
+class Data(Protocol):
+    """Where microbatches come from."""
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        """The arrays of the model's inputs, by name. Raises InvalidInput for what does not fit the model."""
+        ...
+
+    def array(self, number: int, name: str) -> Any:
+        """One of them."""
+        ...
+
+
+def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> Data:
+    """The source that a person named, for the inputs of the model, in steps of so many ``microbatches``. Raises UsageError,
+    InvalidInput."""
+    seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
+    given = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
+    ports = [Port.of(value.name[1:], value.type) for value in given]
+    data: Data
+    if source == SYNTHETIC:
+        data = _Synthetic(ports, input_demands(module), seed)
+    elif source.endswith(".npz"):
+        data = _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
+    elif ":" in source:
+        data = _Function(ports, index_ranges(module), source, seed, microbatches)
+    else:
+        raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
+    if loss.counted:
+        (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
+        data = _Counted(data, loss, user_dtype(Port.of(loss.counted, counted).dtype), microbatches)
+    return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
+
+
+def _seeds(module: Module) -> list[str]:
+    """Arguments of the entry function that masks alone read."""
+    masks = {name for op in module.entry.ops if op.name == MASK for name in op.operands}
+    others = {name for op in module.entry.ops if op.name != MASK for name in reads(op)}
+    return [value.name for value in module.entry.args if value.name in masks - others]
+
+
+@dataclass(frozen=True)
+class _Seeded:
+    """The microbatches of ``data``, each with a seed of its own for its dropouts, 63 bits, under ``names``."""
+
+    data: Data
+    names: tuple[str, ...]
+    seed: int
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        (drawn,) = np.random.SeedSequence([self.seed, number]).generate_state(1, np.uint64)
+        return {**self.data.microbatch(number), **{name: np.asarray(drawn >> 1, np.int64) for name in self.names}}
+
+    def array(self, number: int, name: str) -> Any:
+        return self.data.array(number, name)
+
+
+@dataclass
+class _Counted:
+    """The microbatches of ``data``, each with the mean number of labels that count in one of its step. ``step``: the last one
+    whose labels were counted, ``mean`` what that gave."""
+
+    data: Data
+    loss: StepLoss
+    dtype: Any
+    microbatches: int
+    step: int = -1
+    mean: Any = None
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        step = number // self.microbatches
+        if step != self.step:
+            every = range(step * self.microbatches, (step + 1) * self.microbatches)
+            total = sum(int(np.count_nonzero(self.array(one, self.loss.labels) != IGNORED)) for one in every)
+            self.step, self.mean = step, np.asarray(max(total, 1) / self.microbatches, self.dtype)
+        return {**self.data.microbatch(number), self.loss.counted: self.mean}
+
+    def array(self, number: int, name: str) -> Any:
+        return self.data.array(number, name)
+
+
+@dataclass(frozen=True)
+class _Synthetic:
+    ports: list[Port]
+    demands: Mapping[str, Demand]
+    seed: int
+    drawn: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        place = number % POOL
+        if place not in self.drawn:
+            self.drawn[place] = random_microbatch(self.ports, self.demands, self.seed * POOL + place)
+        return self.drawn[place]
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
+
+
+@dataclass
+class _Samples:
+    """Samples stand along the first dimension of each array; an input without dimensions is the same for all.
+
+    Where first dimensions differ (``x [4, 8]`` beside ``mask [2, 8]``) what belongs together stays together: the order is of
+    units of 2 and 1 rows. Units that fill no microbatch are left out, others in each epoch."""
+
+    ports: list[Port]
+    arrays: Mapping[str, Any]
+    seed: int
+    epoch: int = -1
+    order: Any = None
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        return {port.name: self.array(number, port.name) for port in self.ports}
+
+    def array(self, number: int, name: str) -> Any:
+        dimensioned = [port for port in self.ports if port.shape]
+        units = math.gcd(*map(_rows, dimensioned))
+        total = min((len(self.arrays[port.name]) * units // _rows(port) for port in dimensioned), default=0)
+        epoch, place = divmod(number, total // units if units else 1)
+        if epoch != self.epoch:
+            generator = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
+            self.epoch, self.order = epoch, generator.permutation(total)
+        port = next(port for port in self.ports if port.name == name)
+        return self._drawn(port, self.order[place * units : (place + 1) * units], units)
+
+    def _drawn(self, port: Port, drawn: Any, units: int) -> Any:
+        array = self.arrays[port.name]
+        if not port.shape:
+            return array
+        each = _rows(port) // units
+        return array[(drawn[:, None] * each + np.arange(each)).ravel()]
+
+
+def _rows(port: Port) -> int:
+    """How many rows of its array a microbatch has. Raises InvalidInput for none."""
+    rows = port.shape[0] if port.shape else None
+    if not isinstance(rows, int) or rows < 1:
+        raise InvalidInput(f"input '{port.name}' is {port.type}: it has no number of samples", hint="--data module:function")
+    return rows
+
+
+def _samples(path: Path, ports: list[Port], ranges: Mapping[str, Range]) -> dict[str, Any]:
+    """The arrays of a file. What is wrong with their shapes is told before any is read."""
+    arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
+    for name, allowed in ranges.items():
+        allowed.check(name, arrays[name], str(path))
+    found = {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
+    for name, array in found.items():
+        _require_numbers(array, f"array '{name}'", str(path), "sample")
+    return found
+
+
+def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
+    """Raises InvalidInput for NaN, or infinity, but not for minus infinity, which masks of attention hold. ``unit``: what the
+    first dimension counts."""
+    if array.dtype.kind not in "fV":  # those of ml_dtypes are V
+        return
+    wrong = ~(array < np.inf)
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        at = f" in {unit} {place[0]}" if place else ""
+        raise InvalidInput(f"{what} holds {float(array[place]):g}{at}", where=where)
+
+
+def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
+    inputs = ", ".join(port.name for port in ports)
+    for port in ports:
+        if port.name not in headers:
+            raise InvalidInput(f"it has no array '{port.name}'", where=str(path), hint=f"the model reads {inputs}")
+        found, shape = headers[port.name], tuple(port.shape or ())
+        if found.shape[1:] != shape[1:] or found.ndim != len(shape) or (shape and found.shape[0] < _rows(port)):
+            samples = ", ".join(["samples", *map(str, shape[1:])])
+            wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
+            raise InvalidInput(f"array '{port.name}' has the shape {list(found.shape)}; expected {wanted}", where=str(path))
+        if found.dtype != user_dtype(port.dtype) and not same_width(port.dtype, found.dtype):
+            raise InvalidInput(f"array '{port.name}' holds {found.dtype}; expected {port.dtype}", where=str(path))
+    lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} {headers[name].shape[0]}" for name in lengths)
+        hint = "rows of the same number belong together"
+        raise InvalidInput(f"the arrays hold different numbers of samples: {told}", where=str(path), hint=hint)
+
+
+@dataclass
+class _Function:
+    """``kept``: the last microbatches, as many as a step has, which may ask for one again. Where one is asked for that came
+    before them the function is called again."""
+
+    ports: list[Port]
+    ranges: Mapping[str, Range]
+    source: str
+    seed: int
+    microbatches: int
+    yielded: int = 0
+    kept: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    stream: Iterator[Any] | None = None
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        if self.stream is None or number < self.yielded - len(self.kept):
+            self.stream, self.yielded = self._begun(), 0
+            self.kept.clear()
+        while self.yielded <= number:
+            try:
+                arrays = next(self.stream)
+            except StopIteration:
+                message = f"it ended after {self.yielded} microbatches; training wants more"
+                raise InvalidInput(message, where=self.source, hint="yield without an end, or train fewer steps") from None
+            except _FAULTS as error:
+                raise self._raised(error) from error
+            self.kept[self.yielded] = self._checked(arrays)
+            self.yielded += 1
+            self.kept.pop(self.yielded - 1 - self.microbatches, None)
+        return self.kept[number]
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
+
+    def _begun(self) -> Iterator[Any]:
+        """What the function yields. Raises UsageError where there is no such function."""
+        where, hint = f"--data {self.source}", "name an importable module and its function"
+        name, _, attribute = self.source.partition(":")
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+                raise UsageError(str(error), where=where, hint=hint) from None
+            raise self._raised(error, "when it was imported") from error  # what the module imports is missing
+        except _FAULTS as error:
+            if not name.strip(".") or name.startswith("."):
+                raise UsageError(f"'{name}' names no module", where=where, hint=hint) from None
+            raise self._raised(error, "when it was imported") from error
+        function = getattr(module, attribute, None)
+        if not callable(function):
+            raise UsageError(f"module '{name}' has no function '{attribute}'", where=where, hint=hint)
+        try:
+            yielded = function(self.seed)
+        except _FAULTS as error:
+            raise self._raised(error) from error
+        if not isinstance(yielded, Iterable) or isinstance(yielded, Mapping):
+            message = f"it returned {_a(yielded)}; expected an iterable of microbatches"
+            raise InvalidInput(message, where=self.source, hint="yield a dict of arrays for each")
+        return iter(yielded)
+
+    def _raised(self, error: BaseException, when: str = "") -> InvalidInput:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        return InvalidInput(f"it raised {said}{when and f' {when}'}", where=self.source)
+
+    def _checked(self, arrays: Any) -> Mapping[str, Any]:
+        if not isinstance(arrays, Mapping):
+            raise InvalidInput(f"it yielded {_a(arrays)}; expected a dict of arrays", where=self.source)
+        found = {}
+        for port in self.ports:
+            if port.name not in arrays:
+                raise InvalidInput(f"a microbatch lacks '{port.name}'", where=self.source)
+            try:
+                array = np.asarray(arrays[port.name])
+            except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
+                message = f"'{port.name}' is no array: {error}"
+                raise InvalidInput(message, where=self.source) from error
+            if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
+                got = f"{array.dtype}{list(array.shape)}"
+                raise InvalidInput(f"'{port.name}' is {got}; expected {port.dtype}{list(port.shape or ())}", where=self.source)
+            if port.name in self.ranges:
+                self.ranges[port.name].check(port.name, array, self.source)
+            _require_numbers(array, f"'{port.name}' of microbatch {self.yielded}", self.source, "row")
+            found[port.name] = array
+        return found
+
+
+def _a(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+__all__ = ["SYNTHETIC", "Data", "open_data"]

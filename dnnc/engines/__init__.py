@@ -1,0 +1,1 @@
+"""What runs a build: ``onnxruntime`` for inference, ``torch`` for training."""

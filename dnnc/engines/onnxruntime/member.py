@@ -1,0 +1,180 @@
+"""One member of a mesh: its segments one after the other, and after each the collectives of its level with the other members.
+
+To the loop of a stage process (``dnnc.engines.onnxruntime.worker``) a ``Member`` is a ``Runnable``: fed once, run, its results
+handed on. Between segments values lie where they were made: a segment writes what goes into a collective to its place in shared
+memory, what leaves the stage to the slot of its receiver, the rest to buffers of its own; results of collectives are read in
+place where they are shared. So a binding holds for given slots and turn and is made once.
+
+Invariant: a buffer is used by one value at a time; values whose last reader is done give theirs to later ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnc.build.collective import Collective
+from dnnc.engines.onnxruntime.engine import Group, Loaded
+from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, raw_view
+from dnnc.engines.onnxruntime.transport.edges import ValueSpec
+from dnnc.onnx.elements import BY_NUMBER, Array, nbytes
+
+Span = tuple[str, float, float, str]
+"""What a member did: ``F`` or ``collective``, from when to when, and which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment: its level and its program."""
+
+    level: int
+    program: Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A bound segment (``program``), or a collective (its ``number``), and what is copied before it: (target, source) each."""
+
+    title: str
+    program: Loaded | None
+    binding: Any
+    number: int = -1
+    copies: tuple[tuple[Array, Array], ...] = ()
+
+
+class Member:
+    """A member's program. ``mark`` is called before each segment with False and before each collective with True."""
+
+    def __init__(
+        self,
+        pieces: Sequence[Piece],
+        exchange: Group,
+        outputs: tuple[ValueSpec, ...],
+        mark: Callable[[bool], None] = lambda meeting: None,
+    ) -> None:
+        """``outputs``: what leaves the stage, under this member's names."""
+        self.pieces = {piece.level: piece.program for piece in pieces}
+        self.exchange = exchange
+        self.outputs = outputs
+        self.mark = mark
+        self.turn, self.turns = 0, exchange.turns
+        self.spans: list[Span] = []
+        levels = {*self.pieces, *(collective.level for collective in exchange.collectives)}
+        self.levels = sorted(levels)
+        self.in_place = all(
+            program.in_place and all(spec.size is not None for spec in program.outputs) for program in self.pieces.values()
+        )
+        self._buffers = _buffers(self.levels, self.pieces, exchange.collectives, {spec.name for spec in outputs})
+
+    def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> tuple[Step, ...]:
+        """What to run for these feeds and targets in this turn."""
+        steps: list[Step] = []
+        self._places = dict(feeds)
+        for level in self.levels:
+            if program := self.pieces.get(level):
+                made = {spec.name: self._place(spec, targets) for spec in program.outputs}
+                steps.append(Step(f"segment {level}", program, program.bind(self._places, made)))
+                self._places |= made
+            for number, collective in self._at(level):
+                place, source = self.exchange.operand(number, self.turn), self._places[collective.operand]
+                apart = place.data.ctypes.data != source.data.ctypes.data
+                copies = ((place.data, source.data),) if apart else ()
+                steps.append(Step(_title(collective), None, None, number, copies))
+                self._places[collective.result] = self.exchange.result(number, self.turn)
+        return tuple(steps)
+
+    def placed(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Where every value of the binding made last lies."""
+        return self._places
+
+    def run_bound(self, binding: Any) -> None:
+        """Runs once. Raises EOFError when another member has gone, and what onnxruntime raises."""
+        steps: tuple[Step, ...] = binding
+        for step in steps:
+            self.mark(step.program is None)
+            start = time.monotonic()
+            if step.program is not None:
+                step.program.run_bound(step.binding)
+                self.spans.append(("F", start, time.monotonic(), step.title))
+                continue
+            for target, source in step.copies:
+                np.copyto(target, source)
+            self.exchange.run(step.number, self.turn)
+            self.spans.append(("collective", start, time.monotonic(), step.title))
+
+    def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
+        """Runs once with values of unknown size among them. Raises as ``run_bound``."""
+        values = dict(feeds)
+        for level in self.levels:
+            if program := self.pieces.get(level):
+                self.mark(False)
+                start = time.monotonic()
+                values |= program.run({name: values[name] for name in program.input_names}, {})
+                self.spans.append(("F", start, time.monotonic(), f"segment {level}"))
+            for number, collective in self._at(level):
+                self.mark(True)
+                start = time.monotonic()
+                np.copyto(self.exchange.operand(number, self.turn).data, from_user(values[collective.operand]).data)
+                self.exchange.run(number, self.turn)
+                values[collective.result] = self.exchange.result(number, self.turn)
+                self.spans.append(("collective", start, time.monotonic(), _title(collective)))
+        return values
+
+    def take_spans(self, start: float, end: float) -> list[Span]:
+        """What was done since the last time."""
+        spans, self.spans = self.spans, []
+        return spans
+
+    def _at(self, level: int) -> list[tuple[int, Collective]]:
+        return [(n, collective) for n, collective in enumerate(self.exchange.collectives) if collective.level == level]
+
+    def _place(self, spec: ValueSpec, targets: Mapping[str, Raw]) -> Raw:
+        """Where a value of a segment is written."""
+        for number, collective in enumerate(self.exchange.collectives):
+            if collective.operand == spec.name:
+                return self.exchange.operand(number, self.turn)
+        if spec.name in targets:
+            return targets[spec.name]
+        assert spec.shape is not None
+        size = nbytes(BY_NUMBER[spec.element], spec.shape)
+        return raw_view(spec.element, spec.shape, self._buffers[spec.name][:size])
+
+
+def _title(collective: Collective) -> str:
+    return f"{collective.kind} {collective.operand}"
+
+
+def _buffers(
+    levels: Sequence[int], pieces: Mapping[int, Loaded], collectives: Sequence[Collective], leaving: set[str]
+) -> dict[str, Array]:
+    """A buffer for each value that a segment makes for later segments alone. Values that leave the stage are in no hurry to
+    be overwritten, so theirs (used where a slot is elsewhere) are never shared."""
+    last: dict[str, int] = {}
+    for level in levels:
+        if level in pieces:
+            last.update(dict.fromkeys(pieces[level].input_names, level))
+    in_shared = {collective.operand for collective in collectives}
+    found: dict[str, Array] = {}
+    free: list[Array] = []
+    busy: list[tuple[int, Array]] = []
+    for level in levels:
+        free += [buffer for end, buffer in busy if end < level]
+        busy = [(end, buffer) for end, buffer in busy if end >= level]
+        specs = pieces[level].outputs if level in pieces else ()
+        for spec in sorted(specs, key=lambda spec: -(spec.size or 0)):
+            if spec.name in in_shared or spec.size is None:
+                continue
+            fitting = [buffer for buffer in free if buffer.size >= spec.size]
+            buffer = min(fitting, key=lambda b: b.size) if fitting else np.empty(spec.size, np.uint8)
+            free = [other for other in free if other is not buffer]
+            found[spec.name] = buffer
+            if spec.name not in leaving:
+                busy.append((last.get(spec.name, level), buffer))
+    return found
+
+
+__all__ = ["Member", "Piece", "Span"]

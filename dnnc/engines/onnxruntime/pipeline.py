@@ -1,0 +1,351 @@
+"""A run of a build: its processes are fed, what they make is collected, and they are watched over.
+
+One thread, one selector: tokens of the edges that the starter shares with stages, the control and error pipes of the
+processes. Each process is told how many microbatches there are and follows its device's row of the schedule
+(``dnnc.engines.onnxruntime.rows``), as soon as what it waits for is there.
+
+Invariants:
+1. leaving the ``with`` block, by whatever way, leaves no process; shared memory has no name, so nothing can be left of it;
+2. a process whose life line (its standard input) ends exits by itself, so even a starter killed by SIGKILL leaves nothing;
+3. every failure of a stage becomes one RuntimeFailure that names the stage at fault, not a neighbour that noticed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import TracebackType
+from typing import Any, NoReturn
+
+from dnnc.build.build import Build
+from dnnc.build.members import Part
+from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
+from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, last_words, raise_ended, raise_said
+from dnnc.engines.onnxruntime.results import Event, RunResult
+from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
+from dnnc.engines.onnxruntime.session.needs import require_providers
+from dnnc.engines.onnxruntime.starting import Port, Processes, RunOptions
+from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, to_user
+from dnnc.engines.onnxruntime.transport.edges import Sender
+from dnnc.engines.onnxruntime.transport.parts import assemble
+from dnnc.engines.onnxruntime.transport.wiring import Place
+from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE
+from ir.core.diagnostics import InvalidInput, UsageError
+
+_FED = object()
+START_SECONDS = 60.0
+"""A stage may always take this long to start and to load."""
+_GRACE = 2.0
+"""Seconds to find out which stage failed first, once something is known to be wrong."""
+
+
+class Pipeline:
+    """The running devices of a build. ``with Pipeline(build) as pipeline: pipeline.run(microbatches)``, as often as needed."""
+
+    def __init__(self, build: Build, options: RunOptions | None = None) -> None:
+        self.build = build
+        self.options = options or RunOptions()
+        if self.options.threads < 0:
+            raise UsageError("a run needs at least 1 thread a device, or 0 for as many as the device has cores")
+        if build.weights == "none":
+            raise InvalidInput(
+                "this build was written without weights, so its stages cannot run",
+                where=str(build.folder),
+                hint="compile it again with weights",
+            )
+        require_providers(build)
+        self._all = Processes(build, self.options)
+        self._selector = selectors.DefaultSelector()
+        self._count = 0  # microbatches of all runs
+        self._base = 0  # those of former runs
+        self._begun = time.monotonic_ns()
+        self._feeding: dict[int, Iterator[None]] = {}
+
+    def __enter__(self) -> Pipeline:
+        try:
+            self._start()
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError) and error.filename is None:  # of a pipe or of memory: neither has a name
+                error.filename = str(self.build.folder)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the devices, in the order of their stages."""
+        return tuple(process.popen.pid for process in self._all.every)
+
+    def _start(self) -> None:
+        self._all.start()
+        for process in self._all.every:
+            self._selector.register(process.control, selectors.EVENT_READ, ("control", process))
+            assert process.popen.stderr is not None
+            os.set_blocking(process.popen.stderr.fileno(), False)
+            self._selector.register(process.popen.stderr, selectors.EVENT_READ, ("stderr", process))
+        for feed in self._all.feeds:
+            self._selector.register(feed.side.descriptors.read, selectors.EVENT_READ, ("free", feed))
+        for sink in self._all.sinks:
+            self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
+        while not all(process.ready for process in self._all.every):
+            self._turn()
+
+    def close(self) -> None:
+        """Ends every process and closes everything; may be called again."""
+        self._selector.close()
+        self._feeding.clear()
+        self._all.close()
+
+    # Running
+
+    def run(self, microbatches: Sequence[Mapping[str, Any]], *, events: bool = True) -> RunResult:
+        """Feeds every microbatch (model input name to array) and collects its outputs. Raises RuntimeFailure, and InvalidInput
+        where the weights were changed meanwhile."""
+        if not microbatches:
+            raise UsageError("there is no microbatch to run")
+        base, count = self._count, len(microbatches)
+        self._base, self._count = base, base + count
+        take: Callable[[int], dict[str, Any]]
+        if isinstance(microbatches, list | tuple):
+            take = [_raw(microbatch) for microbatch in microbatches].__getitem__
+        else:  # made when they are fed; several stages may read the model's inputs
+            take = lru_cache(16)(lambda number: _raw(microbatches[number]))
+        collectors = [Collector(self.build) for _ in range(count)]
+        upcoming = {id(sink): iter(self._mine(sink, count)) for sink in self._all.sinks}
+        left = sum(len(self._mine(sink, count)) for sink in self._all.sinks)
+        completed = [0.0] * count
+        begin = time.monotonic()
+        self._begun = time.monotonic_ns()
+        self._feeding = {id(feed): _feed_all(feed.side, map(take, self._mine(feed, count))) for feed in self._all.feeds}
+        try:
+            self._tell([base + count, events])
+            for feed in self._all.feeds:
+                self._pump(feed)
+            while left:
+                for sink in self._turn():
+                    while sink.side.complete:
+                        microbatch = next(upcoming[id(sink)])
+                        collectors[microbatch].collect(sink)
+                        left -= 1
+                        completed[microbatch] = time.monotonic() - begin
+        except EOFError:
+            self._blame()
+        seconds = time.monotonic() - begin
+        log, cpu = self._collect_events(base, begin) if events else ((), ())
+        order = [port.name for port in self.build.outputs]
+        outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
+        self.build.files.confirm()
+        return RunResult(outputs, seconds, tuple(completed), log, cpu)
+
+    def _mine(self, port: Port, count: int) -> range:
+        """The microbatches of a run of so many that go through a feed or sink."""
+        return range((port.first - self._base) % port.step, count, port.step)
+
+    def _tell(self, message: Any) -> None:
+        """A line to every process. Raises EOFError where one has gone."""
+        for process in self._all.every:
+            assert process.popen.stdin is not None
+            try:
+                process.popen.stdin.write(json.dumps(message).encode() + b"\n")
+                process.popen.stdin.flush()
+            except BrokenPipeError:
+                raise EOFError from None
+
+    def _pump(self, feed: Port) -> None:
+        """Feeds on until a free slot is lacking."""
+        generator = self._feeding.get(id(feed))
+        if generator is not None and next(generator, _FED) is _FED:
+            del self._feeding[id(feed)]
+
+    def _turn(self) -> list[Port]:
+        """Waits for something to happen and deals with it; returns the sinks that have new tokens. Raises RuntimeFailure."""
+        timeout = self.options.timeout
+        ready: list[Port] = []
+        for key, _ in self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4)):
+            what, subject = key.data
+            if what == "free":
+                self._read_tokens(subject)
+            elif what == "data":
+                self._read_tokens(subject)
+                ready.append(subject)
+            elif what == "control":
+                self._hear(subject)
+            else:
+                self._listen(subject)
+        if any(process.closed for process in self._all.every):
+            self._blame()
+        if timeout is not None:
+            self._check_time(timeout)
+        return ready
+
+    def _read_tokens(self, port: Port) -> None:
+        try:
+            port.side.hear()
+            if isinstance(port.side, Sender):
+                self._pump(port)
+        except EOFError:
+            self._blame()
+
+    def _hear(self, process: DeviceProcess) -> None:
+        """Reads answers of a process."""
+        data = os.read(process.control, 1 << 16)
+        if not data:
+            process.closed = True
+            self._forget(process.control)
+            process.popen.poll()
+            return
+        *lines, process.buffered = (process.buffered + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            if "ready" in message:
+                process.ready = True
+            elif "error" in message:
+                process.error = message
+            else:
+                process.answers.append(message)
+
+    def _listen(self, process: DeviceProcess) -> None:
+        """Keeps the last lines of what a process says on standard error."""
+        assert process.popen.stderr is not None
+        data = os.read(process.popen.stderr.fileno(), 1 << 16)
+        if not data:
+            self._forget(process.popen.stderr)
+            return
+        process.tail.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+
+    def _forget(self, what: Any) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(what)
+
+    def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...]]:
+        """What every device did, in order of start, and the processor seconds of each stage."""
+        while not all(process.answers for process in self._all.every):
+            self._turn()
+        found: list[Event] = []
+        cpu = [0.0] * len(self.build.stages)
+        for process in self._all.every:
+            answer = process.answers.popleft()
+            own = [
+                Event(process.device, stage, action, microbatch - base, start - begin, end - begin, title, channel)
+                for action, stage, microbatch, start, end, title, channels in answer["events"]
+                for channel in channels
+            ]
+            found += own
+            busy = {
+                stage: sum(e.end - e.start for e in own if e.stage == stage and e.action == "F") for stage in process.members
+            }
+            whole = sum(busy.values())
+            for stage, seconds in busy.items():
+                cpu[stage] += answer["cpu"] * (seconds / whole if whole else 1 / len(busy))
+        found.sort(key=lambda e: (e.start, e.stage, e.end))
+        return tuple(found), tuple(cpu)
+
+    # Failing
+
+    def _doing(self, process: DeviceProcess) -> tuple[int, str]:
+        """The stage that a process was last seen at, and what it was doing. Processes number microbatches through all runs,
+        messages from the current one's start."""
+        state, microbatch, _, stage = (int(word) for word in self._all.status[process.number])
+        return stage, DOING[state].format(max(0, microbatch - self._base))
+
+    def _check_time(self, limit: float) -> None:
+        """Raises RuntimeFailure when a stage is busy, or all of them are idle, for longer than ``limit`` seconds."""
+        now = time.monotonic_ns()
+        for process in self._all.every:
+            state, _, since, _ = (int(word) for word in self._all.status[process.number])
+            allowed = max(limit, START_SECONDS) if state in (STARTING, LOADING) else limit
+            if state in (STARTING, LOADING, RUNNING) and now - since > allowed * 1e9:
+                stage, doing = self._doing(process)
+                raise StageStopped(
+                    f"still {doing} after {allowed:g} s; it was stopped",
+                    where=process.label(stage),
+                    hint="give a longer --timeout if that much time is expected" + last_words(process),
+                )
+        if (
+            all(process.ready for process in self._all.every)
+            and now - max(int(self._all.status[:, 2].max()), self._begun) > 2 * limit * 1e9
+        ):
+            seen = ((process, *self._doing(process)) for process in self._all.every)
+            states = "; ".join(f"{process.label(stage)} is {doing}" for process, stage, doing in seen)
+            raise StageStopped(f"nothing has moved for {2 * limit:g} s: {states}", hint="was a process stopped from outside?")
+
+    def _blame(self) -> NoReturn:
+        """Finds the stage at fault, for neighbours of a dead one end too. Raises RuntimeFailure."""
+        deadline = time.monotonic() + _GRACE
+        while time.monotonic() < deadline:
+            for key, _ in self._selector.select(0.01):
+                what, subject = key.data
+                if what == "control":
+                    self._hear(subject)
+                elif what == "stderr":
+                    self._listen(subject)
+                else:
+                    self._forget(key.fileobj)
+            for process in self._all.every:
+                if (said := process.error) is not None:
+                    raise_said(process, said["stage"], said["error"], said["microbatch"] - self._base)
+            for process in self._all.every:
+                status = process.popen.poll()
+                if status not in (None, PEER_GONE, FAILED) and process.closed:
+                    raise_ended(process, self._doing(process)[0], status, self._doing(process)[1])
+        gone = [process.label(min(process.members)) for process in self._all.every if process.closed]
+        raise RuntimeFailure(
+            f"ended without a word: {', '.join(gone) or 'a stage'}", hint="run it again; report it if it stays"
+        )
+
+
+class Collector:
+    """The outputs of one microbatch as they come in."""
+
+    def __init__(self, build: Build) -> None:
+        self.build = build
+        self.outputs: dict[str, Any] = {}
+        self._parts: dict[str, dict[int, tuple[Part, Raw]]] = defaultdict(dict)
+
+    def collect(self, sink: Port) -> None:
+        """What has arrived from one place. Raises EOFError when its process has gone."""
+        slot = sink.side.take()
+        self.take(sink.place, sink.side.values(slot))
+        sink.side.release(slot)
+
+    def take(self, maker: Place, values: Mapping[str, Any]) -> None:
+        """What one place made; copied, for it lies in a slot."""
+        stage = self.build.stages[maker.stage]
+        if not stage.members:
+            self.outputs.update((name, to_user(value)) for name, value in values.items())
+            return
+        for part in stage.members[maker.position].outputs:
+            if not part.delivers:
+                continue
+            parts, value = self._parts[part.name], values[part.value]
+            own = Raw(value.element, value.shape, value.data.copy()) if isinstance(value, Raw) else value
+            parts[maker.position] = part, own
+            wanted = [
+                i for i, member in enumerate(stage.members) if any(p.name == part.name and p.delivers for p in member.outputs)
+            ]
+            if len(parts) == len(wanted):
+                shape = next(port.shape for port in stage.outputs if port.name == part.name)
+                self.outputs[part.name] = to_user(assemble(_numbers(shape), [parts[i] for i in wanted]))
+                del self._parts[part.name]
+
+
+def _numbers(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
+    return tuple(dim for dim in shape or () if isinstance(dim, int))
+
+
+def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: from_user(value) for name, value in microbatch.items()}
+
+
+def _feed_all(feed: Sender, microbatches: Iterable[Mapping[str, Any]]) -> Iterator[None]:
+    for microbatch in microbatches:
+        yield from feed.feeding(microbatch)

@@ -1,0 +1,142 @@
+"""A device's process as the starter sees it: how it is started, what it says, and how its end is told to a person."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from dnnc.engines.onnxruntime.engine import Process
+from dnnc.engines.onnxruntime.errors import (
+    REFUSED_HINT,
+    RuntimeFailure,
+    StageStopped,
+    failure_for,
+    machine_hint,
+    memory_limit,
+    refusal,
+)
+from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
+from dnnc.engines.onnxruntime.transport.edges import config_text
+from dnnc.onnx.ort import plain_words
+from ir.core.diagnostics import InvalidInput
+from ir.system.child import module_command, module_environment
+
+DOING = {
+    STARTING: "starting",
+    LOADING: "loading its model",
+    RECEIVING: "waiting for microbatch {}",
+    WAITING: "waiting for a free slot for microbatch {}",
+    RUNNING: "running microbatch {}",
+    SENDING: "sending microbatch {}",
+    MEETING: "exchanging parts of microbatch {} with the other members",
+}
+_TAIL_LINES = 12
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_MODULE = "dnnc.engines.onnxruntime.worker"
+KILLED = "the system kills a process so when memory runs out: use more, or smaller, stages"
+
+
+@dataclass(slots=True)
+class DeviceProcess:
+    """The process of a device; ``number``: among all, ``members``: of each stage that it works on which member of its mesh it
+    is, -1 where the stage has none. ``error``: what it said went wrong, and where."""
+
+    number: int
+    device: str
+    members: Mapping[int, int]
+    popen: Process
+    control: int
+    answers: deque[dict[str, Any]] = field(default_factory=deque)
+    buffered: bytes = b""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    ready: bool = False
+    error: dict[str, Any] | None = None
+    closed: bool = False
+
+    def label(self, stage: int) -> str:
+        """The process at work on one of its stages."""
+        member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
+        return f"stage {stage}{member} on {self.device}"
+
+
+def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
+    """Raises what a process said of a stage: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
+    if reason := "" if process.ready else refusal(error):
+        raise InvalidInput(f"its model cannot be run: {reason}", where=process.label(stage), hint=REFUSED_HINT)
+    where = process.label(stage)
+    machine, failure, words = machine_hint(error), failure_for(error), plain_words(error)
+    if process.ready:
+        other = "is every input what the model accepts? --inputs FILE.npz gives others; 'dnnc check' tries the unsplit model"
+        hint = machine or other
+        raise failure(
+            f"failed at microbatch {microbatch}: {words}", where=process.label(stage), hint=hint + last_words(process)
+        )
+    raise failure(
+        f"could not load its model: {words}",
+        where=where,
+        hint=(machine or "compile it again") + last_words(process),
+    )
+
+
+def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
+    """Raises what the end of a process that said nothing means."""
+    machine = machine_ended(status, "\n".join(process.tail))
+    outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+    failure = StageStopped if outside else RuntimeFailure
+    hint = (machine or "see what it said last") + last_words(process)
+    raise failure(f"{ending(status)} while {doing}", where=process.label(stage), hint=hint)
+
+
+def machine_ended(status: int, said: str) -> str:
+    """What to do where the machine is why a process ended with this status, having ``said`` something last; else empty. A
+    library that is given no memory may end the process as it likes."""
+    if status == -signal.SIGKILL:
+        return KILLED
+    crashed = -status in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+    return machine_hint(said) or (memory_limit() if crashed else "")
+
+
+def ending(status: int | None) -> str:
+    """An exit status in words."""
+    if status is not None and status < 0:
+        try:
+            return f"was killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"was killed by signal {-status}"
+    return f"ended with status {status}"
+
+
+def last_words(process: DeviceProcess) -> str:
+    """What the process wrote to standard error last, without the colours of onnxruntime's log."""
+    lines = (_COLOUR.sub("", line) for line in process.tail)
+    return "".join(f"\n    {line}" for line in lines if line)
+
+
+class LocalProcesses:
+    """The launcher of this host: each process is a child of this one, and ends with it."""
+
+    def start(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Starts a process and tells it its configuration."""
+        process = subprocess.Popen(
+            module_command(_MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env=module_environment({"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}),
+            pass_fds=tuple(descriptors),
+        )
+        assert process.stdin is not None
+        try:
+            process.stdin.write(config_text(config))
+            process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died already; its control pipe says so
+        return process
+
+
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_said"]

@@ -1,0 +1,223 @@
+"""``dnnc run``: microbatches from a file (or random ones) through the stages of a build, outputs to a file, times to a
+person."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dnnc.build.build import Build
+from dnnc.build.elsewhere import NO_ROW, is_elsewhere, require_here
+from dnnc.data.generate import drawn_ahead
+from dnnc.data.inputs import (
+    Microbatches,
+    check_writable,
+    drawn,
+    join_outputs,
+    read_inputs,
+    split_microbatches,
+    write_npz,
+)
+from dnnc.engines.onnxruntime.pipeline import Pipeline
+from dnnc.engines.onnxruntime.results import RunResult
+from dnnc.engines.onnxruntime.starting import RunOptions
+from dnnc.onnx.providers import CPU
+from ir.core.diagnostics import Diagnostic, Severity, UsageError
+from ir.system.host import local_cores
+
+
+def run_build(
+    build: Build | Path | str,
+    microbatches: Sequence[Mapping[str, Any]] | Mapping[str, Any],
+    options: RunOptions | None = None,
+) -> RunResult:
+    """Runs the stages of a build on microbatches (input name to array each), and gives the outputs of each. A mapping, alone or
+    in a list, is one microbatch, or several where its arrays are stacked.
+
+    Raises InvalidInput for inputs that the model does not take, RuntimeFailure when a stage dies, hangs or raises."""
+    build = build if isinstance(build, Build) else Build.open(build)
+    if isinstance(microbatches, Mapping):
+        items = split_microbatches(build.inputs, microbatches, where="inputs", constants=build.constants).items
+    else:
+        parts = [
+            split_microbatches(build.inputs, one, where=f"microbatch {i}", constants=build.constants).items
+            for i, one in enumerate(microbatches)
+        ]
+        items = tuple(item for part in parts for item in part)
+    with Pipeline(build, options) as pipeline:
+        return pipeline.run(items)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCommand:
+    """What ``dnnc run`` was asked to do. ``inputs`` absent: those that the build was compiled with; random ones by ``seed``
+    where that is given, or it was compiled without any. ``microbatches``: how many to make, or to
+    split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
+    last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``).
+    ``emulate``: run here what is for other machines."""
+
+    build: Path
+    inputs: Path | None = None
+    outputs: Path | None = None
+    microbatches: int | None = None
+    repeat: int = 1
+    warmup: int = 0
+    seed: int | None = None
+    options: RunOptions = field(default_factory=RunOptions)
+    measures: bool = False
+    emulate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """What a run showed. ``throughputs``: microbatches a second of each repetition; ``predicted``: the plan's."""
+
+    build: Build
+    result: RunResult
+    outputs: dict[str, Any]
+    microbatches: int
+    throughputs: tuple[float, ...]
+    random: bool
+
+    @property
+    def throughput(self) -> float:
+        return statistics.median(self.throughputs)
+
+    @property
+    def measured(self) -> float:
+        """Seconds of what the plan's value predicts: per microbatch, of a latency plan those of one."""
+        return self.result.latency if self.build.plan.minimises.alone else 1 / self.throughput
+
+    @property
+    def predicted(self) -> float:
+        """Seconds per microbatch that the plan promised: of a latency plan, what its busiest device needs."""
+        plan = self.build.plan
+        if not plan.minimises.alone:
+            return plan.value
+        busy: dict[tuple[str, ...], float] = {}
+        for stage in plan.stages:
+            busy[stage.devices] = busy.get(stage.devices, 0.0) + stage.working + stage.receive + stage.send
+        return max(busy.values())
+
+    def to_json(self) -> dict[str, Any]:
+        measured, met = self.result.stage_seconds, self.result.collective_seconds
+        return {
+            "schema": "dnnc.run/1",
+            "build": str(self.build.folder),
+            "microbatches": self.microbatches,
+            "inputs": "random" if self.random else "given",
+            "seconds": self.result.seconds,
+            "predicted_for": list(foreign_types(self.build)),
+            "throughput": self.throughput,
+            "latency": self.result.latency,
+            "seconds_per_microbatch": {"measured": 1 / self.throughput, "predicted": self.predicted},
+            "stages": [
+                {
+                    "index": stage.index,
+                    "device": stage.device,
+                    "devices": list(stage.devices),
+                    "measured": measured[stage.index],
+                    "predicted": planned.compute,
+                    "cpu": self.result.cpu[stage.index],
+                    **(
+                        {
+                            "members": [member.device for member in stage.members],
+                            "collectives": {"measured": met[stage.index], "predicted": planned.collectives},
+                        }
+                        if stage.members
+                        else {}
+                    ),
+                }
+                for stage, planned in zip(self.build.stages, self.build.plan.stages, strict=True)
+            ],
+            "outputs": {
+                name: {"dtype": value.dtype.name, "shape": list(value.shape)}
+                for name, value in self.outputs.items()
+                if hasattr(value, "dtype")
+            },
+        }
+
+
+def foreign_types(build: Build) -> tuple[str, ...]:
+    """Device types of the build that are no CPU and yet run on it, sorted: the plan's seconds are of them, a run's of this
+    machine's CPU."""
+    kinds = build.files.manifest.get("kinds", {})
+    on_cpu = {stage.device_type for stage in build.stages if any(build.provider(d).name == CPU for d in stage.devices)}
+    return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
+
+
+def require_measures(build: Build, microbatches: int, threads: int) -> None:
+    """Raises UsageError where a run of so many microbatches, by so many threads, would not measure the plan's value."""
+    if other := [device for device in build.devices if build.threads(device, threads) != build.threads(device)]:
+        by = f"{threads} thread{'s' if threads > 1 else ''}"
+        message = f"it would run by {by}, and the plan is for {build.threads(other[0])} on '{other[0]}'"
+        raise UsageError(f"{message}: that is no row", where="--runs", hint="leave --threads out")
+    if is_elsewhere(build.files):
+        raise UsageError("what is emulated is no row: the plan is for other machines", where="--runs", hint=NO_ROW)
+    if build.plan.minimises.alone and microbatches > 1:
+        hint = "run one microbatch; --repeat and --warmup as you like"
+        raise UsageError("a plan for latency is measured by a microbatch that is alone", where="--runs", hint=hint)
+    if not build.plan.minimises.alone and len(build.stages) > 1 and microbatches < 2 * len(build.stages):
+        hint = f"run at least {2 * len(build.stages)} microbatches"
+        raise UsageError("with so few microbatches the pipeline is not full", where="--runs", hint=hint)
+
+
+def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
+    """What to expect where devices that work at once, each on ``threads`` cores (0: on its own), need more than there are; None
+    where they do not."""
+    counts = [build.threads(device, threads) for device in build.devices]
+    if sum(counts) <= cores:
+        return None
+    each = " to ".join(map(str, sorted({min(counts), max(counts)})))
+    message = f"{len(counts)} devices at once need {sum(counts)} cores ({each} each), here are {cores}: they take turns"
+    if any(stage.collectives for stage in build.stages):
+        message += ", and members wait at each collective for others that do not run, many times as long as predicted"
+    hint = "use fewer --threads" if threads > 1 else "compile for fewer devices, or run on more cores"
+    return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
+
+
+def run_command(
+    command: RunCommand,
+    warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+) -> RunReport:
+    """Does what ``dnnc run`` does: verifies, reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises
+    DnncError."""
+    if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
+        raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
+    build = Build.open(command.build, progress)
+    require_here(build.files, emulate=command.emulate)
+    progress("run", None)
+    if command.outputs is not None:
+        check_writable(command.outputs)
+    random = False
+    if command.inputs is not None:
+        batches = read_inputs(command.inputs, build.inputs, microbatches=command.microbatches, constants=build.constants)
+    else:
+        count = command.microbatches or 1
+        items, random = drawn(build, count, command.seed)
+        batches = Microbatches(drawn_ahead(items) if random else items, "stacked" if count > 1 else "single")
+    if command.measures:
+        require_measures(build, len(batches.items), command.options.threads)
+    crowded = crowding(build, command.options.threads, local_cores())
+    if crowded is not None:
+        warn(crowded)
+    if foreign := foreign_types(build):
+        names = ", ".join(foreign)
+        message = f"this build is for {names} and runs on this machine's CPU: its predictions are of {names}"
+        hint = 'a device type that names a provider (provider = "CUDAExecutionProvider") runs on that'
+        warn(Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING))
+    with Pipeline(build, command.options) as pipeline:
+        for _ in range(command.warmup):
+            pipeline.run(batches.items, events=False)
+        throughputs = []
+        for _ in range(command.repeat):
+            result = pipeline.run(batches.items)
+            throughputs.append(result.throughput)
+    outputs = join_outputs(result.outputs, batches.mode)
+    if command.outputs is not None:
+        write_npz(command.outputs, outputs, build.outputs)
+    return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), random)

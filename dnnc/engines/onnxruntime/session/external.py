@@ -1,0 +1,55 @@
+"""External data of an ONNX model whose files are open already: onnxruntime reads the files that were opened, whatever has
+happened to their paths since.
+
+onnxruntime takes external data by path only. So the locations in the model are rewritten to ``/proc/self/fd/N``: that opens
+the same file again, mapped and shared between processes like any weights file. Where no path leads to the file (it was
+deleted, or there is no ``/proc``), onnxruntime copies the weights out of a memory map instead.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dnnc.onnx.protobuf.places import locations, relocated
+
+
+def open_path(descriptor: int) -> str:
+    """A path that opens the file behind ``descriptor`` again; empty where there is none."""
+    path = f"/proc/self/fd/{descriptor}"
+    try:
+        reached = os.stat(os.path.realpath(path))  # of a deleted file, a path that leads nowhere
+        return path if os.path.samestat(reached, os.fstat(descriptor)) else ""
+    except OSError:
+        return ""
+
+
+def session_on(model: bytes, weights: Mapping[str, int], options: Callable[[], Any], start: Callable[[bytes, Any], Any]) -> Any:
+    """An onnxruntime session of a model whose external data is in open files. ``weights``: descriptors by the locations that
+    the model names; ``options`` makes session options, ``start`` a session. Raises ValueError for another location, and what
+    onnxruntime raises."""
+    names = locations(model)
+    if unknown := [name for name in names if name not in weights]:
+        raise ValueError(f"the model refers to '{unknown[0]}', which is no weights file of the build")
+    if not names:
+        return start(model, options())
+    paths = {name: open_path(weights[name]) for name in names}
+    if all(paths.values()):
+        by_path = options()
+        # The files must lie below the folder that is given, so that is the root.
+        by_path.add_session_config_entry("session.model_external_initializers_file_folder_path", "/")
+        try:
+            return start(relocated(model, lambda name: paths[name][1:]), by_path)
+        except Exception:  # onnxruntime's own; a file that was deleted meanwhile is no fault of the model
+            if all(open_path(weights[name]) for name in names):
+                raise
+    from_memory = options()
+    maps = [_mapped(weights[name]) for name in names]
+    from_memory.add_external_initializers_from_files_in_memory(list(names), maps, [len(data) for data in maps])
+    return start(model, from_memory)
+
+
+def _mapped(descriptor: int) -> mmap.mmap | bytes:
+    return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) if os.fstat(descriptor).st_size else b""

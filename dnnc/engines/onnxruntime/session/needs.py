@@ -1,0 +1,38 @@
+"""What the devices of a build need to run here: the execution providers that their types name, and the executor of each."""
+
+from __future__ import annotations
+
+from dnnc.build.build import Build
+from dnnc.engines.onnxruntime.engine import Executor
+from dnnc.engines.onnxruntime.session.program import OnnxRuntime
+from dnnc.engines.onnxruntime.session.session import Settings
+from dnnc.onnx.ort import load_onnxruntime
+from dnnc.onnx.providers import CPU, what_to_install
+from ir.core.diagnostics import Diagnostic, InvalidInput
+
+
+def require_providers(build: Build) -> None:
+    """Raises InvalidInput for each device type of the build whose provider this machine's onnxruntime lacks."""
+    wanted: dict[str, set[str]] = {}
+    for stage in build.stages:
+        for device in stage.devices:
+            wanted.setdefault(build.provider(device).name, set()).add(stage.device_type)
+    if wanted.keys() <= {CPU}:
+        return  # every onnxruntime has it: no need to load one here
+    available = load_onnxruntime().get_available_providers()
+    faults = []
+    for provider in sorted(wanted.keys() - set(available)):
+        types = sorted(wanted[provider])
+        who = f"device type '{types[0]}' runs" if len(types) == 1 else f"device types {', '.join(map(repr, types))} run"
+        message = f"{who} on {provider}, and the onnxruntime of this environment has only {', '.join(available)}"
+        faults.append(Diagnostic(message, where=str(build.folder), hint=what_to_install(provider)))
+    if faults:
+        raise InvalidInput(faults)
+
+
+def executor_of(build: Build, device: str, threads: int, optimize: bool = True) -> Executor:
+    """What computes the programs of ``device`` in this process."""
+    return OnnxRuntime(Settings(threads, optimize=optimize, provider=build.provider(device)))
+
+
+__all__ = ["executor_of", "require_providers"]

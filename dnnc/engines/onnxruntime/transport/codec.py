@@ -1,0 +1,160 @@
+"""Values of any kind as bytes: what crosses a process border when its size is not known before.
+
+A message is ``u64 length of the header``, the header (JSON), then payloads at 64-byte boundaries. The header describes each
+value: ``["tensor", element, shape, offset]``, ``["strings", shape, offset, bytes]``, ``["list", items]``, ``["map", keys,
+values]`` or ``["none"]``. Nothing is executed on decoding; numbers are the only thing taken from the bytes. Decoding gives
+views into the buffer, so it copies no tensor.
+
+In memory a tensor is a ``Raw`` (bytes with element type and shape), strings are an object array, a sequence is a list, an
+ONNX map is a dict, an absent optional is None.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from dnnc.onnx.elements import BY_NAME, BY_NUMBER, Array, from_carrier, nbytes, to_carrier
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A tensor as it travels: ``data`` has the carrier dtype, and ``shape`` unless elements are packed (then it is flat)."""
+
+    element: int
+    shape: tuple[int, ...]
+    data: Array
+
+
+Message: TypeAlias = Mapping[str, Any]
+
+
+def aligned(size: int) -> int:
+    """``size`` rounded up to the alignment of payloads."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+class _Payloads:
+    """Payloads in the order in which the header mentions them."""
+
+    def __init__(self) -> None:
+        self.pieces: list[memoryview] = []
+        self.position = 0
+
+    def place(self, data: Array | bytes) -> int:
+        """Appends the bytes; returns their offset."""
+        view = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
+        offset, padding = self.position, aligned(view.nbytes) - view.nbytes
+        self.pieces.append(view)
+        if padding:
+            self.pieces.append(memoryview(bytes(padding)))
+        self.position += view.nbytes + padding
+        return offset
+
+
+def encode(values: Message) -> list[memoryview]:
+    """The message as pieces whose concatenation is its bytes; tensors are not copied. Raises TypeError for an unknown kind."""
+    payloads = _Payloads()
+    header = json.dumps({name: _describe(value, payloads) for name, value in values.items()}).encode()
+    start = struct.pack("<Q", len(header)) + header
+    return [memoryview(start.ljust(aligned(len(start)), b"\0")), *payloads.pieces]
+
+
+def _describe(value: Any, payloads: _Payloads) -> list[Any]:
+    """The header's entry for ``value``."""
+    if value is None:
+        return ["none"]
+    if isinstance(value, Raw):
+        return ["tensor", value.element, list(value.shape), payloads.place(np.ascontiguousarray(value.data))]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
+        texts = [t if isinstance(t, bytes) else str(t).encode(errors="surrogateescape") for t in value.reshape(-1).tolist()]
+        lengths = np.array([len(t) for t in texts], np.int64)
+        places = [payloads.place(lengths), payloads.place(b"".join(texts))]
+        return ["strings", list(value.shape), *places, int(lengths.sum())]
+    if isinstance(value, np.ndarray):
+        return _describe(to_raw(value), payloads)
+    if isinstance(value, Mapping):
+        return ["map", _describe(_column(list(value)), payloads), _describe(_column(list(value.values())), payloads)]
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return ["list", [_describe(item, payloads) for item in value]]
+    raise TypeError(f"a value of type {type(value).__name__} cannot be sent to another process")
+
+
+def decode(buffer: Array) -> dict[str, Any]:
+    """The values of a message in ``buffer`` (uint8, at least the message's length); tensors are views into it."""
+    (length,) = struct.unpack("<Q", buffer[:8].tobytes())
+    header = json.loads(buffer[8 : 8 + length].tobytes())
+    payload = buffer[aligned(8 + length) :]
+    return {name: _restore(node, payload) for name, node in header.items()}
+
+
+def _restore(node: list[Any], payload: Array) -> Any:
+    """The value that an entry of the header describes."""
+    kind = node[0]
+    if kind == "none":
+        return None
+    if kind == "tensor":
+        element, shape = BY_NUMBER[node[1]], tuple(node[2])
+        return raw_view(element.number, shape, payload[node[3] : node[3] + nbytes(element, shape)])
+    if kind == "strings":
+        count = int(np.prod(node[1], dtype=np.int64))
+        lengths = payload[node[2] : node[2] + 8 * count].view(np.int64)
+        text = payload[node[3] : node[3] + node[4]].tobytes()
+        ends = [0, *np.cumsum(lengths).tolist()]
+        result = np.empty(count, object)
+        for i in range(count):
+            result[i] = text[ends[i] : ends[i + 1]].decode(errors="surrogateescape")
+        return result.reshape(node[1])
+    if kind == "map":
+        return dict(zip(_items(_restore(node[1], payload)), _items(_restore(node[2], payload)), strict=True))
+    return [_restore(item, payload) for item in node[1]]
+
+
+def raw_view(element: int, shape: tuple[int, ...], data: Array) -> Raw:
+    """The tensor whose bytes are ``data`` (flat uint8), not copied."""
+    kind = BY_NUMBER[element]
+    typed = data.view(np.dtype(kind.carrier))
+    return Raw(element, shape, typed if kind.bits in (2, 4) else typed.reshape(shape))
+
+
+def to_raw(array: Array) -> Raw:
+    """A person's array as it travels. Raises TypeError for a dtype that ONNX does not have."""
+    element = BY_NAME.get(array.dtype.name)
+    if element is None:
+        raise TypeError(f"ONNX has no element type for numpy's {array.dtype.name}")
+    return Raw(element.number, array.shape, to_carrier(array, element))
+
+
+def to_user(value: Any) -> Any:
+    """A value as a person sees it: arrays of the user dtype, copied out of whatever buffer they lie in."""
+    if isinstance(value, Raw):
+        return from_carrier(value.data, BY_NUMBER[value.element], value.shape)
+    return [to_user(item) for item in value] if isinstance(value, list) else value
+
+
+def from_user(value: Any) -> Any:
+    """The inverse of ``to_user``; strings become object arrays."""
+    if isinstance(value, list | tuple):
+        return [from_user(item) for item in value]
+    if value is None or isinstance(value, Raw | Mapping):
+        return value
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "OUS" else to_raw(array)
+
+
+def _column(values: list[Any]) -> Array:
+    """Keys or values of an ONNX map (ints, floats or strings) as one array."""
+    return np.array(values, object) if values and isinstance(values[0], str) else np.array(values)
+
+
+def _items(column: Any) -> list[Any]:
+    array = column.data if isinstance(column, Raw) else column
+    result: list[Any] = array.tolist()
+    return result

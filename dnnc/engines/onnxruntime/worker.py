@@ -1,0 +1,180 @@
+"""A device as a process, which follows its row of the schedule (``dnnc.engines.onnxruntime.rows``). Started as ``python -m
+dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starting``.
+
+Standard input holds one line of JSON (the configuration) and then stays open as a life line: when it ends, whatever the reason
+(the run is over, the starter was killed), the process exits at once. Each line on it begins a run: the number of its first
+microbatch that is not to be done, and whether to tell what was done when. Answers and errors go as lines of JSON to the control
+pipe. The process imports numpy, onnxruntime and the standard library only.
+
+Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
+stage; an output that goes to several stages is copied to the others. Values that are no tensors of fixed-width elements go
+the slow way, through ``InferenceSession.run``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+
+from dnnc.engines.onnxruntime.engine import Executor, Loaded, Runnable, Transport
+from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, Follower, Work
+from dnnc.engines.onnxruntime.session.program import OnnxRuntime
+from dnnc.engines.onnxruntime.session.session import Settings, refuse_idle
+from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
+from dnnc.engines.onnxruntime.transport.shared_memory import SharedMemory
+from dnnc.onnx.ort import ProviderUnavailable
+from dnnc.onnx.providers import Provider
+
+STATUS_WORDS = 4
+"""Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
+PEER_GONE = 75
+"""Exit status of a stage whose neighbour went away; the neighbour has the fault."""
+FAILED = 70
+"""Exit status after an error that was reported on the control pipe."""
+
+
+class Worker:
+    """A device's process and its conversation with the starter. ``stage`` and ``microbatch``: what it is at."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self.config = config
+        provider = Provider.from_json(config["provider"])
+        self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
+        self.transport: Transport = SharedMemory()
+        self.control = int(config["control"])
+        status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
+        self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
+        self.stage, self.microbatch = int(config["stages"][0]["stage"]), 0
+        self.runs: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+        self.write_lock = threading.Lock()
+
+    def mark(self, state: int, stage: int, microbatch: int) -> None:
+        """Publishes what the process is doing, for the starter's messages and time limit."""
+        self.stage, self.microbatch = stage, microbatch
+        self.status[1] = microbatch
+        self.status[2] = time.monotonic_ns()
+        self.status[3] = stage
+        self.status[0] = state
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        """One line of JSON to the starter; lost when it has gone."""
+        line, start = json.dumps(message).encode() + b"\n", 0
+        with self.write_lock:
+            try:
+                while start < len(line):
+                    start += os.write(self.control, line[start:])
+            except BrokenPipeError:
+                os._exit(PEER_GONE)
+
+    def blame(self, error: str) -> None:
+        """Says what went wrong at what the process is at."""
+        self.say({"error": error, "stage": self.stage, "microbatch": self.microbatch})
+
+    def obey(self, buffered: bytes) -> None:
+        """Thread: takes runs; ends the process when the life line ends, at any time."""
+        while True:
+            *lines, buffered = buffered.split(b"\n")
+            for line in lines:
+                until, events = json.loads(line)
+                self.runs.put((until, events))
+            data = os.read(0, 4096)
+            if not data:
+                os._exit(0)
+            buffered += data
+
+    def run(self) -> None:
+        follower = Follower([self.load(stage) for stage in self.config["stages"]], self.config["lanes"], self.mark)
+        done = 0
+        self.mark(RECEIVING, self.stage, done)
+        self.say({"ready": True})
+        try:
+            while True:
+                until, events = self.runs.get()
+                follower.follow(done, until)
+                done = until
+                self.mark(RECEIVING, self.stage, done)
+                if events:
+                    self.say({"events": follower.events, "cpu": time.process_time()})
+                follower.events = []
+        except EOFError:
+            os._exit(PEER_GONE)
+
+    def load(self, stage: Mapping[str, Any]) -> Work:
+        """A stage with its program, and its sides of edges. Raises what onnxruntime raises."""
+        self.mark(LOADING, stage["stage"], 0)
+        return Work(
+            stage["stage"],
+            stage["first"],
+            stage["every"],
+            self.member(stage) if "segments" in stage else self.whole(stage),
+            [[end and self.transport.incoming(end) for end in ends] for ends in stage["receives"]],
+            [[end and self.transport.outgoing(end) for end in ends] for ends in stage["sends"]],
+            [self.transport.incoming(end) for end in stage["feeds"]],
+            [self.transport.outgoing(end) for end in stage["sinks"]],
+        )
+
+    def whole(self, stage: Mapping[str, Any]) -> Loaded:
+        """The program of a stage that is no mesh."""
+        program = self.program(stage["model"], _specs(stage["outputs"]))
+        refuse_idle([program], self.config["provider"]["provider"])
+        return program
+
+    def member(self, stage: Mapping[str, Any]) -> Runnable:
+        """The program of a member of a mesh."""
+        from dnnc.engines.onnxruntime.member import Member, Piece
+
+        pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
+        refuse_idle([piece.program for piece in pieces], self.config["provider"]["provider"])
+        return Member(pieces, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
+
+    def meet(self, meeting: bool) -> None:
+        """The member that is run comes to a collective, or to a segment."""
+        self.mark(MEETING if meeting else RUNNING, self.stage, self.microbatch)
+
+    def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Loaded:
+        """The model whose bytes lie at an offset among those that the starter verified, with the weights that it opened."""
+        offset, size, weights = place
+        return self.executor.load(read_memory(self.config["programs"], offset, size), outputs, weights)
+
+
+def _specs(items: list[list[Any]]) -> tuple[ValueSpec, ...]:
+    return tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in items)
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the starter ends the run
+    buffered = b""
+    while b"\n" not in buffered:
+        data = os.read(0, 1 << 16)
+        if not data:
+            return
+        buffered += data
+    line, _, rest = buffered.partition(b"\n")
+    config = json.loads(line)
+    if config["cores"] and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, config["cores"])
+    worker = Worker(config)
+    threading.Thread(target=worker.obey, args=(rest,), daemon=True).start()
+    try:
+        worker.run()
+    except MemoryError:
+        worker.blame("out of memory")
+    except ProviderUnavailable as error:
+        worker.blame(str(error))
+    except Exception as error:  # whatever a model can raise is reported by the starter, with the stage's name
+        worker.blame(f"{type(error).__name__}: {error}")
+    sys.stderr.flush()
+    os._exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

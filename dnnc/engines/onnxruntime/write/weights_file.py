@@ -1,0 +1,168 @@
+"""Weights in one flat file, written with bounded memory whatever their size.
+
+A layout gives each resource a place in the file: offsets are multiples of 64 bytes, and of 4096 (a page) from one page up, so
+that a runtime can map the file; the gaps are zero. Bytes are copied in pieces from the original file, or generated in pieces.
+
+Small resources and strings stay in the models: runtimes want shapes and axes at hand when they infer shapes, and ONNX
+cannot store strings outside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
+from ir.core.types import DType, TensorType, type_bytes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from dnnc.onnx.weights import Source
+
+INLINE_LIMIT = 1024
+"""Resources up to this many bytes stay inside the models (onnx's own default)."""
+PIECE = 8 << 20
+"""Bytes read and written at once."""
+ELEMENTS = 1 << 20
+"""Elements generated at once; a multiple of eight, so that elements below a byte fill whole bytes."""
+
+
+def in_file(resource: Resource) -> bool:
+    """Whether the resource belongs in a weights file rather than in the model: what is large, or has no data to put there."""
+    type_ = resource.type
+    if not isinstance(type_, TensorType) or type_.sparse or type_.dtype is DType.STRING:
+        return False
+    if isinstance(resource.data, Inline) and not isinstance(resource.data.data, bytes):
+        return False
+    return isinstance(resource.data, Declared) or (type_bytes(type_) or 0) > INLINE_LIMIT
+
+
+def layout(resources: Iterable[Resource], file: str, *, every: bool = False) -> dict[str, External]:
+    """The place of each resource that belongs in ``file`` (small ones do not unless ``every``), by name, in the given order; a
+    name that comes twice counts once."""
+    places: dict[str, External] = {}
+    offset = 0
+    for resource in resources:
+        if resource.name in places or not (every or in_file(resource)):
+            continue
+        length = type_bytes(resource.type) or 0
+        step = 4096 if length >= 4096 else 64
+        offset = -(-offset // step) * step
+        places[resource.name] = External(file, offset, length)
+        offset += length
+    return places
+
+
+def moved(module: Module, places: Mapping[str, External], folder: str = "") -> Module:
+    """The module with the resources of ``places`` where those say, in files under ``folder`` (``stages/``)."""
+    return replace(
+        module,
+        symbols=tuple(
+            replace(s, data=replace(places[s.name], file=folder + places[s.name].file))
+            if isinstance(s, Resource) and s.name in places
+            else s
+            for s in module.symbols
+        ),
+    )
+
+
+def write_weights(
+    path: Path,
+    resources: Mapping[str, Resource],
+    places: Mapping[str, External],
+    source: Source,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+) -> None:
+    """Writes the file of one layout. ``source`` is where the external resources of the original model lie;
+    ``progress`` is called with the fraction written.
+
+    Raises InvalidInput when the data of a resource is missing, short, or was never given."""
+    from dnnc.onnx.weights import files_of
+
+    files = files_of(source)
+    total = max((place.offset + place.length for place in places.values()), default=0)
+    with path.open("wb") as file:
+        for name, place in sorted(places.items(), key=lambda item: item[1].offset):
+            file.write(b"\0" * (place.offset - file.tell()))
+            for piece in pieces(resources[name], files):
+                file.write(piece)
+                progress("write the weights", file.tell() / total)
+            written = file.tell() - place.offset
+            if written != place.length:
+                message = f"{written} bytes of data found, {place.length} expected for {resources[name].type}"
+                raise InvalidInput(message, where=name)
+
+
+def pieces(resource: Resource, source: Source) -> Iterator[bytes]:
+    """The bytes of a resource as ONNX stores them, a piece at a time. Raises InvalidInput as ``write_weights``."""
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
+    match resource.data:
+        case External() as data:
+            yield from _external(resource.name, data, source)
+        case Inline(data=bytes(raw)):
+            yield raw
+        case Splat() as data:
+            yield from _splat(type_, data)
+        case Random() as data:
+            from dnnc.onnx.weights import random_pieces
+
+            for array in random_pieces(type_, data, ELEMENTS):
+                yield _packed(array, type_)
+        case View(whole=(External() | Inline(data=bytes()) | Splat() | Random())) as data:
+            yield from _view(resource, data, source)
+        case _:
+            hint = "the model can be planned: use --plan-only"
+            raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
+
+
+def _external(name: str, data: External, source: Source) -> Iterator[bytes]:
+    from dnnc.onnx.weights import files_of
+
+    files = files_of(source)
+    for start in range(0, data.length, PIECE):
+        yield files.read(name, External(data.file, data.offset + start, min(PIECE, data.length - start))).tobytes()
+
+
+def _view(resource: Resource, view: View, source: Source) -> Iterator[bytes]:
+    """Some rows of the box at a time; all at once where elements do not fill bytes."""
+    from dnnc.onnx.weights import box_of
+
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
+    box = box_of(resource, view, source)
+    while box.ndim > 1 and box.shape[0] == 1:
+        box = box[0]
+    if type_.dtype.bits % 8 or not box.ndim or not box.size:
+        yield _packed(box, type_)
+        return
+    rows = max(1, ELEMENTS * box.shape[0] // box.size)
+    for row in range(0, box.shape[0], rows):
+        yield _packed(box[row : row + rows], type_)
+
+
+def _splat(type_: TensorType, data: Splat) -> Iterator[bytes]:
+    import numpy as np
+
+    from dnnc.onnx.arrays import numpy_dtype
+
+    left = type_.elements or 0
+    array = np.full(min(ELEMENTS, left), data.value).astype(numpy_dtype(type_.dtype))
+    whole = _packed(array, type_)
+    while left >= ELEMENTS:
+        yield whole
+        left -= ELEMENTS
+    if left:
+        yield _packed(array[:left], type_)
+
+
+def _packed(array: NDArray[Any], type_: TensorType) -> bytes:
+    from dnnc.onnx.arrays import to_data
+
+    data = to_data(array, type_.dtype)
+    assert isinstance(data, bytes)
+    return data

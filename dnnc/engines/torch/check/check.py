@@ -1,0 +1,395 @@
+"""``dnnc train --check``: the same steps of the unsplit model under torch's autograd and torch.optim, compared weight by
+weight.
+
+The oracle runs the forward ops of ``plan.ir``'s entry function on the same samples from the same weights: on all of a step in
+one piece where the model allows it (``batch``), else microbatch by microbatch. Autograd and torch.optim do what the programs do
+by their own ops. After each step every trained weight is compared: its largest difference over its range is at most 1e-6 for
+SGD and 1e-5 for Adam, beside four units in the last place of its largest element.
+
+Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
+attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
+place, and the most that this changes, times ``NOISE``, is allowed too. A weight that changes so by over ``LOOSE`` of its range
+is not compared, and is named.
+
+Where rows have no flush, the oracle reads of each weight the version that its stage works with (``Step.delays``), and weights
+are compared after the last step: a checkpoint empties the pipeline, and steps after it would find newer weights.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dnnc.build.training import Step, tensor_type
+from dnnc.data.samples import Data, open_data
+from dnnc.engines.torch.check.averages import Averages
+from dnnc.engines.torch.check.batch import WholeBatch
+from dnnc.engines.torch.checkpoint import Checkpoint, from_array
+from dnnc.engines.torch.exchange import torch_dtype
+from dnnc.engines.torch.files import TrainingFiles
+from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions, train
+from dnnc.engines.torch.statements.run import compiled
+from ir.core.diagnostics import CheckFailed, InvalidInput
+from ir.core.facets import FORWARD, phase_of
+from ir.core.module import Func, Module, Splat
+from ir.core.ops import Op
+from ir.ops.grads import ASSIGN, STATE, hyperparameters
+from ir.system.scratch import scratch_folder
+from passes.model.spmd.reshard_ops import without_reshards
+
+TOLERANCES = {"sgd": 1e-6, "momentum": 1e-6, "adam": 1e-5, "adamw": 1e-5}
+"""By optimizer: the difference over the range of a weight that passes."""
+AVERAGES = 1e-5
+"""The same of running averages of batch normalisation."""
+LOSS = 1e-5
+"""The difference of losses that passes, over the loss where that is larger than 1."""
+NOISE = 50.0
+"""How many times as far as two runs of the oracle a rank may be: each follows rounding errors of its own, and 15 times was
+seen. A wrong gradient shows in the weights that do not follow rounding errors."""
+SHAKEN = 3
+"""Runs from weights that differ in the last place: what one of them changes is a matter of chance."""
+LOOSE = 0.1
+_SMALLER = "a smaller --learning-rate, or other data"
+_OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was compared. ``late``: how many updates at most the weights lack that a stage works with. ``worst``: the largest
+    difference over its range of a weight that was, and its name; ``loose``: weights that rounding alone changes too much;
+    ``noisy``: those that were allowed more. ``apart``: why the unsplit model took its microbatches one by one; empty where it
+    took the batch of each step in one piece."""
+
+    steps: int
+    weights: int
+    late: int
+    worst: tuple[float, str]
+    loss: float
+    noisy: tuple[str, ...]
+    loose: tuple[str, ...]
+    apart: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "weights": self.weights,
+            "late": self.late,
+            "worst": {"difference": self.worst[0], "weight": self.worst[1]},
+            "loss_difference": self.loss,
+            "noisy": list(self.noisy),
+            "not_compared": list(self.loose),
+            "batch": {"in_one_piece": not self.apart, "reason": self.apart},
+        }
+
+
+class Oracle:
+    """The unsplit training step. ``weights``: of all resources, by name in the IR; ``done``: steps so far; ``batch``: that of a
+    step in one piece, where there is no reason to keep microbatches ``apart``."""
+
+    def __init__(self, step: Step, initial: Checkpoint, data: Data, *, shaken: int = 0) -> None:
+        """``shaken``: trained weights begin one unit in the last place off, at random by this seed; 0: they do not."""
+        self.step, self.data, self.done = step, data, 0
+        self.weights = initial_weights(step, initial)
+        self.trained = {op.operands[0]: op for op in update_ops(step)}
+        forward = forward_only(step.module)
+        self.averages = Averages.of(step, forward, self.weights)
+        self.run = compiled(step.module, self.averages.shown(forward))
+        self.batch, self.apart = WholeBatch.of(step, forward, data, self.weights)
+        generator = torch.Generator().manual_seed(shaken)
+        groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
+        for name, op in self.trained.items():
+            weight = self.weights[name]
+            if shaken:
+                signs = torch.randint(0, 2, weight.shape, generator=generator).to(weight.dtype) * 2 - 1
+                weight.mul_(1 + signs * torch.finfo(weight.dtype).eps / 2)
+            weight.requires_grad_(True)
+            key = (op.name.removeprefix("grad."), tuple(hyperparameters(op).items()))
+            groups.setdefault(key, []).append(weight)
+        self.versions = {
+            name: deque([self.weights[name].detach().clone()], maxlen=1 + late)
+            for name, late in step.delays.items()
+            if name in self.trained
+        }
+        self.optimizers = [_optimizer(name, dict(numbers), weights) for (name, numbers), weights in groups.items()]
+
+    def advance(self) -> float:
+        """Do a step, and return its loss."""
+        read = {**self.weights, **{name: versions[0].requires_grad_(True) for name, versions in self.versions.items()}}
+        trained, weights = [read[name] for name in self.trained], [self.weights[name] for name in self.trained]
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        total = 0.0
+        for loss in self.losses(read):
+            add_gradients(weights, torch.autograd.grad(loss, trained, allow_unused=True))
+            total += loss.item()
+        self.averages.settle(self.weights)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for name, versions in self.versions.items():
+            versions.append(self.weights[name].detach().clone())
+        self.done += 1
+        return total
+
+    def losses(self, read: Mapping[str, torch.Tensor]) -> Iterator[torch.Tensor]:
+        """What adds up to the loss of the next step: that of its batch, or the share of each of its microbatches."""
+        count = self.step.microbatches
+        if self.batch is not None:
+            yield self.batch.loss_of(read, self.done)
+            return
+        for number in range(count):
+            arrays = self.data.microbatch(self.done * count + number)
+            inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
+            loss, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
+            self.averages.move(number, averages)
+            yield loss / count
+
+
+def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    """Add a microbatch's gradients to those of the weights.
+
+    ``torch.autograd.backward`` would add in place, and to gradients that are views of one tensor (of biases that are reshaped
+    and added): these would hold each other's sums."""
+    for weight, gradient in zip(weights, gradients, strict=True):
+        if gradient is None:
+            continue
+        if weight.grad is None:
+            weight.grad = gradient.clone(memory_format=torch.contiguous_format)
+        else:
+            weight.grad.add_(gradient)
+
+
+def initial_weights(step: Step, initial: Checkpoint) -> dict[str, torch.Tensor]:
+    """Every resource that the build holds, or that has one value, by name in the IR."""
+    weights = {f"@{name}": tensor for name, tensor in initial.tensors().items()}
+    for name, resource in step.resources.items():
+        if name not in weights and isinstance(resource.data, Splat):
+            kind = tensor_type(resource.type)
+            shape = [int(dim) for dim in kind.shape or ()]  # type: ignore[arg-type]
+            weights[name] = torch.full(shape, float(resource.data.value), dtype=torch_dtype(kind.dtype))
+    return weights
+
+
+def forward_only(module: Module) -> Func:
+    """The entry function before it was differentiated and split: its forward ops, which assign nothing."""
+    entry = module.entry
+    ops = tuple(op for op in entry.ops if phase_of(op.facets) == FORWARD and op.name != ASSIGN)
+    return without_reshards(replace(entry, ops=ops)).func
+
+
+def update_ops(step: Step) -> list[Op]:
+    """The ops that update weights; the weight is the first operand, as its resource."""
+    entry = without_reshards(step.module.entry).func
+    names = {f"grad.{name}" for name in STATE}
+    return [op for op in entry.ops if op.name in names]
+
+
+def _optimizer(name: str, numbers: dict[str, float], weights: list[torch.Tensor]) -> Any:
+    fields: dict[str, Any] = {"lr": numbers["learning_rate"], "weight_decay": numbers.get("weight_decay", 0.0)}
+    if "momentum" in numbers:
+        fields["momentum"] = numbers["momentum"]
+    if "beta1" in numbers:
+        fields.update(betas=(numbers["beta1"], numbers["beta2"]), eps=numbers["epsilon"])
+    return _OPTIMIZERS[name](weights, **fields)
+
+
+@dataclass
+class Checker:
+    """Compares the steps of ranks, as they are done, with those of the oracle."""
+
+    files: TrainingFiles
+    data: str
+    seed: int
+    losses: list[float] = field(default_factory=list)
+    worst: tuple[float, str] = (0.0, "")
+    worst_loss: float = 0.0
+    noisy: dict[str, None] = field(default_factory=dict)
+    loose: dict[str, None] = field(default_factory=dict)
+    shaken_losses: list[tuple[float, ...]] = field(default_factory=list)
+
+    @property
+    def step(self) -> Step:
+        return self.files.step
+
+    @property
+    def folder(self) -> Path:
+        return self.files.build.folder
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        return self._oracle(0)
+
+    @cached_property
+    def compared(self) -> dict[str, float]:
+        """The weights that change, with the difference over its range that passes: those that are trained, and running averages
+        (not of replicas without a flush, whose next steps move them before they are averaged)."""
+        trained = {name: TOLERANCES[op.name.removeprefix("grad.")] for name, op in self.oracle.trained.items()}
+        held = self.oracle.averages.held
+        flush = not self.step.schedule.periodic
+        return trained | {name: AVERAGES for name, replicas in held.items() if flush or len(replicas) == 1}
+
+    @cached_property
+    def shaken(self) -> list[Oracle]:
+        return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
+
+    def _oracle(self, shaken: int) -> Oracle:
+        data = open_data(self.data, self.step.module, self.seed, self.step.microbatches)
+        return Oracle(self.step, self.files.initial, data, shaken=shaken)
+
+    def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
+        self.advance()
+        for name, tolerance in self.compared.items():
+            if name in self.loose:
+                continue
+            mine, theirs = self.oracle.weights[name].detach(), weights[name[1:]]
+            scale = _range(mine)
+            if not bool(torch.isfinite(mine).all()):
+                message = f"weight '{name[1:]}' of the unsplit model is no finite number after step {self.oracle.done}"
+                raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
+            difference = _furthest(mine, theirs)
+            allowed = tolerance * scale + _last_places(mine)
+            if not difference <= allowed:  # also where it is no number
+                noise = self._noise(name, mine)
+                if noise > LOOSE * scale and math.isfinite(difference):
+                    self.loose[name] = None
+                    continue
+                if not difference <= allowed + NOISE * noise:
+                    self._fail(name, difference, scale, allowed + NOISE * noise)
+                self.noisy[name] = None
+            beyond = max(0.0, difference - _last_places(mine)) / scale  # a range may be no more than rounding
+            if beyond > self.worst[0]:
+                self.worst = (beyond, name[1:])
+
+    def advance(self) -> None:
+        """Do a step, whose loss can then be compared."""
+        self.losses.append(self.oracle.advance())
+
+    def compare_loss(self, number: int, loss: float) -> None:
+        """The loss of step ``number``, counted from 0. Raises CheckFailed."""
+        mine = self.losses[number]
+        if not math.isfinite(mine):
+            message = f"the loss of the unsplit model is no finite number in step {number + 1}"
+            raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
+        difference = abs(loss - mine) / max(1.0, abs(mine))
+        allowed = LOSS
+        if not difference <= allowed:
+            self._shake(number + 1)
+            allowed += NOISE * max(self._loss_noise(step) for step in range(number + 1))
+        if not difference <= allowed:
+            message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
+            hint = "" if self.step.schedule.periodic else "the weights were the same before this step"
+            raise CheckFailed(message, where=self._last_stage(), hint=hint)
+        self.worst_loss = max(self.worst_loss, difference)
+
+    def verdict(self) -> Verdict:
+        """Raises CheckFailed where nothing was compared."""
+        compared = len(self.compared) - len(self.loose)
+        if not compared or not self.losses:
+            raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
+        late = max(self.step.delays.values(), default=0)
+        told = self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose), self.oracle.apart
+        return Verdict(len(self.losses), compared, late, *told)
+
+    def _noise(self, name: str, mine: torch.Tensor) -> float:
+        """How far rounding alone takes a weight."""
+        self._shake(self.oracle.done)
+        return max(_furthest(mine, shaken.weights[name].detach()) for shaken in self.shaken)
+
+    def _loss_noise(self, number: int) -> float:
+        """How far rounding alone takes the loss of a step, over the loss where that is larger than 1."""
+        mine = self.losses[number]
+        return max(abs(shaken - mine) for shaken in self.shaken_losses[number]) / max(1.0, abs(mine))
+
+    def _shake(self, steps: int) -> None:
+        while len(self.shaken_losses) < steps:
+            self.shaken_losses.append(tuple(shaken.advance() for shaken in self.shaken))
+
+    def _fail(self, name: str, difference: float, scale: float, allowed: float) -> None:
+        stage = next((stage for stage in self.step.stages if any(_assigns(op, name) for op in stage.ops)), None)
+        where = f"stage {stage.index} on {', '.join(stage.devices)}" if stage is not None else str(self.folder)
+        message = (
+            f"weight '{name[1:]}' differs from the unsplit model's after step {self.oracle.done}: "
+            f"{difference / scale:.2g} of its range, allowed {allowed / scale:.2g}"
+        )
+        raise CheckFailed(message, where=where, hint=f"plan.ir shows the ops of its gradient, '%{name[1:]}.grad'")
+
+    def _last_stage(self) -> str:
+        stage = self.step.stages[-1]
+        return f"stage {stage.index} on {', '.join(stage.devices)}"
+
+
+def _assigns(op: Op, name: str) -> bool:
+    return op.name == ASSIGN and op.operands[0] == name
+
+
+def _furthest(one: torch.Tensor, other: torch.Tensor) -> float:
+    if one.shape != other.shape:
+        return math.inf
+    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+
+
+def _range(tensor: torch.Tensor) -> float:
+    """Of the elements; of one alone its size."""
+    if not tensor.numel():
+        return 1.0
+    return float(tensor.max() - tensor.min()) or float(tensor.abs().max()) or 1.0
+
+
+def _last_places(tensor: torch.Tensor) -> float:
+    return 4 * torch.finfo(tensor.dtype).eps * float(tensor.abs().max()) if tensor.numel() else 0.0
+
+
+def _bare(names: Mapping[str, None]) -> tuple[str, ...]:
+    return tuple(name[1:] for name in names)
+
+
+def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lambda progressed: None) -> Verdict:
+    """Train ``options.steps`` from the build's weights, and compare each step with the unsplit model.
+
+    Raises CheckFailed, and what ``train`` raises. Ranks run ahead of the comparison; what they wrote of a step is removed once
+    it is compared."""
+    files = TrainingFiles(build.files)
+    step = files.step
+    torch.set_num_threads(options.threads or max(map(step.cores, range(len(step.devices)))))
+    if not update_ops(step):
+        raise InvalidInput(
+            "the plan updates no weight", where=str(files.build.folder), hint="compile with --objective training"
+        )
+    checker = Checker(files, options.data, options.seed)
+    with scratch_folder() as folder:
+
+        def written(number: int) -> None:
+            path = folder / f"step{number}.safetensors"
+            checker.compare(Checkpoint.open(path).tensors())
+            path.unlink()
+
+        seen: list[float] = []
+        flush = not step.schedule.periodic
+
+        def step_done(progressed: Progressed) -> None:
+            told(progressed)
+            seen.append(progressed.loss)
+            if progressed.step > 1:  # rank 0 tells of a step before it writes it
+                written(progressed.step - 1) if flush else checker.advance()
+                checker.compare_loss(progressed.step - 2, seen[-2])
+
+        train(build, replace(options, checkpoint=folder, every=int(flush), resume=None, compared=True), step_done)
+        written(options.steps)
+        checker.compare_loss(options.steps - 1, seen[-1])
+    files.confirm()
+    return checker.verdict()
+
+
+__all__ = ["Checker", "Oracle", "Verdict", "check_training"]

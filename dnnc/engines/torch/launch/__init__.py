@@ -1,0 +1,5 @@
+"""How the ranks of a training are started, meet, are followed and end.
+
+- ``training``: a training build and its run; ``job``: what a rank is told; ``starting``: its processes;
+- ``meeting``: hosts prove a shared secret to each other; ``telling``: what ranks tell; ``failures``: why training ended.
+"""

@@ -1,0 +1,103 @@
+"""Why training ended: the one reason that a person is told, of what ranks say and how they ended.
+
+It is, in this order: the first rank that says of itself what went wrong; the first that ended without a word, by a signal or in
+the middle of its work; one that said nothing while others waited for it in vain. A rank is *lost* when it ended because
+another did not answer.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
+from dnnc.engines.onnxruntime.processes import ending, machine_ended
+from dnnc.engines.torch.launch.telling import DONE, STARTING
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error of a rank says that another did not answer, as torch.distributed words it."""
+    words = str(error)
+    if machine_hint(words):  # this rank's own
+        return False
+    return type(error).__name__.startswith("Dist") or any(word in words for word in ("gloo", "Connection", "NCCL"))
+
+
+def said_by(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The first of the reports."""
+    return min(reports, key=lambda one: (one["time"], one["rank"]), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What is known of ranks when training ended without success. ``labels``: what to call each rank. ``ends``: rank and exit
+    status of those that ended by themselves, in their order; ``said``: the last lines of standard error."""
+
+    labels: Sequence[str]
+    reports: Sequence[Mapping[str, Any]]
+    doing: Mapping[int, str]
+    ends: Mapping[int, int]
+    said: Sequence[str] = field(default=())
+
+    def reason(self, seconds: float) -> DnncError:
+        """The error that tells a person why; ``seconds``: how long ranks waited for each other."""
+        own = said_by([one for one in self.reports if not one["lost"]])
+        if own is not None:
+            return self._own(own)
+        reported = {one["rank"] for one in self.reports}
+        for rank, status in self.ends.items():
+            if rank not in reported and (status or self.doing.get(rank) != DONE):
+                return self._ended(rank, status)
+        silent = [rank for rank in sorted(self.doing) if rank not in reported and rank not in self.ends]
+        if silent:
+            return self.hangs(silent, seconds)
+        lost = said_by(self.reports)
+        assert lost is not None
+        hint = "did a rank on another host fail? Its 'dnnc train' says why"
+        return RuntimeFailure(
+            f"lost another rank: {lost['diagnostics'][0]['message']}", where=self._at(lost["rank"]), hint=hint
+        )
+
+    def hangs(self, ranks: Sequence[int], seconds: float) -> DnncError:
+        """The error of a rank that does not go on: the first of these that does not itself wait for another."""
+        rank = min(ranks, key=lambda one: (self.doing.get(one, "").startswith("recv"), one))
+        hint = "a longer --timeout lets it take longer"
+        return StageStopped(f"it did not go on for {seconds:g} s, {self._doing(rank)}", where=self._at(rank), hint=hint)
+
+    def _own(self, said: Mapping[str, Any]) -> DnncError:
+        """What a rank said of itself. Usage and input are faults of all ranks alike and need no rank."""
+        code = said["code"]
+        told = [Diagnostic(one["message"], where=one["where"], hint=one["hint"]) for one in said["diagnostics"]]
+        if code in (ExitCode.USAGE, ExitCode.INVALID_INPUT):
+            return (UsageError if code == ExitCode.USAGE else InvalidInput)(told)
+        first = told[0]
+        place = f" ({first.where})" if first.where else ""
+        words = f"{first.message}{place}, {self._doing(said['rank'])}"
+        hint = machine_hint(first.message) or first.hint
+        failure = StageStopped if machine_hint(first.message) else RuntimeFailure
+        failure = Interrupted if code == ExitCode.INTERRUPTED else failure
+        return failure(words, where=self._at(said["rank"]), hint=hint)
+
+    def _ended(self, rank: int, status: int) -> DnncError:
+        """A rank that ended without a word."""
+        machine = machine_ended(status, "\n".join(self.said))
+        outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
+        failure = StageStopped if outside else RuntimeFailure
+        failure = Interrupted if -status == signal.SIGINT else failure
+        hint = (machine or "see what it said last") + self._words()
+        return failure(f"it {ending(status)} {self._doing(rank)}", where=self._at(rank), hint=hint)
+
+    def _at(self, rank: int) -> str:
+        return self.labels[rank] if rank < len(self.labels) else f"rank {rank}"
+
+    def _doing(self, rank: int) -> str:
+        return f"while {self.doing.get(rank) or STARTING}"
+
+    def _words(self) -> str:
+        return "".join(f"\n    {line}" for line in self.said)
+
+
+__all__ = ["Ended", "is_lost"]

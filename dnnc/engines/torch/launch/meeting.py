@@ -1,0 +1,265 @@
+"""How the hosts of a training meet: on a channel of dnnc's own they prove to each other that they hold the same secret.
+
+The first host listens on the address of ``--meet``, and nowhere else. Each message is one line of JSON; ``A`` and ``B`` are
+random and new for each connection:
+
+```
+  first host                                        another
+  {"dnnc": "hosts 1", "nonce": A}             ->
+                                              <-    {"nonce": B, "claims": .., "proof": HMAC(secret, another, A, B, claims)}
+  {"told": .., "proof": HMAC(secret, first, A, B, claims, told)}   ->
+```
+
+Whoever cannot prove the secret is told nothing, least of all where the ranks' store is. The secret itself never travels. The
+claims are what all hosts must have alike. Nothing here protects what the ranks send each other later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import json
+import os
+import secrets
+import socket
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.engines.onnxruntime.errors import StageStopped
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.system.files import read_input
+
+SECRET = "DNNC_SECRET"
+"""The variable that may hold the secret."""
+_LEAST = 16
+"""Bytes of a secret: who meets an impostor of the first host must not give away one that can be guessed."""
+_GREETING = "hosts 1"
+_LONGEST = 4096
+"""Bytes of a message."""
+_PATIENCE = 5.0
+"""Seconds that a message on an open connection may take."""
+_AGAIN = 0.2
+"""Seconds between two attempts to reach the first host, which may start later."""
+_MAKE = "on one host (umask 077; head -c 32 /dev/urandom | base64 > dnnc.secret), then copy the file to the others"
+
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """What the hosts agreed on. ``store``: HOST:PORT of the ranks' store; ``listen``: on the first host, the socket that
+    listens there; ``address``: of this host, for the ranks to listen on."""
+
+    store: str
+    address: str
+    listen: int | None
+
+
+def read_secret(file: Path | None) -> bytes:
+    """The secret of the hosts, from a file, or else from the environment. Raises UsageError where there is none, InvalidInput
+    where others may read it or could guess it."""
+    if file is None and SECRET not in os.environ:
+        hint = f"make one {_MAKE}, and give --secret dnnc.secret to each; or set {SECRET} to its text"
+        raise UsageError("hosts must prove to each other that they share a secret", where="--secret", hint=hint)
+    where = str(file) if file is not None else SECRET
+    text = os.environ[SECRET].encode() if file is None else read_input(file, "a file with a secret", _LONGEST)
+    if file is not None and stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise InvalidInput("other users of this machine may read the secret", where=where, hint=f"chmod 600 {file}")
+    if len(text.strip()) < _LEAST:
+        raise InvalidInput(f"a secret has at least {_LEAST} characters", where=where, hint=f"make one {_MAKE}")
+    return text.strip()
+
+
+@contextmanager
+def hosts_met(place: str, secret: bytes, claims: Mapping[str, Any], limit: float) -> Iterator[Met]:
+    """Meet the other hosts at ``place``, HOST:PORT of the first; sockets are closed with the block. ``claims``: what all must
+    have alike, with ``nodes``, how many there are, and ``node``, which this is; ``limit``: seconds to wait.
+
+    Raises UsageError for a place that is none, InvalidInput where a host does not hold the secret or has something else,
+    StageStopped where hosts do not come."""
+    where, deadline = f"--meet {place}", time.monotonic() + limit
+    family, address = _resolved(place, where)
+    with ExitStack() as stack:
+        if claims["node"]:
+            yield _join(family, address, secret, claims, deadline, where)
+            return
+        door, store = (stack.enter_context(_listening(family, (address[0], port), where)) for port in (address[1], 0))
+        at = _written(*store.getsockname()[:2])
+        _gather(door, secret, claims, {"store": at}, deadline, where)
+        door.close()
+        yield Met(at, address[0], store.fileno())
+
+
+def _resolved(place: str, where: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+    host, _, port = place.rpartition(":")
+    try:
+        number = int(port) if port.isascii() and port.isdecimal() else -1
+        if not host or not 0 < number < 1 << 16:
+            raise UsageError("it is no HOST:PORT", where=where, hint="for example --meet 10.0.0.1:29500")
+        family, _, _, _, found = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise InvalidInput(f"there is no such host: {error}", where=where) from None
+    if ipaddress.ip_address(str(found[0]).partition("%")[0]).is_unspecified:
+        hint = "name the address of the first host that the others reach"
+        raise UsageError("it stands for every network of the host", where=where, hint=hint)
+    return family, (str(found[0]), number)
+
+
+def _written(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _listening(family: socket.AddressFamily, address: tuple[str, int], where: str) -> socket.socket:
+    """A socket that listens on one address. Raises InvalidInput."""
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        hint = "the first host (--node 0) listens on an address of its own, on a port that is free"
+        raise InvalidInput(f"cannot listen there: {error.strerror or error}", where=where, hint=hint) from None
+    return listener
+
+
+# ---- the first host
+
+
+def _gather(
+    door: socket.socket, secret: bytes, claims: Mapping[str, Any], told: Mapping[str, Any], deadline: float, where: str
+) -> None:
+    """Wait until each other host has proven the secret, then tell all of them."""
+    came: dict[int, tuple[socket.socket, bytes]] = {}
+    missing = set(range(1, claims["nodes"]))
+    with ExitStack() as stack:
+        while missing:
+            door.settimeout(max(deadline - time.monotonic(), 0.0) or 1e-3)
+            try:
+                line, (peer, *_) = door.accept()
+            except TimeoutError:
+                names = ", ".join(map(str, sorted(missing)))
+                hint = "run 'dnnc train' with the same --nodes and --meet there; a longer --timeout lets this one wait"
+                raise StageStopped(f"host {names} did not come in time", where=where, hint=hint) from None
+            stack.enter_context(line)
+            nonce = secrets.token_hex(32)
+            _say(line, {"dnnc": _GREETING, "nonce": nonce})
+            answer = _hear(line, min(deadline, time.monotonic() + _PATIENCE))
+            if answer is None or not {"nonce", "claims", "proof"} <= answer.keys():
+                line.close()  # something else that came by
+                continue
+            theirs, said = answer["claims"], _bytes(nonce, answer["nonce"], answer["claims"])
+            if not _proves(secret, b"another", said, answer["proof"]):
+                _say(line, {"refused": True})
+                message = f"a host at {peer} tried to join and does not hold the secret of this one"
+                raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+            if fault := _differs(theirs, claims, missing):
+                _say(line, _signed(secret, said, {"fault": fault}))
+                raise InvalidInput(fault, where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
+            came[theirs["node"]] = line, said
+            missing.remove(theirs["node"])
+        for line, said in came.values():
+            _say(line, _signed(secret, said, told))
+
+
+def _differs(theirs: Mapping[str, Any], mine: Mapping[str, Any], missing: set[int]) -> str:
+    """What another host has that does not go with this one; empty where all is well."""
+    if theirs["nodes"] == mine["nodes"] and theirs["node"] not in missing:
+        return f"two hosts say that they are --node {theirs['node']}"
+    for name, value in mine.items():
+        if name != "node" and theirs.get(name) != value:
+            return f"host {theirs['node']} has {name} {theirs.get(name)}, the first host {value}"
+    return ""
+
+
+# ---- the others
+
+
+def _join(
+    family: socket.AddressFamily,
+    address: tuple[str, int],
+    secret: bytes,
+    claims: Mapping[str, Any],
+    deadline: float,
+    where: str,
+) -> Met:
+    with _connected(family, address, deadline, where) as line:
+        greeting = _hear(line, min(deadline, time.monotonic() + _PATIENCE))
+        if greeting is None or greeting.get("dnnc") != _GREETING:
+            raise InvalidInput("what listens there is no first host of 'dnnc train'", where=where)
+        nonce = secrets.token_hex(32)
+        said = _bytes(greeting["nonce"], nonce, claims)
+        _say(line, {"nonce": nonce, "claims": claims, "proof": _proof(secret, b"another", said)})
+        answer = _hear(line, deadline)
+        if answer is None:
+            hint = "the first host says why, or waits for others: a longer --timeout lets this one wait"
+            raise StageStopped("the first host did not go on", where=where, hint=hint)
+        told = answer.get("told", {})
+        if not _proves(secret, b"first", said + _bytes(told), answer.get("proof", "")):
+            message = "the first host does not hold the secret of this one"
+            raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+        if "fault" in told:
+            raise InvalidInput(told["fault"], where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
+        return Met(told["store"], line.getsockname()[0], None)
+
+
+def _connected(family: socket.AddressFamily, address: tuple[str, int], deadline: float, where: str) -> socket.socket:
+    """A connection to the first host, once it listens."""
+    while True:
+        line = socket.socket(family, socket.SOCK_STREAM)
+        line.settimeout(max(deadline - time.monotonic(), _AGAIN))
+        try:
+            line.connect(address)
+            return line
+        except OSError as error:
+            line.close()
+            if time.monotonic() > deadline:
+                hint = "start the first host (--node 0); is its address right, and its port open?"
+                raise StageStopped(f"nobody is there: {error.strerror or error}", where=where, hint=hint) from None
+        time.sleep(_AGAIN)
+
+
+# ---- messages
+
+
+def _say(line: socket.socket, message: Mapping[str, Any]) -> None:
+    line.settimeout(_PATIENCE)
+    with suppress(OSError):  # who does not listen does not come
+        line.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _hear(line: socket.socket, deadline: float) -> dict[str, Any] | None:
+    """The next message; None where none comes until ``deadline``, or something else does."""
+    text = b""
+    with suppress(OSError, ValueError, RecursionError):
+        while not text.endswith(b"\n") and len(text) < _LONGEST:
+            line.settimeout(max(deadline - time.monotonic(), 1e-3))
+            if not (more := line.recv(_LONGEST)):
+                return None
+            text += more
+        found = json.loads(text)
+        return found if isinstance(found, dict) else None
+    return None
+
+
+def _bytes(*values: Any) -> bytes:
+    return json.dumps(values, sort_keys=True).encode()
+
+
+def _signed(secret: bytes, said: bytes, told: Mapping[str, Any]) -> dict[str, Any]:
+    return {"told": told, "proof": _proof(secret, b"first", said + _bytes(told))}
+
+
+def _proof(secret: bytes, who: bytes, said: bytes) -> str:
+    return hmac.new(secret, who + b"\0" + said, hashlib.sha256).hexdigest()
+
+
+def _proves(secret: bytes, who: bytes, said: bytes, proof: object) -> bool:
+    return hmac.compare_digest(_proof(secret, who, said).encode(), str(proof).encode(errors="replace"))
+
+
+__all__ = ["SECRET", "Met", "hosts_met", "read_secret"]

@@ -1,0 +1,123 @@
+"""What a rank tells the process that started it: what it does now, each step that is done, and why it ends.
+
+A rank has a descriptor of its own for this, so what a data function or a library prints is never taken for it, and memory that
+all ranks of the host share: telling needs no disk. A rank that somebody started by hand prints steps to standard output and
+faults to standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dnnc.engines.torch.launch.job import Job
+from ir.core.diagnostics import Diagnostic
+
+STARTING = "starting"
+"""What a rank does until it has met the others."""
+DONE = "done"
+"""What a rank does once it has done its part."""
+_SIZE = 120
+"""Bytes that say what a rank does."""
+_LAST = 1 << 24
+"""Where, behind these, the step stands with which all ranks are to end."""
+_NOTICE = 0.2
+"""Seconds in which every rank sees that."""
+_IN_STEP = re.compile(r" in step (\d+)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took."""
+
+    step: int
+    loss: float
+    pace: float
+    seconds: float
+
+
+class Telling:
+    """The rank's side. ``job``: None for a rank that somebody started by hand."""
+
+    def __init__(self, job: Job | None) -> None:
+        self.job = job
+
+    def doing(self, words: str) -> None:
+        """What the rank does from now on; it takes a microsecond."""
+        if self.job is not None:
+            os.pwrite(self.job.marks, words[:_SIZE].ljust(_SIZE).encode("ascii", "replace"), self.job.place * _SIZE)
+
+    def step(self, done: Progressed) -> None:
+        """A step is done."""
+        if self.job is not None:
+            self._tell({"step": asdict(done)})
+        else:
+            words = f"step {done.step}  loss {done.loss:.9g}  {done.pace:.4g} samples/s  {done.seconds:.6g} s"
+            print(words, flush=True)
+
+    def last(self) -> int:
+        """The step with which the rank was asked to end; 0 where it was not."""
+        return int.from_bytes(os.pread(self.job.marks, 8, _LAST), "little") if self.job is not None else 0
+
+    def failed(self, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> None:
+        """Why the rank ends. ``code``: the exit code that this means for the whole; ``lost``: another did not answer."""
+        if self.job is None:
+            for diagnostic in diagnostics:
+                print(f"rank {os.environ.get('RANK', '0')}: {diagnostic}", file=sys.stderr, flush=True)
+            return
+        told = [{"message": one.message, "where": one.where, "hint": one.hint} for one in diagnostics]
+        said = {"rank": self.job.rank, "code": int(code), "lost": lost, "time": time.time(), "diagnostics": told}
+        self._tell({"failed": said})
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        assert self.job is not None
+        line = json.dumps(message).encode() + b"\n"
+        while line:
+            line = line[os.write(self.job.tells, line) :]
+
+
+class Listening:
+    """The starter's side, of the ranks of one host. ``steps``: what was heard and not taken yet; ``failures``: why ranks ended,
+    as ``Telling.failed`` has it."""
+
+    def __init__(self, marks: int) -> None:
+        self.marks = marks
+        self.steps: list[Progressed] = []
+        self.failures: list[Mapping[str, Any]] = []
+        self._rests: dict[int, bytes] = {}
+
+    def hear(self, descriptor: int) -> bool:
+        """Read what a rank tells; whether it told anything."""
+        data = os.read(descriptor, 1 << 16)
+        *lines, self._rests[descriptor] = (self._rests.get(descriptor, b"") + data).split(b"\n")
+        for message in map(json.loads, lines):
+            if "step" in message:
+                self.steps.append(Progressed(**message["step"]))
+            else:
+                self.failures.append(message["failed"])
+        return bool(data)
+
+    def doing(self, places: int) -> dict[int, str]:
+        """What each of so many ranks does, by place; of those that have begun to tell."""
+        told = os.pread(self.marks, places * _SIZE, 0).ljust(places * _SIZE, b"\0")
+        words = (told[place * _SIZE : (place + 1) * _SIZE].decode("ascii").strip("\0 ") for place in range(places))
+        return {place: text for place, text in enumerate(words) if text}
+
+    def ask_to_end(self, doing: Mapping[int, str], pace: float) -> bool:
+        """Ask ranks that do this, whose steps take ``pace`` seconds each, to end with a step that none has done when it sees
+        this. Returns whether they are training already."""
+        steps = [int(found[1]) for words in doing.values() if (found := _IN_STEP.search(words))]
+        if steps:
+            last = max(steps) + 1 + math.ceil(_NOTICE / max(pace, 1e-3))
+            os.pwrite(self.marks, last.to_bytes(8, "little"), _LAST)
+        return bool(steps)
+
+
+__all__ = ["DONE", "STARTING", "Listening", "Progressed", "Telling"]

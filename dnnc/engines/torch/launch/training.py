@@ -1,0 +1,266 @@
+"""Starts the ranks of a training build, follows them, and ends them all when one fails.
+
+Invariants: whatever happens (an error, Ctrl-C, a request to end, the end of this process itself), no process of the training
+is left (``dnnc.engines.torch.launch.starting``); what is raised says which rank failed and why
+(``dnnc.engines.torch.launch.failures``).
+
+On several hosts ``dnnc train`` runs on each, with its number in ``node``: ranks follow the order of devices in the stages, and
+each host takes the next of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnc.build.build import PLAN, PROGRAM, TORCH, require_programs
+from dnnc.build.plan_json import plan_from_json
+from dnnc.build.snapshot import MANIFEST, REBUILD, Snapshot
+from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
+from dnnc.engines.torch.files import TrainingFiles
+from dnnc.engines.torch.launch.failures import Ended
+from dnnc.engines.torch.launch.job import Job
+from dnnc.engines.torch.launch.meeting import hosts_met, read_secret
+from dnnc.engines.torch.launch.starting import Ranks, started
+from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import OptimizerState
+from ir.ops.grads import STATE
+from ir.system.scratch import scratch_folder
+from passes.model.graph import listing
+
+if TYPE_CHECKING:
+    from dnnc.engines.torch.checkpoint import Checkpoint
+
+_POLL = 0.05
+"""Seconds between two looks at the ranks."""
+_REPORTS = 2.0
+"""Seconds that other ranks have to say why they end when one has lost them: one of them is the reason."""
+_SLACK = 10.0
+"""Seconds beyond the time-out of ranks, who tell of it themselves, before this process ends them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``, ``secret``: how many
+    hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
+    ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes. ``compared``: whoever starts this
+    judges losses and weights, also those that are no finite numbers."""
+
+    steps: int = 1
+    data: str = "synthetic"
+    seed: int = 0
+    checkpoint: Path | None = None
+    every: int = 0
+    resume: Checkpoint | None = None
+    out: Path | None = None
+    timeout: float = 300.0
+    threads: int = 0
+    nodes: int = 1
+    node: int = 0
+    meeting: str = ""
+    secret: Path | None = None
+    slow: tuple[str, ...] = ()
+    compared: bool = False
+
+    def arguments(self) -> list[str]:
+        """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
+        told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
+        told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        told += ["--compared"] * self.compared
+        told += [word for device in self.slow for word in ("--slow", device)]
+        for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
+            told += [name, str(path.absolute())] if path is not None else []
+        return told
+
+    def alike(self, digest: str) -> dict[str, Any]:
+        """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
+        more = {"build": digest, "--steps": self.steps, "--seed": self.seed, "--every": self.every}
+        given = {"--checkpoint": self.checkpoint is not None, "--resume": self.resume is not None}
+        return {"node": self.node, "nodes": self.nodes, **more, **given}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingBuild:
+    """A training build, whose ``files`` are those that were written. ``labels``: what to call each rank; ``predicted``: seconds
+    of a step; ``digest``: of the manifest, which lists the digests of all files."""
+
+    files: Snapshot
+    labels: tuple[str, ...]
+    predicted: float
+    digest: str
+
+    @classmethod
+    def open(cls, folder: Path) -> TrainingBuild:
+        """Raises InvalidInput for what is no training build, UsageError where PyTorch is missing."""
+        files = Snapshot.open(folder)
+        manifest = files.manifest
+        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+        if plan.minimises.trains:
+            require_programs(files)
+        if manifest.get("engine") != TORCH:
+            hint = "compile with --objective training and --loss; 'dnnc run' runs a build for inference"
+            raise InvalidInput("it is no build for training", where=str(folder), hint=hint)
+        missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
+        if missing:
+            raise UsageError(f"training needs {' and '.join(missing)}", where="dnnc train", hint="pip install 'dnnc[train]'")
+        try:
+            at: dict[str, list[str]] = {}
+            for stage in manifest["stages"]:
+                for device in stage["devices"]:
+                    at.setdefault(str(device), []).append(str(int(stage["index"])))
+        except (KeyError, TypeError, ValueError) as error:
+            message = f"the manifest does not describe a training build: {error}"
+            raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
+        labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
+        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        return cls(files, tuple(labels), plan.value, digest)
+
+    def ranks_of(self, options: TrainOptions) -> int:
+        """How many ranks this host starts. Raises UsageError."""
+        count, rest = divmod(len(self.labels), options.nodes)
+        if rest or not count:
+            hint = f"the plan has {len(self.labels)} devices: choose a divisor of them"
+            raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
+        if options.nodes > 1 and not options.meeting:
+            raise UsageError("hosts must know where to meet", where="--meet", hint="give HOST:PORT of the first to all of them")
+        if not 0 <= options.node < options.nodes:
+            raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
+        return count
+
+
+def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
+    """Warnings where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or
+    without a digest."""
+    from dnnc.onnx import DIALECTS
+    from ir import load_module
+
+    sink, held = DiagnosticSink(), set(checkpoint.names)
+    if checkpoint.digest is None:
+        hint = "those that 'dnnc train' writes now are verified"
+        sink.warn("it has no digest: what was changed in it is not seen", where=checkpoint.where, hint=hint)
+    if not checkpoint.position.step:  # the build's own weights, or others', without a step done
+        return sink
+    text, where = build.files.text(PROGRAM), build.files.where(PROGRAM)
+    resources = load_module(text, where=where, dialects=DIALECTS).resources.values()
+    lacking: dict[str, list[str]] = {}
+    for resource in resources:
+        optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
+        weight = resource.name[1:]  # one that is not there at all is of another model, which the ranks refuse
+        if weight in held and any(f"{weight}.{state}" not in held for state in STATE[optimizer]):
+            lacking.setdefault(optimizer, []).append(weight)
+    written = {name.rpartition(".")[2] for name in held}
+    before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
+    for optimizer, weights in lacking.items():
+        message = f"it holds no state of {optimizer} for {listing(weights)}: this begins at zero"
+        sink.warn(message, where=checkpoint.where, hint=f"to go on as before, compile with --optimizer {before}")
+    return sink
+
+
+def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None] = lambda progressed: None) -> float:
+    """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds.
+
+    Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
+    time-out, the machine). Where checkpoints are written, on one host, Ctrl-C ends with the checkpoint of a step to come."""
+    began = time.perf_counter()
+    count = build.ranks_of(options)
+    files = TrainingFiles(build.files, options.resume)
+    confirm = cache(files.confirm)  # once a step is done all have read their weights, and later nobody does
+
+    pace, interrupted = 1.0, False
+
+    def heard(progressed: Progressed) -> None:
+        nonlocal pace
+        pace = progressed.seconds
+        confirm()
+        told(progressed)
+
+    named = str(build.files.folder.absolute())  # tells a person what the process is of; the rank does not open it
+    with (
+        _jobs(build, options, count) as (jobs, passed),
+        scratch_folder() as folder,
+        files.handed() as (memory, inherited),
+        started(
+            jobs,
+            [named, "--handed", str(memory), *options.arguments()],
+            [*passed, *inherited],
+            options.threads or 1,
+            folder,
+        ) as ranks,
+    ):
+        try:
+            hung = _follow(ranks, options.timeout + _SLACK, heard)
+        except KeyboardInterrupt:
+            alone = options.checkpoint is not None and options.nodes == 1 and not options.compared
+            if not alone or not ranks.listening.ask_to_end(ranks.doing(), pace):
+                raise
+            interrupted = True
+            hung = _follow(ranks, options.timeout + _SLACK, heard)  # another Ctrl-C ends it at once
+        doing = ranks.doing()
+    for progressed in ranks.listening.steps:  # told since, by ranks that end
+        heard(progressed)
+    if interrupted:
+        raise KeyboardInterrupt
+    ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
+    found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said))
+    if hung:
+        raise found.hangs(sorted(doing), options.timeout + _SLACK)
+    if any(ranks.ends.values()) or any(words != DONE for words in doing.values()):
+        raise found.reason(options.timeout)
+    confirm()
+    return time.perf_counter() - began
+
+
+@contextmanager
+def _jobs(build: TrainingBuild, options: TrainOptions, count: int) -> Iterator[tuple[list[Job], list[int]]]:
+    """The jobs of the ``count`` ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
+    with ExitStack() as stack:
+        alive, mine = os.pipe()
+        marks, memory = anonymous_memory(0), anonymous_memory(0)
+        for descriptor in (alive, mine, marks, memory):
+            stack.callback(os.close, descriptor)
+        job = Job(0, 0, len(build.labels), alive, -1, marks, f"/proc/self/fd/{memory}")
+        listen = None
+        if options.nodes > 1:
+            secret = read_secret(options.secret)
+            met = stack.enter_context(hosts_met(options.meeting, secret, options.alike(build.digest), options.timeout))
+            job, listen = replace(job, store=met.store, address=met.address), met.listen
+        ranks = [(options.node * count + place, place) for place in range(count)]
+        yield [replace(job, rank=rank, place=place, listen=None if rank else listen) for rank, place in ranks], [memory]
+
+
+def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> bool:
+    """Pass on what the ranks tell until they end, or one fails. Returns whether, instead, all of them have stood still for
+    ``limit`` seconds."""
+    before: dict[int, str] = {}
+    changed, failed = time.monotonic(), math.inf
+    while not ranks.poll():
+        if ranks.hear(_POLL):
+            changed = time.monotonic()
+        steps, ranks.listening.steps = ranks.listening.steps, []
+        for progressed in steps:
+            told(progressed)
+        now = ranks.doing()
+        if any(status or now.get(rank) != DONE for rank, status in ranks.ends.items()):
+            failed = min(failed, time.monotonic())
+            lost = {one["rank"] for one in ranks.listening.failures if one["lost"]}
+            if not lost.issuperset(ranks.ends) or time.monotonic() - failed > _REPORTS:
+                return False
+        if now != before or not now or STARTING in now.values():  # ranks bound the time of their start
+            before, changed = now, time.monotonic()
+        elif time.monotonic() - changed > limit:
+            return True
+    return False
+
+
+__all__ = ["Progressed", "TrainOptions", "TrainingBuild", "resumption", "train"]

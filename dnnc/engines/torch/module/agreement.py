@@ -1,0 +1,440 @@
+"""Whether a module and the model exported of it compute and train alike, on the given arguments and on random ones.
+
+- *As it infers*: the outputs of the file in ONNX Runtime are those of the module in the mode of inference.
+- *As it trains*: the passes ``training``, ``canonicalize`` and ``differentiate`` make a training step of the file, whose loss
+  is a random linear functional of all outputs; run op by op in PyTorch it gives the loss, the gradient of each parameter and
+  the new running averages that the module in its own mode gives under autograd, with dropouts that drop nothing. Where dnnc
+  has no training step (an operator without a gradient: ``dnnc compile`` refuses it), the forward pass runs under autograd; an
+  operator that is not written for PyTorch is not compared.
+
+A number may be off by ``CLOSE`` of the largest of its tensor; where one is further off, by ``NOISE`` times what changes when
+the weights change in their last place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from dnnc.engines.torch.checkpoint import from_array
+from dnnc.engines.torch.module.exporting import Exported, as_it_was
+from dnnc.engines.torch.module.rewriting import Rewriting
+from dnnc.engines.torch.statements.run import run_function
+from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.evaluate import OnnxEvaluator
+from dnnc.onnx.importer.read import import_model
+from dnnc.onnx.model import Arrays
+from dnnc.onnx.opdefs import DIALECTS
+from dnnc.onnx.ort import load_onnxruntime, make_session
+from dnnc.onnx.weights import read_resource
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, DnncError, InvalidInput
+from ir.core.facets import UPDATE, InTraining, OptimizerState, phase_of
+from ir.core.module import Module, Resource, Splat
+from ir.core.names import unique
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
+from ir.ops.grads import ACCUMULATE, ASSIGN
+from passes.canonicalize import CanonicalizePass
+from passes.differentiate import DifferentiatePass
+from passes.framework.base import Pass, PassContext
+from passes.framework.manager import PassCrash, PassManager
+from passes.model.graph import renamed
+from passes.model.learning import is_float
+from passes.training import TrainingPass, with_stated
+
+CLOSE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
+"""By the narrowest type of a module's weights and arguments."""
+NOISE = 50.0
+SMALL = 1e-4
+"""A gradient is measured by no less than this part of the largest one."""
+TINY = 1e-30
+_LOSS = "agreement.loss"
+_PROBE = "@agreement.probe"
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A module with what it is called on; ``leaves`` are the flat arguments."""
+
+    module: torch.nn.Module
+    exported: Exported
+    leaves: tuple[Any, ...]
+    spec: Any
+    of_inputs: bool = False
+    """Whether gradients of the arguments count too: those of a part of a larger module."""
+
+    @property
+    def close(self) -> float:
+        values = [*self.module.parameters(), *(one for one in self.leaves if isinstance(one, torch.Tensor))]
+        return max((CLOSE[value.dtype] for value in values if value.dtype in CLOSE), default=1e-3)
+
+    def called(self, leaves: Sequence[Any]) -> list[Any]:
+        """The flat results of the module."""
+        args, kwargs = tree_unflatten([one.clone() if isinstance(one, torch.Tensor) else one for one in leaves], self.spec)
+        with Rewriting(dropout=False, exporting=False):
+            return tree_flatten(self.module(*args, **kwargs))[0]
+
+
+def case_of(
+    module: torch.nn.Module, exported: Exported, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, of_inputs: bool = False
+) -> Case:
+    leaves, spec = tree_flatten((args, dict(kwargs)))
+    return Case(module, exported, tuple(leaves), spec, of_inputs)
+
+
+def disagreement(case: Case, file: Path) -> str:
+    """What the file, written of ``case.exported``, does otherwise than the module; empty where they agree."""
+    step = _Step.of(case, file)
+    session = _session(file)
+    for leaves in _arguments(case.leaves):
+        try:
+            with as_it_was(case.module):
+                wanted = _infers(case, leaves)
+        except Exception:  # random arguments need not suit a module
+            if leaves is case.leaves:
+                raise
+            continue
+        if session is not None and (told := _differs_in_inference(case, session, leaves, wanted)):
+            return told
+        if step is not None and (told := _differs_in_training(case, step, leaves)):
+            return told
+    return ""
+
+
+def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """The arguments, and others like them: of each tensor its own elements in another order, floats by other factors."""
+    yield leaves
+    generator = torch.Generator().manual_seed(1)
+
+    def other(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or value.numel() == 0:
+            return value
+        flat = value.detach().cpu().reshape(-1)
+        drawn = flat[torch.randint(flat.numel(), (flat.numel(),), generator=generator)]
+        if value.dtype in CLOSE:
+            random = torch.randn(flat.numel(), generator=generator)
+            drawn = random.to(value.dtype) if bool((flat == flat[0]).all()) else drawn * (1 + 0.1 * random).to(value.dtype)
+        return drawn.reshape(value.shape).to(value.device)
+
+    yield tuple(map(other, leaves))
+
+
+# -- as it infers -------------------------------------------------------------------------------------------------------
+
+
+def _infers(case: Case, leaves: Sequence[Any]) -> list[Any]:
+    case.module.eval()
+    with torch.enable_grad():  # without it encoders take a path of their own
+        found = case.called(leaves)
+    return [found[i].detach() if isinstance(found[i], torch.Tensor) else found[i] for i in case.exported.outputs]
+
+
+def _session(file: Path) -> Any:
+    """None where ONNX Runtime does not run the model."""
+    ort = load_onnxruntime()
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it kills the process on an EmbeddingBag
+    options.log_severity_level = 4
+    try:
+        return make_session(str(file), options)
+    except Exception:
+        return None
+
+
+def _differs_in_inference(case: Case, session: Any, leaves: Sequence[Any], wanted: Sequence[Any]) -> str:
+    given = [leaves[i] for i in case.exported.inputs]
+    if any(not isinstance(one, torch.Tensor) or one.dtype == torch.bfloat16 for one in given):
+        return ""
+    feed = {port.name: one.detach().cpu().numpy() for port, one in zip(session.get_inputs(), given, strict=True)}
+    try:
+        found = session.run(None, feed)
+    except Exception:  # sizes of an example that the model does not take again; nothing is computed otherwise
+        return ""
+    for number, (one, array) in enumerate(zip(wanted, found, strict=True)):
+        if not isinstance(one, torch.Tensor) or one.dtype == torch.bfloat16:
+            continue
+        made = torch.from_numpy(array).reshape(one.shape) if array.size == one.numel() else None
+        off = float("inf") if made is None else distance(made, one.cpu())
+        if off > case.close:
+            return f"output {number} of the model is off by {off:.2g} of the largest number of PyTorch's as it infers"
+    return ""
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor, scale: float = 0.0) -> float:
+    """The largest difference over the largest element of ``wanted``, or ``scale`` where that is more; NaN equals NaN."""
+    if wanted.numel() == 0:
+        return 0.0
+    if not (wanted.is_floating_point() or wanted.is_complex()):
+        return float((found != wanted).any())
+    found, wanted = found.double(), wanted.double()
+    same = (found == wanted) | (found.isnan() & wanted.isnan())
+    off = torch.where(same, 0.0, (found - wanted).abs()).nan_to_num(nan=float("inf"))
+    return float(off.max()) / max(_largest(wanted), scale, TINY)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+# -- as it trains -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A step by PyTorch or by dnnc: the loss, gradients and new running averages by their names. ``scale``: the root of the sum
+    of squares of the terms of the loss."""
+
+    loss: torch.Tensor
+    gradients: Mapping[str, torch.Tensor]
+    averages: Mapping[str, torch.Tensor]
+    scale: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The training step of a model. ``values``: weights and constants; ``inputs``: names of the arguments as the step reads
+    them; ``gradients`` and ``averages``: which value is that of which weight; ``probes``: of each output of floats its place
+    among all, and the resource that it is multiplied by."""
+
+    module: Module
+    values: Mapping[str, torch.Tensor]
+    inputs: tuple[str, ...]
+    gradients: Mapping[str, str]
+    averages: Mapping[str, str]
+    probes: Mapping[int, str]
+    differentiated: bool = True
+    """Whether the gradients are values of the step; else those of autograd."""
+
+    @classmethod
+    def of(cls, case: Case, file: Path) -> _Step | None:
+        """None for a model of which nothing trains, or that dnnc cannot train."""
+        learns = any(value.requires_grad for value in case.module.parameters())
+        if not learns and not case.of_inputs:
+            return None
+        sink = DiagnosticSink()
+        ports = zip(case.exported.model.graph.inputs, case.exported.inputs, strict=True)
+        arrays = Arrays({port.name or "": tuple(case.leaves[i].shape) for port, i in ports}, str(file))
+        module = import_model(file, dims={}, sink=sink, arrays=arrays).module
+        probed, inputs, probes = _probed(module, case.of_inputs)
+        if not probes:
+            return None
+        context = PassContext(sink=sink, evaluate=OnnxEvaluator(), bodies=OnnxBodies(), dialects=DIALECTS)
+        trained = _passed(TrainingPass(loss=f"output:{_LOSS}", optimizer="sgd"), probed, context)
+        after = trained and _passed(DifferentiatePass(), _passed(CanonicalizePass(), trained, context) or trained, context)
+        if after is None:  # dnnc does not train it: compared is what PyTorch makes of the forward pass alone
+            forward = trained or with_stated(probed)
+            func = forward.entry
+            forward = forward.replace(func, replace(func, results=func.results[-1:]))
+            learned = {one.name: one.name for one in forward.of_type(Resource) if _learns(one, trained is None)}
+            values = {one.name: from_array(read_resource(one, file.parent).copy()) for one in forward.of_type(Resource)}
+            return cls(forward, values, inputs, learned, {}, probes, differentiated=False)
+        func = after.entry
+        makers = {value.name: op for op in func.ops for value in op.results}
+        gradients = {op.operands[0]: _gradient(makers, op) for op in func.ops if op.name == "grad.sgd"}
+        averages = {op.operands[0]: op.operands[1] for op in func.ops if op.name == ASSIGN and phase_of(op.facets) != UPDATE}
+        ops = tuple(op for op in func.ops if phase_of(op.facets) != UPDATE and op.results)
+        types = {value.name: value.type for op in ops for value in op.results}
+        wanted = (*gradients.values(), *averages.values())
+        results = (*func.results, *(Value(name, types[name]) for name in wanted))
+        after = after.replace(func, replace(func, ops=ops, results=results))
+        values = {one.name: from_array(read_resource(one, file.parent).copy()) for one in after.of_type(Resource)}
+        return cls(after, values, inputs, gradients, averages, probes)
+
+    def run(self, given: Sequence[torch.Tensor], probes: Mapping[int, torch.Tensor]) -> Trained:
+        """Raises InvalidInput for an op that is not written for torch."""
+        held = {name: probes[number] for number, name in self.probes.items()}
+        values = {**self.values, **held, **dict(zip(self.inputs, given, strict=True))}
+        if not self.differentiated:
+            weights = [values[name].requires_grad_() for name in self.gradients]
+            (loss,) = run_function(self.module.entry, self.module, values)
+            some = torch.autograd.grad(loss, weights, allow_unused=True) if loss.requires_grad else ()
+            made = zip(self.gradients, some, strict=bool(some))
+            return Trained(loss.detach(), {name: one for name, one in made if one is not None}, {})
+        with torch.no_grad():
+            loss, *found = run_function(self.module.entry, self.module, values)
+        count = len(self.gradients)
+        return Trained(
+            loss, dict(zip(self.gradients, found[:count], strict=True)), dict(zip(self.averages, found[count:], strict=True))
+        )
+
+
+def _passed(step: Pass, module: Module, context: PassContext) -> Module | None:
+    """None where the pass cannot take the module, of which ``dnnc compile`` tells."""
+    try:
+        return PassManager((step,)).run(module, context)
+    except (DnncError, PassCrash):
+        return None
+
+
+def _learns(resource: Resource, unmarked: bool) -> bool:
+    """Whether a resource trains; where none is marked, whether it is of floats."""
+    if unmarked:
+        return is_float(resource.type)
+    return any(isinstance(facet, OptimizerState) for facet in resource.facets)
+
+
+def _gradient(makers: Mapping[str, Op], update: Op) -> str:
+    maker = makers[update.operands[1]]
+    if maker.name != ACCUMULATE:
+        raise AssertionError(f"a step of one microbatch in one stage updates by {maker.name}")
+    return maker.operands[0]
+
+
+def _probed(module: Module, of_inputs: bool) -> tuple[Module, tuple[str, ...], dict[int, str]]:
+    """The module with a loss: the sum of all outputs of floats times a tensor each. With ``of_inputs`` arguments of floats are
+    weights, so that they have gradients. Also how the arguments and these tensors are called."""
+    func, new, probes, ops = module.entry, list[Resource](), dict[int, str](), list[Op]()
+    symbols = {symbol.name for symbol in module.symbols}
+    names: dict[str, str] = {}
+    for arg in func.args if of_inputs else ():
+        if isinstance(arg.type, TensorType) and arg.type.dtype.is_float:
+            names[arg.name] = unique(f"@{arg.name[1:]}", symbols)
+            new.append(Resource(names[arg.name], arg.type, Splat(0.0)))
+    terms = []
+    for number, result in enumerate(func.results):
+        type_ = result.type
+        if not isinstance(type_, TensorType) or not type_.dtype.is_float or type_.elements is None:
+            continue
+        probe = Resource(f"{_PROBE}{number}", replace(type_, dtype=DType.F32), Splat(0.0), facets=(InTraining("frozen"),))
+        wide, scaled, term = (Value(f"%agreement.{word}{number}", probe.type) for word in ("wide", "scaled", "term"))
+        term = replace(term, type=TensorType(DType.F32, ()))
+        ops += [
+            Op("onnx.Cast", (names.get(result.name, result.name),), (wide,), attributes(to=1)),
+            Op("onnx.Mul", (wide.name, probe.name), (scaled,)),
+            Op("onnx.ReduceSum", (scaled.name,), (term,), attributes(keepdims=0)),
+        ]
+        new.append(probe)
+        probes[number] = probe.name
+        terms.append(term.name)
+    loss = Value(f"%{_LOSS}", TensorType(DType.F32, ()))
+    ops.append(Op("onnx.Sum", tuple(terms), (loss,)))
+    args = tuple(arg for arg in func.args if arg.name not in names)
+    after = replace(func, args=args, ops=(*renamed(func.ops, names), *ops), results=(*func.results, loss))
+    after = replace(after, results=tuple(replace(one, name=names.get(one.name, one.name)) for one in after.results))
+    whole = module.replace(func, after)
+    return replace(whole, symbols=(*new, *whole.symbols)), tuple(names.get(a.name, a.name) for a in func.args), probes
+
+
+def _by_torch(case: Case, leaves: Sequence[Any], probes: Mapping[int, torch.Tensor], inputs: Sequence[str]) -> Trained:
+    """What PyTorch does in the module's own mode. Buffers and gradients are afterwards as they were."""
+    module, named = case.module, dict(case.module.named_parameters())
+    held = {name: value.grad for name, value in named.items()}
+    before = {name: value.detach().clone() for name, value in module.named_buffers()}
+    given = [_leaf(one, case.of_inputs) for one in leaves]
+    with as_it_was(module), torch.enable_grad():
+        try:
+            for value in named.values():
+                value.grad = None
+            found = case.called(given)
+            outputs = [found[i] for i in case.exported.outputs]
+            terms = [outputs[i].float() * probe.to(outputs[i].device) for i, probe in probes.items()]
+            loss = torch.stack([term.sum().cpu() for term in terms]).sum()
+            scale = sum(float(term.detach().square().sum()) for term in terms) ** 0.5
+            if loss.requires_grad:
+                torch.autograd.backward(loss)
+            gradients = {f"@{name}": _of(value) for name, value in named.items() if value.requires_grad}
+            if case.of_inputs:
+                numbers = zip(inputs, (given[i] for i in case.exported.inputs), strict=True)
+                gradients |= {name: _of(one) for name, one in numbers if one.dtype in CLOSE}
+            changed = {
+                f"@{name}": value.detach().clone().cpu()
+                for name, value in module.named_buffers()
+                if not torch.equal(value, before[name]) and not name.endswith("num_batches_tracked")
+            }
+            return Trained(loss.detach().cpu(), gradients, changed, scale)
+        finally:
+            for name, value in named.items():
+                value.grad = held[name]
+
+
+def _leaf(value: Any, learns: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return value.detach().clone().requires_grad_(learns and value.dtype in CLOSE)
+
+
+def _of(value: torch.Tensor) -> torch.Tensor:
+    found = torch.zeros_like(value) if value.grad is None else value.grad.detach().to_dense()
+    return found.clone().cpu()
+
+
+def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
+    generator = torch.Generator().manual_seed(2)
+    shapes = {number: step.values[name].shape for number, name in step.probes.items()}
+    probes = {number: torch.randn(shape, generator=generator) for number, shape in shapes.items()}
+    given = [leaves[i].detach().cpu() for i in case.exported.inputs]
+    try:
+        found = step.run(given, probes)
+    except InvalidInput:
+        return ""
+
+    def by_torch() -> Trained:
+        return _by_torch(case, leaves, probes, step.inputs)
+
+    wanted = by_torch()
+    worst = _differences(found, wanted, _names(case.module))
+    far = {key: off for key, off in worst.items() if off > case.close}
+    if not far:
+        return ""
+    noise: dict[str, float] = {}
+    for seed in (1, 2):
+        with _shaken(case.module, seed):
+            moved = _differences(by_torch(), wanted, _names(case.module))
+        noise = {key: max(noise.get(key, 0.0), off) for key, off in moved.items()}
+    far = {key: off for key, off in far.items() if off > NOISE * noise.get(key, 0.0)}
+    if not far:
+        return ""
+    shown = ", ".join(sorted(far)[:_SHOWN]) + (", .." if len(far) > _SHOWN else "")
+    return f"as it trains, {shown}: off by {max(far.values()):.2g} of the largest number of PyTorch's"
+
+
+def _names(module: torch.nn.Module) -> dict[str, list[str]]:
+    """The names of each weight, tied ones together."""
+    found: dict[int, list[str]] = {}
+    for name, value in module.named_parameters(remove_duplicate=False):
+        found.setdefault(id(value), []).append(f"@{name}")
+    return {name: names for names in found.values() for name in names}
+
+
+def _differences(found: Trained, wanted: Trained, names: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """How far off each part of a step is. A gradient that is missing is zero; one that is nearly zero where others are large is
+    measured by these: rounding makes it."""
+    worst = {"the outputs": distance(found.loss, wanted.loss, wanted.scale)}
+    largest = max(map(_largest, wanted.gradients.values()), default=0.0)
+    for name, gradient in wanted.gradients.items():
+        made = next((found.gradients[one] for one in names.get(name, (name,)) if one in found.gradients), None)
+        made = torch.zeros_like(gradient) if made is None else made.to(gradient.dtype)
+        worst[f"the gradient of '{name[1:]}'"] = distance(made, gradient, SMALL * largest)
+    for name in {*found.averages, *wanted.averages}:
+        one, other = found.averages.get(name), wanted.averages.get(name)
+        worst[f"the average '{name[1:]}'"] = float("inf") if one is None or other is None else distance(one, other)
+    return worst
+
+
+@contextmanager
+def _shaken(module: torch.nn.Module, seed: int) -> Iterator[None]:
+    """The weights off by one unit in the last place, at random."""
+    generator = torch.Generator().manual_seed(seed)
+    held = [(value, value.detach().clone()) for value in module.parameters() if value.dtype in CLOSE]
+    try:
+        with torch.no_grad():
+            for value, _ in held:
+                signs = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
+                value.mul_(1 + signs * torch.finfo(value.dtype).eps)
+        yield
+    finally:
+        with torch.no_grad():
+            for value, before in held:
+                value.copy_(before)
+
+
+__all__ = ["Case", "case_of", "disagreement", "distance"]

@@ -1,0 +1,101 @@
+"""Where in a person's module something lies: the line of the source, the operator, the submodule."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+
+_TORCH = Path(torch.__file__).parent
+_LIBRARIES = tuple(str(folder.resolve()) for folder in (_TORCH, _TORCH.parent / "onnxscript", Path(__file__).parents[3]))
+_STANDARD = str(Path(linecache.__file__).resolve().parent)
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>[0-9]+), in ')
+
+
+def of_node(node: torch.fx.Node) -> str:
+    """``module 'head.drop' (Dropout2d), model.py:12`` of a node of an exported program."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path, kind = list(stack.values())[-1] if stack else ("", "")
+    kind = kind if isinstance(kind, str) else kind.__name__
+    lines = [(found["file"], int(found["line"])) for found in _FRAME.finditer(node.meta.get("stack_trace") or "")]
+    own = [line for line in lines if is_persons(line[0])]
+    told = [_module(path, kind)] if path else []
+    return ", ".join([*told, *(f"{Path(file).name}:{line}" for file, line in own[-1:])])
+
+
+def operator(node: torch.fx.Node) -> str:
+    """``cdist`` of a node that calls ``aten._cdist_forward.default``."""
+    name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
+    return name.strip("_").removesuffix("_forward")
+
+
+def of_error(error: BaseException, root: torch.nn.Module) -> tuple[str, str]:
+    """Where the error of an export arose, and the operator or the source there; empty where nothing tells."""
+    names = {id(part): name for name, part in root.named_modules() if name}
+    for one in reversed([*causes(error)]):
+        inside, line_of, source = "", "", ""
+        for frame, line in traceback.walk_tb(one.__traceback__):
+            node = frame.f_locals.get("node")
+            if isinstance(node, torch.fx.Node) and node.op == "call_function":
+                return of_node(node), operator(node)
+            file, part = frame.f_code.co_filename, frame.f_locals.get("self")
+            if isinstance(part, torch.nn.Module) and id(part) in names:
+                inside = _module(names[id(part)], type(part).__name__)
+            if is_persons(file):
+                line_of, source = f"{Path(file).name}:{line}", linecache.getline(file, line).strip()
+        if line_of:
+            return ", ".join(filter(None, (inside, line_of))), source
+    return "", ""
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error, and what caused it: the first cause last."""
+    found: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and at not in found:
+        found.append(at)
+        yield at
+        at = at.__cause__ or at.__context__
+
+
+def _module(path: str, kind: str) -> str:
+    return f"module '{path}' ({kind.rpartition('.')[2]})"
+
+
+def is_persons(file: str) -> bool:
+    """Whether a file is no part of torch, of the exporter, of this package or of Python."""
+    if file.startswith("<"):
+        return False
+    path = str(Path(file).resolve())
+    standard = path.startswith(_STANDARD) and "-packages" not in path
+    return not standard and not path.startswith(_LIBRARIES)
+
+
+def described(module: torch.nn.Module, path: str) -> str:
+    """``module 'head' (Head)``, or the class alone of the whole module."""
+    kind = type(module)
+    return _module(path, kind.__name__) if path else kind.__name__
+
+
+def custom_functions(results: Iterable[torch.Tensor]) -> list[str]:
+    """``autograd.Function 'Reverse', model.py:12``: a person's own that these were computed by."""
+    waiting, seen, found = [one.grad_fn for one in results], set[int](), dict[str, None]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        waiting += [before for before, _ in node.next_functions]
+        kind = getattr(node, "_forward_cls", None)
+        if kind is not None and is_persons(inspect.getfile(kind)):
+            line = inspect.getsourcelines(kind)[1]
+            found[f"autograd.Function '{kind.__name__}', {Path(inspect.getfile(kind)).name}:{line}"] = None
+    return list(found)
+
+
+__all__ = ["causes", "custom_functions", "described", "is_persons", "of_error", "of_node", "operator"]

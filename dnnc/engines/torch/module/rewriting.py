@@ -1,0 +1,208 @@
+"""What a module calls, changed on the way to PyTorch: dropouts that drop nothing, and what the exporter would lose written in
+operators that it keeps.
+
+``Rewriting`` is a mode of torch: inside it each call of a function of torch comes here first. Both the export and the run that
+the export is compared with (``dnnc.engines.torch.module.agreement``) go through it. ``guarded`` tells what a person put under
+``no_grad``: the exporter itself traces with gradients off, so torch cannot say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
+
+from dnnc.engines.torch.module.places import is_persons
+from ir.core.diagnostics import InvalidInput
+
+_ELEMENTS = ("dropout", "dropout_")
+_DROPOUTS = (
+    *_ELEMENTS,
+    *("alpha_dropout", "alpha_dropout_", "dropout1d", "dropout2d", "dropout3d", "feature_alpha_dropout"),
+    *("feature_alpha_dropout_", "feature_dropout", "feature_dropout_"),
+)
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+_DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
+_AT = 4
+"""Where ``dropout_p`` stands among the arguments of ``scaled_dot_product_attention``."""
+
+
+class Rewriting(TorchFunctionMode):
+    """``dropout``: dropouts stay; else they, and those inside attention and recurrent layers, drop nothing. ``exporting``:
+    label smoothing and bags of embeddings are written out, ``Tensor.data`` and what is computed under ``no_grad`` are
+    detached, and no dropout is in place."""
+
+    def __init__(self, *, dropout: bool, exporting: bool) -> None:
+        super().__init__()
+        self.dropout, self.exporting = dropout, exporting
+
+    def __torch_function__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        found = self._called(func, tuple(args), dict(kwargs or {}))
+        if self.exporting and _SWITCHES and not _SWITCHES[-1]:
+            return tree_map(_detached, found)
+        return found
+
+    def _called(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "__name__", "")
+        if self.exporting and func == _DATA:
+            return args[0].detach()  # the exporter would take it for a constant
+        if not self.dropout:
+            if name in _DROPOUTS:
+                return args[0] if args else kwargs["input"]
+            if func is functional.multi_head_attention_forward:
+                args, kwargs = _with(func, args, kwargs, "training", False)
+            elif func is functional.scaled_dot_product_attention:
+                args, kwargs = (*args[:_AT], *((0.0,) if len(args) > _AT else ()), *args[_AT + 1 :]), {**kwargs}
+                kwargs.pop("dropout_p", None)
+            elif name in _RECURRENT:  # its probability is the one number of floats among the arguments
+                args = tuple(0.0 if isinstance(one, float) else one for one in args)
+        elif self.exporting and name in _DROPOUTS and name not in _ELEMENTS and _drops(func, args, kwargs):
+            message = f"{name} drops other things than single elements, which no operator of ONNX does"
+            raise InvalidInput(message, hint="put torch.nn.Dropout in its place, or leave dropouts out (dropout=False)")
+        elif self.exporting and func is functional.dropout:
+            args, kwargs = _with(func, args, kwargs, "inplace", False)  # one in place is exported as random numbers
+        if self.exporting and func is functional.cross_entropy:
+            given = inspect.signature(func).bind(*args, **kwargs)
+            given.apply_defaults()
+            if given.arguments["label_smoothing"]:
+                return _smoothed(**given.arguments)
+        if self.exporting and func is functional.embedding_bag:
+            given = inspect.signature(func).bind(*args, **kwargs)
+            given.apply_defaults()
+            if _is_plain(given.arguments):
+                return _bagged(**given.arguments)
+        return func(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Inside, ``Rewriting`` sees where ``no_grad``, ``inference_mode``, ``enable_grad`` and ``set_grad_enabled`` are entered by
+    code that is not torch's own, which turns gradients off and computes again with them (checkpoints)."""
+    kinds = (torch.no_grad, torch.enable_grad, torch.inference_mode, torch.set_grad_enabled)
+    own = [(kind, {name: getattr(kind, name) for name in ("__enter__", "__exit__")}) for kind in kinds]
+    try:
+        for kind, before in own:
+            _put(kind, {"__enter__": _entered(kind, before["__enter__"]), "__exit__": _left(before["__exit__"])})
+        yield
+    finally:
+        for kind, before in own:
+            _put(kind, before)
+        _SWITCHES.clear()
+
+
+def _put(kind: type, methods: dict[str, Any]) -> None:
+    for name, method in methods.items():
+        setattr(kind, name, method)
+
+
+_SWITCHES: list[bool] = []
+"""Whether gradients are on, by each context that a person's code is in."""
+_ENTERED: set[int] = set()
+
+
+def _entered(kind: Any, enter: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def entered(self: Any) -> Any:
+        frame = sys._getframe(1)
+        if frame.f_code.co_filename.endswith("_contextlib.py") and frame.f_back:  # a decorated function
+            frame = frame.f_back
+        if is_persons(frame.f_code.co_filename):
+            on = kind is torch.enable_grad or (kind is torch.set_grad_enabled and self.mode)
+            _SWITCHES.append(bool(on if kind is not torch.inference_mode else not self.mode))
+            _ENTERED.add(id(self))
+        return enter(self)
+
+    return entered
+
+
+def _left(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def left(self: Any, *error: Any) -> Any:
+        if id(self) in _ENTERED:
+            _ENTERED.discard(id(self))
+            _SWITCHES.pop()
+        return leave(self, *error)
+
+    return left
+
+
+def _drops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a dropout is at work: torch's own take ``(input, p, training)``."""
+    given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    if not given.get("training", func is not functional.alpha_dropout and func is not functional.feature_alpha_dropout):
+        return False
+    return bool(given.get("p", 0.5))
+
+
+def _with(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], key: str, value: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    given = inspect.signature(func).bind(*args, **kwargs)
+    given.arguments[key] = value
+    return given.args, given.kwargs
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+
+def _smoothed(
+    input: torch.Tensor,  # as torch calls its arguments
+    target: torch.Tensor,
+    weight: torch.Tensor | None,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    **_: Any,
+) -> torch.Tensor:
+    """``cross_entropy``: (1 - s) times the likelihood of the labels, and s times the mean over the classes."""
+    along = min(1, input.dim() - 1)
+    classes = input.shape[along]
+    logs = functional.log_softmax(input, along)
+    shape = [classes if dim == along else 1 for dim in range(input.dim())]
+    weighed = logs if weight is None else logs * weight.reshape(shape)
+    if target.is_floating_point():
+        losses = -(weighed * (target * (1 - label_smoothing) + label_smoothing / classes)).sum(along)
+        return {"mean": losses.mean(), "sum": losses.sum(), "none": losses}[reduction]
+    counted = (target != ignore_index).to(logs.dtype)
+    likely = functional.nll_loss(logs, target, weight, ignore_index=ignore_index, reduction=reduction)
+    even = -weighed.sum(along) * counted
+    if reduction != "none":
+        even = even.sum()
+    if reduction == "mean":
+        each = counted if weight is None else counted * weight[torch.where(target == ignore_index, 0, target)]
+        even = even / each.sum()
+    return likely * (1 - label_smoothing) + even * (label_smoothing / classes)
+
+
+def _is_plain(given: dict[str, Any]) -> bool:
+    """Whether bags are the rows of a matrix of indices, and are summed or averaged."""
+    odd = given["max_norm"] is not None or given["scale_grad_by_freq"] or given["offsets"] is not None
+    return not odd and given["mode"] in ("sum", "mean") and given["input"].dim() == 2
+
+
+def _bagged(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    mode: str,
+    per_sample_weights: torch.Tensor | None,
+    padding_idx: int | None,
+    **_: Any,
+) -> torch.Tensor:
+    """``embedding_bag``, whose export has sizes that depend on values: sum or mean of each bag's rows but the padding."""
+    rows = functional.embedding(input, weight, padding_idx)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(-1)
+    if padding_idx is None:
+        return rows.sum(1) if mode == "sum" else rows.mean(1)
+    counted = (input != padding_idx % weight.shape[0]).to(rows.dtype)
+    total = (rows * counted.unsqueeze(-1)).sum(1)
+    return total if mode == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
+
+
+__all__ = ["Rewriting", "guarded"]

@@ -1,0 +1,304 @@
+"""One process of training, from its arguments to its exit: ``python -P -m dnnc.engines.torch.rank BUILD``.
+
+Rank r of the job is the device of that number (``Step.devices``). Rank 0 tells of each step, and writes losses, checkpoints and
+the measured timeline. A rank that fails tells why, and ends with the exit code of its fault; who started the ranks ends the
+others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from dnnc.build.snapshot import Snapshot
+from dnnc.build.training import Step, tensor_type
+from dnnc.data.samples import SYNTHETIC, Data, open_data
+from dnnc.engines.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
+from dnnc.engines.torch.exchange import Network, torch_dtype
+from dnnc.engines.torch.files import TrainingFiles
+from dnnc.engines.torch.launch.failures import is_lost
+from dnnc.engines.torch.launch.job import Job, by_hand, join_by_hand
+from dnnc.engines.torch.launch.telling import DONE, STARTING, Telling
+from dnnc.engines.torch.record import SMALLER, Curve, write_trace
+from dnnc.engines.torch.slowed import Slowed, slow_devices
+from dnnc.engines.torch.trainer import Trainer
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
+from ir.core.facets import OptimizerState
+from ir.core.module import Splat
+from ir.core.topology import Topology
+from ir.ops.grads import STATE
+from ir.system.signals import Terminated
+from passes.model.graph import listing
+
+_NO_DATA = 32
+"""Zeros in place of the bytes of a digest, of a rank that reads no data."""
+START = 300.0
+"""Seconds that ranks at least have to begin: imports take long on loaded machines."""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The options of a rank, which are those of ``dnnc train``."""
+    parser = argparse.ArgumentParser(description="Train a build, one process per device.", prog="dnnc.engines.torch.rank")
+    parser.add_argument("build", type=Path, metavar="BUILD", help="a directory that 'dnnc compile --objective training' wrote")
+    parser.add_argument("--handed", type=int, help=argparse.SUPPRESS)  # what was opened of it, which is then not
+    parser.add_argument("--steps", type=int, default=1, help="steps to train, counted from the first or from --resume")
+    parser.add_argument("--data", default=SYNTHETIC, help="synthetic, FILE.npz, or module:function")
+    parser.add_argument("--seed", type=int, default=0, help="of the data")
+    parser.add_argument("--checkpoint", type=Path, help="the folder for checkpoints: stepN.safetensors")
+    parser.add_argument("--every", type=int, default=0, help="steps between checkpoints; 0: the last step alone")
+    parser.add_argument("--resume", type=Path, help="a checkpoint to go on from, of this or another plan of the model")
+    parser.add_argument("--out", type=Path, help="a folder for losses.json and trace.json")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds that a rank waits for another")
+    parser.add_argument("--threads", type=int, default=0, help="threads of each rank; 0: as many as its device has cores")
+    parser.add_argument(
+        "--slow", action="append", default=[], help="DEVICE=K: it waits K seconds for each one that it computes"
+    )
+    parser.add_argument("--compared", action="store_true", help=argparse.SUPPRESS)  # go on with what is no finite number
+    parser.add_argument("--job", type=Job.read, help=argparse.SUPPRESS)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Train as one rank; the exit code."""
+    options = arguments().parse_args(argv)
+    files: TrainingFiles | None = None
+    job: Job | None = options.job
+    telling = Telling(job)
+    if job is not None:
+        job.end_with_starter()
+    try:
+        files = _files(options)
+        return _train(files, options, telling)
+    except DnncError as error:
+        return _failed(telling, error.exit_code, error.diagnostics)
+    except Terminated as request:  # what this rank was writing is removed
+        signal.signal(request.number, signal.SIG_DFL)
+        os.kill(os.getpid(), request.number)
+        raise
+    except KeyboardInterrupt:
+        return _failed(telling, ExitCode.INTERRUPTED, [Diagnostic("it was interrupted")])
+    except Exception as error:
+        where = files.place(error.__traceback__) if files is not None else ""
+        told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
+        return _failed(telling, ExitCode.INTERNAL, [told], lost=is_lost(error))
+
+
+def _files(options: argparse.Namespace) -> TrainingFiles:
+    """What ``dnnc train`` opened and verified; of a rank that was started by hand, what it opens itself."""
+    if options.handed is not None:
+        return TrainingFiles.received(options.handed)
+    return TrainingFiles(Snapshot.open(options.build), Checkpoint.open(options.resume) if options.resume else None)
+
+
+def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, lost: bool = False) -> int:
+    """Say why this rank ends."""
+    telling.failed(code, diagnostics, lost=lost)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # gloo's threads may still wait for others
+
+
+def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) -> int:
+    step, resumed = files.step, files.resumed
+    job: Job | None = options.job
+    rank, world = (job.rank, job.world) if job is not None else by_hand()
+    if world != len(step.devices):
+        hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
+        raise InvalidInput(
+            f"the plan has {len(step.devices)} devices, and {world} ranks were started",
+            where=str(files.build.folder),
+            hint=hint,
+        )
+    mark = telling.doing
+    mark(STARTING)
+    torch.set_num_threads(options.threads or step.cores(rank))
+    device = torch.device("cpu")
+    limit, patience = timedelta(seconds=max(options.timeout, START)), timedelta(seconds=options.timeout)
+    if job is not None:
+        job.join(limit, patience)
+    else:
+        join_by_hand(limit, patience)
+    mark("loading weights")
+    if resumed is not None and job is None:  # else whoever started the ranks has verified it
+        resumed.verify()
+    network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
+    network.connect()
+    begin = resumed.position if resumed is not None else Position(0, options.seed)
+    weights = load_weights(step, rank, files.initial, resumed)
+    data = open_data(options.data, step.module, begin.seed, step.microbatches)
+    if options.data != SYNTHETIC and world > 1:
+        require_same_data(step, rank, world, data, begin.step * step.microbatches, options.data)
+    trainer = Trainer(step, rank, files.functions, weights, network, mark)
+    curve = Curve.open(step, rank, options.out, begin.step, telling.step, finite=not options.compared)
+    number, end = begin.step, begin.step + options.steps
+    while number < end:
+        until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
+        single = options.checkpoint is not None and trainer.flush  # it may be asked to end with any step
+        for done, part in trainer.run(number, 1 if single else until - number, data):
+            curve.add(done, part)
+        number = number + 1 if single else until
+        end = min(end, last_step(telling, number) or end)
+        if number not in (until, end):
+            continue
+        curve.settle()
+        if options.checkpoint:
+            mark("writing a checkpoint")
+            path = options.checkpoint / f"step{number}.safetensors"
+            save(step, trainer, world, path, Position(number, begin.seed), finite=not options.compared)
+    if options.out:
+        write_trace(step, options.out, trainer.spans, rank, world)
+    dist.barrier()
+    dist.destroy_process_group()
+    mark(DONE)
+    return 0
+
+
+def last_step(telling: Telling, done: int) -> int:
+    """The step with which a rank that has done ``done`` steps was asked to end; 0 where it was not. Raises KeyboardInterrupt
+    where it was told too late."""
+    last = telling.last()
+    if 0 < last < done:
+        raise KeyboardInterrupt
+    return last
+
+
+def require_same_data(step: Step, rank: int, world: int, data: Data, first: int, source: str) -> None:
+    """Raises InvalidInput where the ranks that read data are given other arrays in the step of microbatch ``first``: each calls
+    a person's function, or reads its host's file, by itself. All ranks call this."""
+    mine = bytes(_NO_DATA)
+    if any(step.program(stage, rank)[0].args for stage in step.stages_of(rank)):
+        found = hashlib.sha256()
+        for number in range(first, first + step.microbatches):
+            for name, array in sorted(data.microbatch(number).items()):
+                found.update(f"{name} {array.dtype} {array.shape}".encode())
+                found.update(array.tobytes())
+        mine = found.digest()
+    everyone = [torch.empty(_NO_DATA, dtype=torch.uint8) for _ in range(world)]
+    dist.all_gather(everyone, torch.tensor(list(mine), dtype=torch.uint8))
+    if len({bytes(one.tolist()) for one in everyone} - {bytes(_NO_DATA)}) > 1:
+        hint = "the same arrays each time: draw them from the seed that the function is called with"
+        raise InvalidInput(
+            "ranks were given other samples for the same step",
+            where=source,
+            hint=hint if ":" in source else "copy the file of one host",
+        )
+
+
+def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
+    """The seconds that a rank waits for each one that it computes, by texts ``DEVICE=K`` of any devices of the topology, also
+    idle ones. Raises UsageError for a device that the topology lacks."""
+    topology, factors = step.module.first(Topology), slow_devices(slow)
+    there = [device.name for device in topology.devices] if topology is not None else list(step.devices)
+    for device in factors:
+        if device not in there:
+            raise UsageError(f"there is no device '{device}'", where="--slow", hint=f"the topology has {listing(there)}")
+    return factors.get(step.devices[rank], 0.0)
+
+
+def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:
+    """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build. Raises
+    InvalidInput for a checkpoint that lacks a weight that is trained, or holds one that the plan lacks."""
+    parts, states = dict[str, Part](), dict[str, float]()
+    for name, box in step.held(rank).items():
+        resource = step.resources[name]
+        parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
+        if isinstance(resource.data, Splat):
+            states[name[1:]] = float(resource.data.value)
+    found = _resumed(step, parts, resumed) if resumed is not None else {}
+    rest = {name: part for name, part in parts.items() if name not in found}
+    found.update(initial.parts(rest, states))
+    for name, value in states.items():
+        if name not in found:
+            found[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
+    return found
+
+
+def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """What a checkpoint holds of these parts. It may lack weights that its plan did not train, but none that this one does; it
+    may hold the state of another optimizer."""
+    hint = f"{OTHER_MODEL} A plan that trains other weights cannot go on from it either"
+    states = {state for names in STATE.values() for state in names}
+    for name in checkpoint.names:
+        weight, _, state = name.rpartition(".")
+        if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
+            raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=checkpoint.where, hint=hint)
+    found = checkpoint.parts(parts, parts)
+    for name in sorted(found.keys() & {name[1:] for name in changed(step)}):
+        require_finite(name, found[name], checkpoint.where)
+    for name in parts:
+        trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
+        if trained and name not in found:
+            raise InvalidInput(f"it holds no weight '{name}', which the plan trains", where=checkpoint.where, hint=hint)
+    return found
+
+
+def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, *, finite: bool) -> None:
+    """Write a checkpoint: rank 0 gathers every weight from the ranks that hold it. All ranks call this. ``finite``: raises
+    InvalidInput for one that is not, and writes nothing."""
+    whole: dict[str, torch.Tensor] = {}
+    for name in sorted(changed(step)):
+        for rank, box in _owners(step, name, world):
+            if trainer.rank == 0:
+                part = trainer.weights[name[1:]] if rank == 0 else _received(trainer.weights, step, name, box, rank)
+                shape = _shape(step, name)
+                if tuple(length for _, length in box) == shape:
+                    whole[name[1:]] = part
+                else:
+                    target = whole.setdefault(name[1:], part.new_empty(shape))
+                    target[tuple(slice(start, start + length) for start, length in box)] = part
+            elif trainer.rank == rank:
+                dist.send(trainer.weights[name[1:]].contiguous(), 0)
+    if trainer.rank == 0:
+        for name, tensor in whole.items() if finite else ():
+            require_finite(name, tensor, f"step {where.step}")
+        write_checkpoint(path, whole, where)
+    dist.barrier()
+
+
+def changed(step: Step) -> set[str]:
+    """The resources that training changes: weights, the optimizer's state, running averages."""
+    return {op.operands[0] for stage in step.stages for op in stage.ops if op.name == "grad.assign"}
+
+
+def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
+    """Raises InvalidInput where a weight holds NaN or an infinity."""
+    if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
+        wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
+        raise InvalidInput(f"weight '{name}' holds {wrong:g}", where=where, hint=SMALLER)
+
+
+def _shape(step: Step, name: str) -> tuple[int, ...]:
+    return tuple(int(dim) for dim in tensor_type(step.resources[name].type).shape or ())  # type: ignore[arg-type]
+
+
+def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
+    """Ranks that together hold a weight, the first of those that hold the same part."""
+    found: dict[tuple[tuple[int, int], ...], int] = {}
+    for rank in range(world):
+        held = step.held(rank)
+        if name in held:
+            found.setdefault(held[name], rank)
+    return [(rank, box) for box, rank in found.items()]
+
+
+def _received(
+    weights: Mapping[str, torch.Tensor], step: Step, name: str, box: tuple[tuple[int, int], ...], rank: int
+) -> torch.Tensor:
+    part = torch.empty([length for _, length in box], dtype=torch_dtype(tensor_type(step.resources[name].type).dtype))
+    dist.recv(part, rank)
+    return part
+
+
+__all__ = ["arguments", "main"]
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,90 @@
+"""Statements of losses, attention, and the training step's own ops of the dialect ``grad``."""
+
+from __future__ import annotations
+
+from dnnc.engines.torch.statements.call import Call, Emitter, listed
+from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
+
+
+def _cross_entropy(call: Call) -> str:
+    """SoftmaxCrossEntropyLoss: the loss, and the logarithms of the probabilities where they are a result."""
+    loss = f"F.cross_entropy({_loss_operands(call)})"
+    if len(call.op.results) == 1:
+        return loss
+    return f"{loss}, torch.log_softmax({call.arg(0)}, dim=1)"
+
+
+def _likelihood(call: Call) -> str:
+    return f"F.nll_loss({_loss_operands(call)})"
+
+
+def _loss_operands(call: Call) -> str:
+    """torch ignores the label -100 where ONNX ignores none; labels are 64-bit in torch."""
+    labels = call.arg(1) if call.dtype(1) == "torch.int64" else f"{call.arg(1)}.long()"
+    weight = f", {call.arg(2)}" if call.present(2) else ""
+    ignored = call.get("ignore_index")
+    ignore = f", ignore_index={int(ignored)}" if ignored is not None else ""
+    return f"{call.arg(0)}, {labels}{weight}{ignore}, reduction={call.word('reduction', 'mean', 'none', 'sum', 'mean')}"
+
+
+def _attention(call: Call) -> str:
+    """Results beyond the first: present key and value, where they are asked for."""
+    if len(call.op.results) > 3 or call.present(6) or call.get("softcap", 0.0):
+        raise call.fault("soft caps, lengths of padding and scores as results are not written for torch")
+    heads, shared = call.get("q_num_heads", 0), call.get("kv_num_heads", 0)
+    scale = call.float("scale", 0.0) if call.get("scale") is not None else "None"
+    mask, causal = call.arg(3), bool(call.get("is_causal", 0))
+    past = f", {call.arg(4)}, {call.arg(5)}" if call.present(4) else ""
+    q, k, v = (call.arg(i) for i in range(3))
+    if call.rank(0) == 3:
+        q, k, v = (
+            f"{name}.unflatten(-1, ({count}, -1)).transpose(1, 2)" for name, count in ((q, heads), (k, shared), (v, shared))
+        )
+    text = f"attention({q}, {k}, {v}, {mask}, {scale}, {causal}{past})"
+    first = f"{text}[0]"
+    if call.rank(0) == 3:
+        first = f"{first}.transpose(1, 2).flatten(2)"
+    return first if len(call.op.results) == 1 else f"attention_results({text}, {call.rank(0) == 3})"
+
+
+def _rotary(call: Call) -> str:
+    heads, width = call.get("num_heads", 0), call.get("rotary_embedding_dim", 0)
+    positions = call.arg(3)
+    interleaved = bool(call.get("interleaved", 0))
+    return f"rotary({call.arg(0)}, {call.arg(1)}, {call.arg(2)}, {positions}, {heads}, {width}, {interleaved})"
+
+
+def _accumulate(call: Call) -> str:
+    """Its operand is the sum over the microbatches when U begins."""
+    count = call.get("microbatches")
+    return call.arg(0) if count == 1 else f"{call.arg(0)} / {count}"
+
+
+def _optimizer(call: Call) -> str:
+    """In place of the weight and its state, which ``grad.assign`` then finds set; of those that are no resources in copies."""
+    name = call.op.name.removeprefix("grad.")
+    held = {0, *range(2, 2 + len(STATE[name]))}
+    operands = [f"{one}.clone()" if i in held and call.op.operands[i][:1] != "@" else one for i, one in enumerate(call.args)]
+    numbers = hyperparameters(call.op)
+    written = ", ".join(f"{key}={numbers[key]!r}" for key in DEFAULTS[name])
+    return f"{name}({', '.join(operands)}, {written})"
+
+
+def _mask(call: Call) -> str:
+    number, ratio = int(call.get("number")), call.float("ratio", 0.0)
+    return f"dropout_mask({call.arg(0)}, {number}, {ratio}, {listed(call.shape(-1))}, {call.dtype(-1)})"
+
+
+EMITTERS: dict[str, Emitter] = {
+    "onnx.Attention": _attention,
+    "onnx.NegativeLogLikelihoodLoss": _likelihood,
+    "onnx.RotaryEmbedding": _rotary,
+    "onnx.SoftmaxCrossEntropyLoss": _cross_entropy,
+    "grad.accumulate": _accumulate,
+    DETACH: lambda call: f"{call.arg(0)}.detach()",
+    "grad.mask": _mask,
+    **{f"grad.{name}": _optimizer for name in STATE},
+}
+"""By the op's full name."""
+
+__all__ = ["EMITTERS"]

@@ -1,0 +1,97 @@
+"""The directory of a training build, written whole or not at all.
+
+plan.json, plan.ir, trace.json   as in every build; the ranks read plan.ir
+stages/stageK.py                 the functions of a program (``stage_file``)
+weights.safetensors              the weights before the first step: a checkpoint like those that training writes
+manifest.json                    versions, source, size and digest of every file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dnnc.build.build import TORCH
+from dnnc.build.snapshot import MANIFEST, sealed
+from dnnc.build.timeline import predicted
+from dnnc.build.trace import to_perfetto
+from dnnc.build.training import Step, file_name
+from dnnc.build.transaction import whole_directory
+from dnnc.engines.onnxruntime.write.build import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
+from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
+from dnnc.engines.torch.write.stage_file import program_source
+from dnnc.onnx import DIALECTS
+from dnnc.onnx.weights import Source, WeightFiles, files_of, read_resource
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Declared, Module, Splat
+from ir.core.ops import all_reads
+
+
+def write_training_build(
+    module: Module,
+    data: Source,
+    source: str,
+    out: Path,
+    *,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+    made_by: str = "",
+) -> dict[str, Any]:
+    """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
+
+    ``data`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
+    ``plan.ir`` begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch
+    lacks, missing data, or a disk that refuses; then ``out`` is as it was."""
+    step = Step.of(module, DIALECTS, module.name)
+    check_target(out)
+    with whole_directory(out, is_build, MANIFEST) as target:
+        progress("write the plan", None)
+        write_plan_files(module, target, made_by)
+        trace = to_perfetto({"predicted": predicted(module)})
+        (target / TRACE).write_text(json.dumps(trace, ensure_ascii=False) + "\n", encoding="utf-8")
+        (target / "stages").mkdir()
+        stages = []
+        for stage in step.stages:
+            files = {}
+            for rank in (step.ranks[device] for device in stage.devices):
+                program, _ = step.program(stage, rank)
+                name = file_name(step, stage, program)
+                if name not in files:
+                    where = ", ".join(program.devices)
+                    title = f"Stage {stage.index} on {where}: {program.name} of plan.ir, as functions of PyTorch."
+                    (target / name).write_text(program_source(step.module, program, title), encoding="utf-8")
+                files[name] = list(program.devices)
+            stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})
+        progress("write the weights", None)
+        sources = files_of(data)
+        _write_weights(step, sources, target / INITIAL)
+        progress("digest", None)
+        entries = {"engine": TORCH, "weights": "shared", "stages": stages}
+        manifest = sealed(manifest_of(module, target, source_of(source, out, sources), entries))
+        sources.confirm()
+        (target / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
+    """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for
+    optimizer state, which begins as its resource says."""
+    import numpy as np
+
+    used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
+    used.update(name for op in step.module.entry.ops for name in all_reads(op))
+    tensors = {}
+    for name, resource in step.resources.items():
+        if name not in used or isinstance(resource.data, Splat):
+            continue
+        if isinstance(resource.data, Declared):
+            raise InvalidInput(
+                "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
+            )
+        array = np.array(read_resource(resource, files), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
+        tensors[name[1:]] = from_array(array)
+    write_checkpoint(path, tensors, Position())
+
+
+__all__ = ["write_training_build"]

@@ -1,0 +1,59 @@
+"""Machines: topology files, presets, and the machine at hand as a topology.
+
+- ``topology``: files that describe machines, read and written (``README.md`` has all keys); ``presets``: those that come along;
+- ``facts``, ``detect``, ``local``: what this host is; ``merge``: several topologies as one;
+- ``measure``, ``probes``, ``samples``: what it does; ``profile``: seconds of a model's ops on it.
+
+What measures is imported when it is called: a compile for another machine does not wait for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dnnc.machines.detect import detected, missing_providers
+    from dnnc.machines.facts import Facts, read_facts
+    from dnnc.machines.local import is_local, machines_of
+    from dnnc.machines.measure import SECONDS, busy_text, host_here, measured
+    from dnnc.machines.merge import Merged, merged, parse_link
+
+_HOME = {
+    "SECONDS": "measure",
+    "Facts": "facts",
+    "Merged": "merge",
+    "busy_text": "measure",
+    "detected": "detect",
+    "host_here": "measure",
+    "is_local": "local",
+    "machines_of": "local",
+    "measured": "measure",
+    "merged": "merge",
+    "missing_providers": "detect",
+    "parse_link": "merge",
+    "read_facts": "facts",
+}
+
+__all__ = [
+    "SECONDS",
+    "Facts",
+    "Merged",
+    "busy_text",
+    "detected",
+    "host_here",
+    "is_local",
+    "machines_of",
+    "measured",
+    "merged",
+    "missing_providers",
+    "parse_link",
+    "read_facts",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"dnnc.machines.{_HOME[name]}"), name)

@@ -1,0 +1,180 @@
+"""The topology of a host, made of what was read of it (``facts.py``); what no system tells is taken from the presets.
+
+Cores are split evenly: one device per NUMA node, or as many as are asked for, each with neighbouring cores of as few nodes as
+possible. Every number has a note that says whether it was *read* from the system, is of the *vendor*'s data sheet, or is a
+*guess*, which ``dnnc topology measure`` takes the place of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dnnc.machines.facts import Facts, Gpu
+from dnnc.machines.topology import read_topology
+from dnnc.machines.topology.writer import Notes
+from dnnc.onnx.providers import CPU
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+from ir.text.units import bytes_text
+
+CUDA = "CUDAExecutionProvider"
+_CORE = "preset:cpu-1"
+_PCIE = (12e9, 10e-6)
+"""Bandwidth and latency of a GPU's way to its host where nothing is known: PCIe 3 with 16 lanes."""
+_UNKNOWN_GPU = DeviceType("gpu", "gpu", (("f16", 20e12), ("f32", 10e12)), 500e9, overhead=5e-6, efficiency=(("default", 0.5),))
+_MIB = 1 << 20
+_RUNTIME = 55 * _MIB
+"""Bytes that a process of 'dnnc run' holds beside its model."""
+_TOLD = 8
+"""Devices whose cores the comment on them tells."""
+
+
+def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...]:
+    """The cores of each CPU device: those of a NUMA node each, or an equal part for each of ``devices``. Raises UsageError
+    where there are more devices than cores."""
+    nodes = [node.cores for node in facts.nodes]
+    usable = facts.usable
+    if devices is None and sum(map(len, nodes)) == usable:
+        return tuple(nodes)
+    count = devices if devices is not None else min(len(nodes), usable)
+    if count > usable:
+        cores = f"{usable} core{'s' if usable != 1 else ''}"
+        raise UsageError(f"--devices {count}: this process may use {cores}", hint="a device needs a core of its own")
+    ordered = [core for node in nodes for core in node][:usable]
+    size = len(ordered) // count
+    return tuple(tuple(ordered[number * size : (number + 1) * size]) for number in range(count))
+
+
+def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]:
+    """The topology of a host, with where each number is from."""
+    parts = split_cores(facts, devices)
+    notes: dict[tuple[str, str], str] = {("", ""): _headline(facts)}
+    shares = _shares(facts, parts)
+    base = read_topology_of(_CORE)
+    types = {len(cores): _core_type(base.types[0], len(cores), min(shares)) for cores in parts}
+    placed = [
+        Device(f"cpu{number}", types[len(cores)].name, facts.host, share if share != types[len(cores)].memory else None)
+        for number, (cores, share) in enumerate(zip(parts, shares, strict=True))
+    ]
+    for type_ in types.values():
+        notes |= _core_notes(type_, facts)
+    notes["devices.cpu0", ""] = _cores_text(parts)
+    cpus = [device.name for device in placed]
+    links = [replace(base.links[0], ends=(facts.host, *cpus))]
+    notes |= {("links.memory", key): f"guess: that of {_CORE}" for key in ("bandwidth", "latency", "training")}
+    gpu_types: dict[str, DeviceType] = {}
+    for gpu in facts.gpus:
+        type_, known = _gpu_type(gpu)
+        gpu_types[type_.name] = type_
+        notes |= _gpu_notes(type_, known)
+        own = gpu.memory if gpu.memory != type_.memory else None
+        placed.append(Device(f"gpu{gpu.index}", type_.name, facts.host, own, gpu.index))
+        notes[f"devices.gpu{gpu.index}", "type"] = f"read: nvidia-smi calls it {gpu.name}"
+        links.append(Link(f"pcie{gpu.index}", (facts.host, f"gpu{gpu.index}"), *_PCIE))
+        guess = "guess: PCIe 3 x16; links between GPUs (NVLink) are not looked for"
+        notes |= {(f"links.pcie{gpu.index}", key): guess for key in ("bandwidth", "latency")}
+    host = Host(facts.host, facts.usable, facts.memory // _MIB * _MIB)
+    notes |= {(f"hosts.{host.name}", key): f"read: {text}" for key, text in _limits(facts).items()}
+    name = "@" + re.sub(r"[^A-Za-z0-9_]", "_", facts.host)
+    return Topology(name, (*types.values(), *gpu_types.values()), (host,), tuple(placed), (), tuple(links)), notes
+
+
+def missing_providers(topology: Topology, available: Iterable[str]) -> list[str]:
+    """The execution providers that the types name and ONNX Runtime lacks."""
+    return sorted({type_.provider for type_ in topology.types if type_.provider} - set(available))
+
+
+def read_topology_of(preset: str) -> Topology:
+    """A preset's topology."""
+    from dnnc.machines.presets import find_preset
+
+    return read_topology(find_preset(preset.removeprefix("preset:")).text, where=preset)
+
+
+def _shares(facts: Facts, parts: tuple[tuple[int, ...], ...]) -> list[int]:
+    """Bytes of memory of each device: by its part of the cores, in whole MiB."""
+    total = sum(map(len, parts))
+    return [max(_MIB, facts.memory * len(cores) // total // _MIB * _MIB) for cores in parts]
+
+
+def _core_type(core: DeviceType, cores: int, memory: int) -> DeviceType:
+    """The type of a device of so many cores, each of which is taken for the preset's."""
+    name = core.name if cores == 1 else f"cores{cores}"
+    rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
+    return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="", cores=cores)
+
+
+def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
+    table = f"types.{type_.name}"
+    guess = f"guess: that of {_CORE}, an AMD EPYC (Zen 4)"
+    cores = type_.cores
+    notes = dict.fromkeys(((table, key) for key in ("memory_bandwidth", "overhead", "handover", "efficiency")), guess)
+    notes[table, "rates"] = guess if cores == 1 else f"{guess}, times {cores} cores"
+    notes[table, "cores"] = "read: this device's part of the host's"
+    notes[table, "memory"] = "read: this device's part of the host's memory"
+    notes[table, "reserved"] = "measured elsewhere: a process that runs next to nothing (python -m tests.bench.memory)"
+    return {**notes, (table, ""): f"{cores} core{'s' if cores > 1 else ''} of {facts.processor}"}
+
+
+def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:
+    """The type of a GPU, and the preset that it is of; empty where none is."""
+    words = re.findall(r"[a-z0-9]+", gpu.name.lower())
+    for size in (3, 2, 1):
+        for first in range(len(words) - size + 1):
+            name = "".join(words[first : first + size])
+            try:
+                type_ = read_topology_of(name).types[0]
+            except InvalidInput:
+                continue
+            if type_.kind == "gpu":
+                return replace(type_, provider=CUDA), f"preset:{name}"
+    name = "-".join(words) or "gpu"
+    return replace(_UNKNOWN_GPU, name=name, memory=gpu.memory, provider=CUDA), ""
+
+
+def _gpu_notes(type_: DeviceType, preset: str) -> Notes:
+    table = f"types.{type_.name}"
+    told = f"vendor: that of {preset}, which says its source" if preset else "guess: no preset is of this GPU"
+    notes = {(table, key): told for key in ("rates", "memory_bandwidth")}
+    notes |= {(table, key): f"guess: that of {preset}" if preset else "guess" for key in ("overhead", "efficiency")}
+    return {**notes, (table, "memory"): told if preset else "read: nvidia-smi"}
+
+
+def _headline(facts: Facts) -> str:
+    told = [f"What 'dnnc topology detect' found on {facts.host}: {facts.processor}."]
+    others = [name for name in facts.providers if name != CPU]
+    told.append(f"Execution providers of ONNX Runtime: {', '.join([*others, CPU] if CPU in facts.providers else others)}.")
+    told.append("read: what the system says; vendor: a data sheet; guess: to be measured ('dnnc topology measure').")
+    return "\n".join(told)
+
+
+def _limits(facts: Facts) -> dict[str, str]:
+    """By key of the host where its number is from."""
+    cores = f"{len(facts.cores)} of {facts.present} by the affinity of the process"
+    if facts.quota is not None:
+        cores += f", {facts.quota:g} at a time by its control group"
+    nodes = f"; {len(facts.nodes)} NUMA nodes" if len(facts.nodes) > 1 else ""
+    memory = "all there is" if facts.memory_limit is None else f"the control group's limit is {bytes_text(facts.memory_limit)}"
+    return {"cores": cores + nodes, "memory": memory}
+
+
+def _cores_text(parts: Sequence[tuple[int, ...]]) -> str:
+    """The numbers of the cores of the first devices."""
+    told = [f"cpu{number}: {_runs(cores)}" for number, cores in enumerate(parts[:_TOLD])]
+    return f"read: cores of {'; '.join(told)}{' ...' if len(parts) > _TOLD else ''}"
+
+
+def _runs(cores: tuple[int, ...]) -> str:
+    """Numbers, runs as ``0-3``."""
+    runs: list[list[int]] = []
+    for core in cores:
+        if runs and runs[-1][-1] == core - 1:
+            runs[-1].append(core)
+        else:
+            runs.append([core])
+    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+__all__ = ["detected", "missing_providers", "read_topology_of", "split_cores"]

@@ -1,0 +1,198 @@
+"""What this host is, read without running anything long: cores, memory, their limits, NUMA nodes, GPUs, execution providers.
+
+Every number is of what this process may use: cores of its affinity, and limits of its control group and of all groups
+above it (version 1 and 2). What the system does not tell is left out, never made up. ``root`` stands for ``/``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_NO_LIMIT = 1 << 60
+"""Bytes from which on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
+_PATIENCE = 10.0
+"""Seconds that ``nvidia-smi`` may take."""
+_QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A NUMA node: the cores of it that this process may use."""
+
+    number: int
+    cores: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU; ``index``: the number by which CUDA knows it in this process; ``memory``: bytes."""
+
+    index: int
+    name: str
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """``cores``: those of the affinity; ``quota``: how many of them the control group allows at a time, None without a limit.
+    ``memory``: bytes, the least of what is there and of the ``memory_limit``, None without one. ``providers``: those of ONNX
+    Runtime."""
+
+    host: str
+    processor: str
+    cores: tuple[int, ...]
+    present: int
+    memory: int
+    nodes: tuple[Node, ...]
+    quota: float | None = None
+    memory_limit: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    providers: tuple[str, ...] = ()
+
+    @property
+    def usable(self) -> int:
+        """How many cores there are to work with."""
+        return len(self.cores) if self.quota is None else max(1, min(len(self.cores), math.ceil(self.quota)))
+
+
+def read_facts(root: Path = Path("/"), *, affinity: frozenset[int] | None = None, gpus: str | None = None) -> Facts:
+    """The facts of this host. ``affinity`` and ``gpus`` (what ``nvidia-smi`` prints) stand for what the system would say."""
+    cores = tuple(sorted(affinity if affinity is not None else _affinity()))
+    limit = _least(_memory_limits(root))
+    return Facts(
+        host=re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname().partition(".")[0]).strip("-") or "host",
+        processor=_processor(root),
+        cores=cores,
+        present=os.cpu_count() or len(cores),
+        memory=min(_memory(root), int(limit or _NO_LIMIT)),
+        nodes=_nodes(root, cores),
+        quota=_least(_quotas(root)),
+        memory_limit=int(limit) if limit is not None else None,
+        gpus=_gpus(_nvidia_smi() if gpus is None else gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
+        providers=_providers(),
+    )
+
+
+def _affinity() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _providers() -> tuple[str, ...]:
+    from dnnc.onnx.ort import load_onnxruntime
+
+    return tuple(load_onnxruntime().get_available_providers())
+
+
+def _processor(root: Path) -> str:
+    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _memory(root: Path) -> int:
+    found = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    if found:
+        return int(found[1]) << 10
+    from ir.system.host import local_memory
+
+    return local_memory()
+
+
+def _nodes(root: Path, cores: tuple[int, ...]) -> tuple[Node, ...]:
+    """The nodes that have some of the cores; one of all cores where the system tells of none."""
+    nodes = []
+    for folder in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        own = set(_core_list(_text(folder / "cpulist")))
+        if mine := tuple(core for core in cores if core in own):
+            nodes.append(Node(int(folder.name.removeprefix("node")), mine))
+    told = {core for node in nodes for core in node.cores}
+    return tuple(sorted(nodes, key=lambda node: node.number)) if told == set(cores) else (Node(0, cores),)
+
+
+def _core_list(text: str) -> Iterator[int]:
+    """The numbers of a list such as ``0-3,8``."""
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdigit() and (not last or last.isdigit()):
+            yield from range(int(first), int(last or first) + 1)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of this process's control groups, from its own up to the root, that may limit ``controller``; those of
+    version 1 hold that controller alone."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and controller not in controllers.split(","):
+            continue
+        base = root / "sys/fs/cgroup" / (controller if controllers else "")
+        group = base / path.strip("/")
+        yield group
+        yield from (parent for parent in group.parents if parent == base or base in parent.parents)
+
+
+def _quotas(root: Path) -> Iterator[float]:
+    for group in _groups(root, "cpu"):
+        words = _text(group / "cpu.max").split()
+        if not words:
+            words = [_text(group / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period")]
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            yield int(words[0]) / int(words[1])
+
+
+def _memory_limits(root: Path) -> Iterator[float]:
+    for group in _groups(root, "memory"):
+        for file in ("memory.max", "memory.limit_in_bytes"):
+            text = _text(group / file).strip()
+            if text.isdigit() and 0 < int(text) < _NO_LIMIT:
+                yield int(text)
+
+
+def _least(values: Iterator[float]) -> float | None:
+    return min(values, default=None)
+
+
+def _nvidia_smi() -> str:
+    """What ``nvidia-smi`` prints of each GPU; empty without it, or where it fails."""
+    if shutil.which(_QUERY[0]) is None:
+        return ""
+    try:
+        return subprocess.run(_QUERY, capture_output=True, text=True, timeout=_PATIENCE, check=True).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return ""
+
+
+def _gpus(text: str, visible: str | None) -> tuple[Gpu, ...]:
+    """The GPUs of a listing that ``CUDA_VISIBLE_DEVICES`` leaves, numbered as CUDA numbers them then; all where it names them
+    otherwise than by numbers."""
+    found: dict[int, tuple[str, int]] = {}
+    for line in text.splitlines():
+        index, _, rest = line.partition(",")
+        name, _, memory = rest.rpartition(",")
+        if index.strip().isdigit() and memory.strip().isdigit():
+            found[int(index)] = (name.strip(), int(memory) << 20)
+    chosen = sorted(found)
+    if visible is not None and re.fullmatch(r"\s*(\d+\s*(,\s*\d+\s*)*)?", visible):
+        chosen = [int(number) for number in visible.split(",") if number.strip() and int(number) in found]
+    return tuple(Gpu(place, *found[index]) for place, index in enumerate(chosen))
+
+
+def _text(path: Path) -> str:
+    """What a file of the system says; empty where there is none."""
+    try:
+        return path.read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+__all__ = ["Facts", "Gpu", "Node", "read_facts"]

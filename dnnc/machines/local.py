@@ -1,0 +1,55 @@
+"""``preset:local``: this machine as it is now, detected and measured. Its numbers are kept nowhere but in a file that a person
+asks for (``dnnc topology measure -o FILE``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dnnc.machines.topology import load_topology
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.core.topology import Topology
+
+_LOCAL = re.compile(r"preset:local(?:,(.*))?\Z", re.DOTALL)
+
+
+def is_local(spec: str) -> bool:
+    """Whether a topology's name asks for this machine, measured."""
+    return _LOCAL.match(spec) is not None
+
+
+def machines_of(
+    spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None] = lambda label, fraction: None
+) -> Topology:
+    """The topology that ``spec`` names: what ``load_topology`` reads, or ``preset:local``, with a note that its numbers are of
+    this machine and of now. Raises what these raise."""
+    found = _LOCAL.match(spec)
+    if found is None:
+        return load_topology(spec, sink)
+    from dnnc.machines.detect import detected
+    from dnnc.machines.facts import read_facts
+    from dnnc.machines.measure import SECONDS, busy_text, host_here, measured
+
+    devices = _devices(found[1], spec)
+    facts = read_facts()
+    topology, _ = detected(facts, devices)
+    progress(f"measure this machine, about {SECONDS} seconds", None)
+    topology, _, spread = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
+    message = "measured on this machine, now: another time gives other numbers, and maybe another plan"
+    hint = "dnnc topology measure -o FILE keeps them"
+    sink.emit(Diagnostic(message, where=spec, hint=hint, severity=Severity.NOTE))
+    if busy := busy_text(spread):
+        sink.warn(busy, where=spec)
+    return topology
+
+
+def _devices(option: str | None, spec: str) -> int | None:
+    if option is None:
+        return None
+    found = re.fullmatch(r"devices=(\d{1,4})", option)
+    if found is None or not int(found[1]):
+        raise InvalidInput(f"found the option {option!r}, expected devices=N", where=spec)
+    return int(found[1])
+
+
+__all__ = ["is_local", "machines_of"]

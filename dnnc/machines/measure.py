@@ -1,0 +1,324 @@
+"""The topology of this host with measured numbers in the place of those that it has.
+
+Measured are the CPU devices of one host, each by a process on its own cores (``probes.py``): all at once, as they work in a
+pipeline, and the first of a type alone for comparison. Numbers are medians; the notes say how far the quartiles lie.
+
+- *rates*, by element type: products of square matrices.
+- *efficiency*, by class: ops of the zoo's models. ``flops / (rate * efficiency)`` of all ops of a class adds up to the
+  seconds that they took, those aside in which weights come from memory. No efficiency exceeds 1: the rates are raised instead.
+- *memory bandwidth*: a product with one row, which waits for its weights. *Overhead*: an op of a long chain of small ones.
+- *Links* inside the host: a small tensor's way to another process, and what a large one takes more than in one process. Where
+  torch is there, the same *in training*, by gloo between two ranks, and what a small sum takes that both wait for while they
+  compute.
+
+What is not measured stays as it was: other hosts, devices with an execution provider, ``handover``, classes of no op here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from dnnc.machines.detect import split_cores
+from dnnc.machines.facts import Facts
+from dnnc.machines.probes import NotRun, Probes, Sample, probes
+from dnnc.machines.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
+from dnnc.machines.topology.writer import Notes
+from ir.core.diagnostics import UsageError
+from ir.core.topology import DeviceType, Link, Topology
+from ir.system.scratch import scratch_folder
+from ir.text.units import percent_text, rate_text
+from passes.model.network import network
+
+SECONDS = 15
+"""About how long it takes."""
+BUSY = 0.15
+"""Relative spread of a rate that a quiet machine does not have: it was 0.02 to 0.08."""
+DTYPES = ("f32", "f64", "f16", "bf16")
+ROUNDS = 20
+"""Runs of each op that count."""
+CHAIN_ROUNDS = 100
+SMALL, LARGE = 1 << 12, 1 << 22
+"""Bytes of the tensors that are exchanged: their latency, and their bandwidth."""
+BETWEEN = 512
+"""Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between those of a small model's layers."""
+_DIGITS = 3
+_TOLD = 80
+"""Characters of a fault that a comment tells."""
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(slots=True)
+class _Measured:
+    """Of the devices of one type: each number with its spread (relative); ``alone``: the rate of f32 of one device while the
+    others rest; ``missing``: element types that onnxruntime does not multiply here."""
+
+    rates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    efficiency: dict[str, float] = field(default_factory=dict)
+    ops: dict[str, int] = field(default_factory=dict)
+    bandwidth: tuple[float, float] = (0.0, 0.0)
+    overhead: tuple[float, float] = (0.0, 0.0)
+    alone: float = 0.0
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def spread(self) -> float:
+        return max(self.rates["f32"][1], self.bandwidth[1])
+
+
+def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
+    """The host of the topology that this machine is: ``host``, the only one, or the one of this machine's name. Raises
+    UsageError where none is, or its devices cannot be measured: they are no CPUs, or more than the cores."""
+    names = [each.name for each in topology.hosts]
+    found = host or (names[0] if len(names) == 1 else facts.host)
+    if found not in names:
+        message = f"no host of {topology.name[1:]} is called '{found}'"
+        raise UsageError(message, where="--host", hint=f"say which one this machine is: {', '.join(names)}")
+    devices = len(_devices(topology, found))
+    if not devices:
+        raise UsageError(f"{found} has no CPU device", where="topology measure", hint="only CPU devices are measured")
+    if devices > facts.usable:
+        cores = f"{facts.usable} core{'s' if facts.usable != 1 else ''}"
+        hint = "each needs a core of its own"
+        raise UsageError(
+            f"{found} has {devices} CPU devices, and this process may use {cores}", where="topology measure", hint=hint
+        )
+    return found
+
+
+def measured(
+    topology: Topology,
+    facts: Facts,
+    host: str,
+    *,
+    seed: int = 0,
+    gloo: bool = True,
+    progress: Progress = lambda label, fraction: None,
+) -> tuple[Topology, Notes, float]:
+    """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number; with
+    ``gloo`` one on an exchange by it, where torch is there. The host has been looked at by ``host_here``.
+    And the largest relative spread of a rate: above ``BUSY`` something else was at work."""
+    devices = _devices(topology, host)
+    nodes = facts.nodes
+    cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
+    by_type: dict[str, list[int]] = defaultdict(list)
+    for number, name in enumerate(devices):
+        by_type[topology.device(name).type].append(number)
+    ops = zoo_ops()
+    with scratch_folder() as scratch, probes(cores, Path(scratch), seed) as running:
+        found = _of_types(running, by_type, ops, progress)
+        slowest = min(each.bandwidth[0] for each in found.values())
+        progress("measure how processes exchange", None)
+        link = _link(running, slowest, gloo) if len(devices) > 1 else None
+    spread = max(each.spread for each in found.values())
+    return *_written(topology, host, found, link), spread
+
+
+def busy_text(spread: float) -> str:
+    """What a person is told of a spread; empty where the machine was quiet."""
+    if spread <= BUSY:
+        return ""
+    return f"something else was at work: rates spread by {percent_text(spread)}, so the numbers are too low, and uneven"
+
+
+def _devices(topology: Topology, host: str) -> list[str]:
+    """The devices of a host that the CPU is."""
+    cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
+    return [device.name for device in topology.devices if device.host == host and device.type in cpus]
+
+
+def _of_types(
+    running: Probes, by_type: Mapping[str, list[int]], ops: list[Workload], progress: Progress
+) -> dict[str, _Measured]:
+    found = {name: _Measured() for name in by_type}
+    everyone = [number for numbers in by_type.values() for number in numbers]
+
+    def sample(order: str, model: bytes, rounds: int, asked: Iterable[int] = everyone) -> dict[str, Sample]:
+        answers = running.ask({"do": order, "model": str(running.model(model))}, asked, rounds=rounds)
+        pooled = {name: [s for number in numbers for s in answers.get(number, ())] for name, numbers in by_type.items()}
+        return {name: Sample.of(seconds) for name, seconds in pooled.items() if seconds}
+
+    for dtype in DTYPES:
+        progress(f"multiply matrices of {dtype}", None)
+        try:
+            for work in products(dtype):
+                for name, one in sample("kernels", work.model, ROUNDS).items():
+                    rate = work.cost.flops / one.median, one.relative
+                    found[name].rates[dtype] = max(rate, found[name].rates.get(dtype, (0.0, 0.0)))
+        except NotRun:
+            for each in found.values():
+                each.missing.append(dtype)
+    for work in products("f32"):
+        for name, numbers in by_type.items():
+            one = sample("kernels", work.model, ROUNDS, numbers[:1])[name]
+            found[name].alone = max(found[name].alone, work.cost.flops / one.median)
+    for work in streamed():
+        for name, one in sample("kernels", work.model, ROUNDS).items():
+            found[name].bandwidth = work.cost.weight / one.median, one.relative
+    short, long = (sample("runs", chain(length), CHAIN_ROUNDS) for length in (1, CHAIN + 1))
+    for name, each in found.items():
+        each.overhead = max(0.0, long[name].median - short[name].median) / CHAIN, long[name].relative
+    seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
+    least: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
+    for place, work in enumerate(ops):
+        progress(f"run {work.op.name}", place / len(ops))
+        kind = work.cost.kind
+        for name, one in sample("kernels", work.model, ROUNDS).items():
+            each = found[name]
+            waited = work.cost.weight / each.bandwidth[0]
+            seconds[name][kind] += max(one.median - waited, one.median / 10)
+            least[name][kind] += work.cost.flops / each.rates["f32"][0]
+            each.ops[kind] = each.ops.get(kind, 0) + 1
+    for name, each in found.items():
+        _fit(each, seconds[name], least[name])
+    return found
+
+
+def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, float]) -> None:
+    """The efficiencies from what the ops of each class took and what they would at the rate of the products; rates that make
+    none exceed 1, and products of every element type take what they took."""
+    efficiency = {kind: least[kind] / seconds[kind] for kind in seconds}
+    scale = max(1.0, *efficiency.values())
+    each.efficiency = {kind: _rounded(value / scale) for kind, value in sorted(efficiency.items())}
+    reached = {"f32": 1 / scale}
+    for dtype, (rate, spread) in each.rates.items():
+        each.rates[dtype] = rate / reached.get(dtype, each.efficiency.get("matmul", 1.0)), spread
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Between two processes: seconds one way of a small tensor, bytes a second of a large one, each with its spread (relative).
+    ``start``: what a small collective takes besides; 0 where that is not measured. ``training``: between ranks, and why it is
+    not measured where it was asked for."""
+
+    latency: tuple[float, float]
+    bandwidth: tuple[float, float]
+    start: tuple[float, float] = (0.0, 0.0)
+    training: _Exchange | str = ""
+
+
+def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
+    """The bandwidth is that of what a large tensor takes more than the same writing and reading within a process; no more than
+    the ``memory``'s where nothing shows."""
+    small = running.exchange((0, 1), SMALL, rounds=300)
+    large = running.exchange((0, 1), LARGE, rounds=40)
+    alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
+    more = (large.median - small.median - alone.median) / 2
+    bandwidth = LARGE / max(more, LARGE / memory), large.relative
+    return _Exchange((small.median / 2, small.relative), bandwidth, training=_by_gloo(running) if gloo else "")
+
+
+def _by_gloo(running: Probes) -> _Exchange | str:
+    """The exchange between ranks, or why it is not measured; empty without torch."""
+    if importlib.util.find_spec("torch") is None:
+        return ""
+    try:
+        small, large = (running.gloo((0, 1), size, rounds=40) for size in (SMALL, LARGE))
+        summed = running.gloo((0, 1), BETWEEN, rounds=40, do="sums")
+    except NotRun as error:
+        return f"gloo: {str(error)[:_TOLD]}"
+    latency, whole = small.median / 2, large.median / 2
+    bandwidth = LARGE / max(whole - latency, whole / 10)
+    start = max(0.0, summed.median - latency)
+    return _Exchange((latency, small.relative), (bandwidth, large.relative), (start, summed.relative))
+
+
+def _written(topology: Topology, host: str, found: Mapping[str, _Measured], link: _Exchange | None) -> tuple[Topology, Notes]:
+    notes: dict[tuple[str, str], str] = {}
+    own = set(_devices(topology, host))
+    shared = {device.type for device in topology.devices if device.name not in own}
+    names = {name: f"{name}.{host}" if name in shared else name for name in found}
+    types: list[DeviceType] = []
+    for type_ in topology.types:
+        if type_.name not in found or type_.name in shared:
+            types.append(type_)
+        if type_.name in found:
+            types.append(_type(type_, names[type_.name], found[type_.name]))
+            notes |= _notes(types[-1], found[type_.name], type_)
+    devices = tuple(replace(device, type=names[device.type]) if device.name in own else device for device in topology.devices)
+    links = topology.links
+    if link is not None:
+        between = _between(topology, host, own)
+        links = tuple(_faster(each, link, len(between)) if each.name in between else each for each in links)
+        notes |= {key: text for name in between for key, text in _link_notes(name, link).items()}
+    return replace(topology, types=tuple(types), devices=devices, links=links), notes
+
+
+def _type(type_: DeviceType, name: str, found: _Measured) -> DeviceType:
+    rates = {**dict(type_.rates), **{dtype: _rounded(rate) for dtype, (rate, _) in found.rates.items()}}
+    efficiency = {**dict(type_.efficiency), **found.efficiency}
+    return replace(
+        type_,
+        name=name,
+        rates=tuple(sorted(rates.items())),
+        efficiency=tuple(sorted(efficiency.items())),
+        memory_bandwidth=_rounded(found.bandwidth[0]),
+        overhead=_rounded(found.overhead[0]),
+        source="",
+    )
+
+
+def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
+    table = f"types.{type_.name}"
+    peaks = ", ".join(f"{dtype} +-{percent_text(spread)}" for dtype, (_, spread) in sorted(found.rates.items()))
+    missing = f"; {', '.join(found.missing)}: this onnxruntime multiplies none" if found.missing else ""
+    alone = f"; f32 of a device alone {rate_text(found.alone, 'FLOP/s')}" if found.alone else ""
+    ops = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ops.items()))
+    kept = sorted(set(dict(type_.efficiency)) - set(found.efficiency))
+    return {
+        (table, "rates"): f"measured: products, all devices at once, {peaks}{alone}{missing}",
+        (
+            table,
+            "memory_bandwidth",
+        ): f"measured: weights from memory, all devices at once, +-{percent_text(found.bandwidth[1])}",
+        (table, "overhead"): f"measured: an op of a chain of {CHAIN}, +-{percent_text(found.overhead[1])}",
+        (table, "efficiency"): f"measured: {ops} of zoo models; kept: {', '.join(kept) or 'none'}",
+        (table, "handover"): "kept",
+        (table, "memory"): "kept",
+        **({(table, "source"): "kept"} if before.source and type_.source else {}),
+    }
+
+
+def _between(topology: Topology, host: str, own: set[str]) -> tuple[str, ...]:
+    """The links that a transfer between the first two devices crosses, where all of them are inside the host."""
+    first, second, *_ = [device.name for device in topology.devices if device.name in own]
+    crossed = network(topology).path(first, second).links
+    ends = {link.name: link.ends for link in topology.links}
+    inside = all(end == host or end in own for name in crossed for end in ends[name])
+    return crossed if inside else ()
+
+
+def _faster(link: Link, found: _Exchange, parts: int) -> Link:
+    link = replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=_rounded(found.latency[0] / parts))
+    ranks = found.training
+    if isinstance(ranks, str):
+        return link
+    return replace(
+        link,
+        training_bandwidth=_rounded(ranks.bandwidth[0]),
+        training_latency=_rounded(ranks.latency[0] / parts),
+        training_start=_rounded(ranks.start[0]),
+    )
+
+
+def _link_notes(name: str, found: _Exchange) -> Notes:
+    table, ranks = f"links.{name}", found.training
+    notes = {
+        (table, "bandwidth"): f"measured: {LARGE >> 20} MiB through shared memory, +-{percent_text(found.bandwidth[1])}",
+        (table, "latency"): f"measured: {SMALL >> 10} KiB through shared memory, +-{percent_text(found.latency[1])}",
+    }
+    if not isinstance(ranks, str):
+        spreads = ", ".join(percent_text(spread) for _, spread in (ranks.bandwidth, ranks.latency, ranks.start))
+        told = f"measured: {LARGE >> 20} MiB and {SMALL >> 10} KiB by gloo, sums between products; +-{spreads}"
+        return {**notes, (table, "training"): told}
+    return {**notes, (table, ""): f"kept in training; {ranks}"} if ranks else notes
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
+
+
+__all__ = ["BUSY", "SECONDS", "busy_text", "host_here", "measured"]

@@ -1,0 +1,222 @@
+"""Several topologies as one: the hosts of all, joined by links between hosts.
+
+Invariant: what a topology says of its own devices and links stays as it was, up to names. A point or link whose name another
+one of the topologies has too gets its topology's name in front (``b.cpu0``), in each of them; so does a device type, unless it
+is equal to its namesakes: then it is kept once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dnnc.machines.topology.quantities import Quantity, parse_quantity
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.topology import DeviceType, Link, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class HostLink:
+    """A link between two hosts or switches, each called by its name; or by that of a topology that has one host."""
+
+    ends: tuple[str, str]
+    bandwidth: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """``renamed``: file, old name and new name, in order; ``joined``: types that several topologies have alike."""
+
+    topology: Topology
+    renamed: tuple[tuple[str, str, str], ...]
+    joined: tuple[str, ...]
+
+
+def parse_link(text: str) -> HostLink:
+    """``a-b=10GB/s,50us``; names with a ``-`` are joined by ``--``. Raises UsageError."""
+    ends, equals, speed = text.partition("=")
+    left, dashes, right = ends.partition("--") if "--" in ends else ends.partition("-")
+    bandwidth, comma, latency = speed.partition(",")
+    hint = "for example --link a-b=10Gbit/s,50us"
+    if not (equals and dashes and left and right and comma) or ("--" not in ends and ends.count("-") > 1):
+        raise UsageError(
+            f"--link takes HOST-HOST=BANDWIDTH,LATENCY, found '{text}'", hint=f"{hint}; names with a - are joined by --"
+        )
+    try:
+        found = HostLink((left, right), parse_quantity(bandwidth, Quantity.BANDWIDTH), parse_quantity(latency, Quantity.TIME))
+    except ValueError as error:
+        raise UsageError(f"--link {ends}: {error}", hint=hint) from None
+    if found.bandwidth <= 0:
+        raise UsageError(f"--link {ends}: a link has a bandwidth above 0", hint=hint)
+    return found
+
+
+def merged(name: str, topologies: Sequence[tuple[str, Topology]], links: Sequence[HostLink]) -> Merged:
+    """The topology ``name`` of all. ``topologies``: each with the name that sets it apart from the others. Raises UsageError
+    for a link between hosts that are not there, InvalidInput where no way leads from one topology to another."""
+    types, type_names, joined = _types(topologies)
+    points = _new_names(topologies, _points)
+    wires = _new_names(topologies, lambda t: [link.name for link in t.links])
+    parts = [
+        _renamed(topology, points[place], wires[place], type_names[place]) for place, (_, topology) in enumerate(topologies)
+    ]
+    between = _between(links, topologies, parts, {link.name for part in parts for link in part.links})
+    changed = [
+        (file, old, new)
+        for place, (file, _) in enumerate(topologies)
+        for names in (points[place], wires[place], type_names[place])
+        for old, new in names.items()
+        if old != new
+    ]
+    whole = Topology(
+        f"@{name}",
+        types,
+        tuple(host for part in parts for host in part.hosts),
+        tuple(device for part in parts for device in part.devices),
+        tuple(switch for part in parts for switch in part.switches),
+        (*(link for part in parts for link in part.links), *between),
+        tuple(route for part in parts for route in part.routes),
+    )
+    _require_ways(whole, topologies, parts)
+    return Merged(whole, tuple(changed), joined)
+
+
+def _points(topology: Topology) -> list[str]:
+    names = [host.name for host in topology.hosts] + [device.name for device in topology.devices]
+    return names + [switch.name for switch in topology.switches]
+
+
+def _types(
+    topologies: Sequence[tuple[str, Topology]],
+) -> tuple[tuple[DeviceType, ...], list[dict[str, str]], tuple[str, ...]]:
+    """The types of all, each topology's new names for its own, and the names of types that several have alike."""
+    found: dict[str, list[DeviceType]] = {}
+    for _, topology in topologies:
+        for type_ in topology.types:
+            found.setdefault(type_.name, []).append(type_)
+    alike = {name for name, types in found.items() if len(set(types)) == 1}
+    names: list[dict[str, str]] = []
+    kept: dict[str, DeviceType] = {}
+    taken = set(alike)
+    for file, topology in topologies:
+        own = {
+            type_.name: type_.name if type_.name in alike else _free(f"{file}.{type_.name}", taken) for type_ in topology.types
+        }
+        names.append(own)
+        kept |= {own[type_.name]: replace(type_, name=own[type_.name]) for type_ in topology.types}
+    return tuple(kept.values()), names, tuple(name for name, types in found.items() if name in alike and len(types) > 1)
+
+
+def _new_names(
+    topologies: Sequence[tuple[str, Topology]], names_of: Callable[[Topology], Sequence[str]]
+) -> list[dict[str, str]]:
+    """Each topology's new names for its own: names that several have get the file's in front."""
+    every = [names_of(topology) for _, topology in topologies]
+    often = Counter(name for names in every for name in names)
+    taken = {name for name, count in often.items() if count == 1}
+    return [
+        {name: name if often[name] == 1 else _free(f"{file}.{name}", taken) for name in names}
+        for (file, _), names in zip(topologies, every, strict=True)
+    ]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with as many underscores behind it as it takes to be new."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
+def _renamed(topology: Topology, points: Mapping[str, str], wires: Mapping[str, str], types: Mapping[str, str]) -> Topology:
+    def link(old: Link) -> Link:
+        return replace(old, name=wires[old.name], ends=tuple(points[end] for end in old.ends))
+
+    return replace(
+        topology,
+        hosts=tuple(replace(host, name=points[host.name]) for host in topology.hosts),
+        devices=tuple(
+            replace(device, name=points[device.name], type=types[device.type], host=points[device.host])
+            for device in topology.devices
+        ),
+        switches=tuple(replace(switch, name=points[switch.name]) for switch in topology.switches),
+        links=tuple(map(link, topology.links)),
+        routes=tuple(
+            replace(
+                route,
+                source=points[route.source],
+                target=points[route.target],
+                links=tuple(wires[name] for name in route.links),
+            )
+            for route in topology.routes
+        ),
+    )
+
+
+def _between(
+    links: Sequence[HostLink],
+    topologies: Sequence[tuple[str, Topology]],
+    parts: Sequence[Topology],
+    taken: set[str],
+) -> list[Link]:
+    """The links between hosts. Each is one network card to another: what crosses it at once shares its bandwidth."""
+    known: dict[str, tuple[str, ...]] = {switch.name: (switch.name,) for part in parts for switch in part.switches}
+    known |= {host.name: _entrance(part, host.name) for part in parts for host in part.hosts}
+    for (file, _), part in zip(topologies, parts, strict=True):
+        if len(part.hosts) == 1:
+            known.setdefault(file, known[part.hosts[0].name])
+    made = []
+    for link in links:
+        for end in link.ends:
+            if end not in known:
+                hint = f"there are {', '.join(sorted(known))}"
+                raise UsageError(f"--link {'-'.join(link.ends)}: no host is called '{end}'", hint=hint)
+        left, right = known[link.ends[0]], known[link.ends[1]]
+        if left == right:
+            raise UsageError(f"--link {'-'.join(link.ends)}: both ends are the host {link.ends[0]}")
+        made.append(Link(_free("-".join(link.ends), taken), (*left, *right), link.bandwidth, link.latency, shared=True))
+    return made
+
+
+def _entrance(topology: Topology, host: str) -> tuple[str, ...]:
+    """Where a network reaches the devices of a host: at the host; where no link of the host's leads to them, at a switch that
+    all of them are linked to; else at each of them."""
+    devices = [device.name for device in topology.devices if device.host == host]
+    if any(host in link.ends for link in topology.links):
+        return (host,)
+    for switch in topology.switches:
+        linked = {end for link in topology.links if switch.name in link.ends for end in link.ends}
+        if linked.issuperset(devices) and all(not linked & {d.name} for d in topology.devices if d.host != host):
+            return (switch.name,)
+    return tuple(devices) or (host,)
+
+
+def _require_ways(whole: Topology, topologies: Sequence[tuple[str, Topology]], parts: Sequence[Topology]) -> None:
+    """Raises InvalidInput where the devices of a topology are out of reach of another's."""
+    reached = _reached(whole.links, parts[0].devices[0].name)
+    for (file, _), part in zip(topologies, parts, strict=True):
+        for device in part.devices:
+            if device.name not in reached:
+                raise InvalidInput(
+                    f"no links lead from {parts[0].devices[0].name} to {device.name}",
+                    where=file,
+                    hint=f"join the hosts: --link {topologies[0][0]}--{file}=10Gbit/s,50us",
+                )
+
+
+def _reached(links: Iterable[Link], start: str) -> set[str]:
+    at: dict[str, list[str]] = {}
+    for link in links:
+        for end in link.ends:
+            at.setdefault(end, []).extend(link.ends)
+    found, left = {start}, [start]
+    while left:
+        new = [end for end in at.get(left.pop(), ()) if end not in found]
+        found |= set(new)
+        left += new
+    return found
+
+
+__all__ = ["HostLink", "Merged", "merged", "parse_link"]

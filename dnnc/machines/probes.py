@@ -1,0 +1,181 @@
+"""The processes that measure (``dnnc.engines.onnxruntime.probe``), one for each device, on its cores: how they are started and
+asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dnnc.engines.onnxruntime.transport.edges import Edge, ValueSpec, anonymous_memory
+from dnnc.engines.torch.launch.starting import rank_environment
+from dnnc.onnx.ort import silence
+from ir.core.diagnostics import InvalidInput
+from ir.system.child import module_command, module_environment
+
+_BYTE = 2
+"""ONNX's number of u8."""
+_MODULE = "dnnc.engines.onnxruntime.probe"
+_TORCH_MODULE = "dnnc.engines.torch.probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Seconds of some runs: their median, and half of what lies between the quartiles."""
+
+    median: float
+    spread: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Sample:
+        low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else [seconds[0]] * 3
+        return cls(middle, (high - low) / 2)
+
+    @property
+    def relative(self) -> float:
+        """The spread as a fraction of the median."""
+        return self.spread / self.median if self.median else 0.0
+
+
+class NotRun(Exception):
+    """A model that onnxruntime, or a function that torch does not run here, or an exchange that is not possible."""
+
+
+class Probes:
+    """One process for each set of cores."""
+
+    def __init__(
+        self, processes: Sequence[subprocess.Popen[str]], cores: Sequence[Sequence[int]], scratch: Path, seed: int
+    ) -> None:
+        self.processes = processes
+        self.cores = cores
+        self.scratch = scratch
+        self.seed = seed
+        self._models = 0
+
+    def model(self, content: bytes, suffix: str = "onnx") -> Path:
+        """A model, or a program, as a file, which the processes read."""
+        self._models += 1
+        path = self.scratch / f"{self._models}.{suffix}"
+        path.write_bytes(content)
+        return path
+
+    def ask(self, order: Mapping[str, Any], asked: Iterable[int], *, rounds: int, warm: int = 3) -> dict[int, list[float]]:
+        """The seconds of each of the devices ``asked``, all at once. Raises NotRun."""
+        asked = list(asked)
+        for number in asked:
+            profile = str(self.scratch / f"profile{number}")
+            more = {"rounds": rounds, "warm": warm, "seed": self.seed, "profile": profile}
+            self._tell(self.processes[number], {**order, **more})
+        answers = {number: self._answer(self.processes[number]) for number in asked}
+        for answer in answers.values():
+            if isinstance(answer, str):
+                raise NotRun(answer)
+        return {number: answer for number, answer in answers.items() if not isinstance(answer, str)}
+
+    def exchange(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
+        """A tensor of ``size`` bytes from one device to another and back, over the edges that ``dnnc run`` has between them."""
+        with ExitStack() as open_files:
+            ends: dict[int, list[Any]] = {number: [] for number in pair}
+            for producer, consumer in (pair, pair[::-1]):
+                edge = Edge(producer, consumer, (ValueSpec("x", _BYTE, (size,)),))
+                memory, data, free = anonymous_memory(edge.nbytes), os.pipe(), os.pipe()
+                for descriptor in (memory, *data, *free):
+                    open_files.callback(os.close, descriptor)
+                ends[producer].append([edge.to_json(), (memory, free[0], data[1])])
+                ends[consumer].append([edge.to_json(), (memory, data[0], free[1])])
+            order = {"do": "exchange", "rounds": rounds, "warm": warm}
+            passed = [descriptor for side in ends.values() for _, three in side for descriptor in three]
+            cores = [self.cores[number] for number in pair]
+            with _started(cores, 1, passed) as both:
+                for number, process in zip(pair, both, strict=True):
+                    own, begins = ends[number], number == pair[0]
+                    self._tell(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
+                return self._first_of(both)
+
+    def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10, do: str = "gloo") -> Sample:
+        """As ``exchange``, between ranks as those of ``dnnc train``, which need torch; or, to ``do`` ``sums``, what a small sum
+        takes between products of matrices of ``size`` rows. Raises NotRun."""
+        self._models += 1
+        order = {
+            "do": do,
+            "size": size,
+            "rounds": rounds,
+            "warm": warm,
+            "store": str(self.scratch / f"store{self._models}"),
+        }
+        with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
+            for place, process in enumerate(both):
+                self._tell(process, {**order, "begins": place == 0})
+            return self._first_of(both)
+
+    def _first_of(self, both: Sequence[subprocess.Popen[str]]) -> Sample:
+        """What the first of two processes measured that exchange. Raises NotRun."""
+        seconds, other = [self._answer(process) for process in both]
+        if isinstance(seconds, str) or isinstance(other, str):
+            raise NotRun(seconds if isinstance(seconds, str) else other)
+        return Sample.of(seconds)
+
+    def _tell(self, process: subprocess.Popen[str], order: Mapping[str, Any]) -> None:
+        assert process.stdin is not None
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+
+    def _answer(self, process: subprocess.Popen[str]) -> list[float] | str:
+        """Seconds, or why there are none."""
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise InvalidInput("a process that measures has ended", where="topology measure", hint="is there memory for it?")
+        answer = json.loads(line)
+        return str(answer["error"]) if "error" in answer else [float(seconds) for seconds in answer["seconds"]]
+
+
+@contextmanager
+def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int, torch: int = 0) -> Iterator[Probes]:
+    """A process on each set of cores, with as many threads of onnxruntime, or with so many of ``torch``; they end with the
+    block."""
+    with _started(cores, torch, (), _TORCH_MODULE if torch else _MODULE) as processes:
+        yield Probes(processes, cores, scratch, seed)
+
+
+@contextmanager
+def _started(
+    cores: Sequence[Sequence[int]], threads: int, passed: Sequence[int], module: str = _MODULE
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """``threads``: of each process, 0 for one on each of its cores."""
+    silence()
+    processes: list[subprocess.Popen[str]] = []
+    try:
+        for own in cores:
+            command = [*module_command(module), ",".join(map(str, own)), str(threads or len(own))]
+            processes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=rank_environment() if module == _TORCH_MODULE else module_environment(),
+                    pass_fds=passed,
+                )
+            )
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+        for process in processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with suppress(BrokenPipeError):
+                        pipe.close()
+
+
+__all__ = ["NotRun", "Probes", "Sample", "probes"]

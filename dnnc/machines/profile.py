@@ -1,0 +1,369 @@
+"""``dnnc profile``: seconds of a model's segments on this machine, and the file that keeps them.
+
+Each distinct segment (``passes.model.profiled``) is run alone as a small ONNX model, with the options of ``dnnc run``, on all
+CPU devices of a type at once, each on its cores, as they work in a pipeline. What counts are the seconds of its kernels, as
+onnxruntime tells them: medians of some runs, before each of which the caches are filled with other data, for in a whole model
+weights come from memory. The largest segments are measured first.
+
+Of a training step the forward and the backward pass of each distinct op are run alone, as functions of the kernels that the
+programs of ``dnnc train`` call; what counts are all seconds of the function, for these pay for the start of each kernel too.
+
+The file is JSON: ``{"schema": "dnnc.profile/1", "machine": {"processor", "onnxruntime"}, "segments": [{"device_type", "key",
+"seconds", "spread", "runs"}]}``, in the order of type and key; ``machine`` has ``torch`` where passes of training are in it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dnnc.engines.onnxruntime.write.labelled import labelled_model
+from dnnc.engines.torch.statements.call import DTYPES
+from dnnc.machines.detect import split_cores
+from dnnc.machines.facts import read_facts
+from dnnc.machines.probes import NotRun, Probes, Sample, probes
+from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.ort import load_onnxruntime
+from dnnc.onnx.weights import Source
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.facets import Cost
+from ir.core.module import Declared, Func, Module, Random, Resource, Splat
+from ir.core.ops import Value
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import TensorType, Type, type_bytes
+from ir.system.files import read_input_text
+from ir.system.scratch import scratch_folder
+from ir.text.json_text import parse_json
+from passes.differentiate import Alone
+from passes.model.op_time import body_seconds, passes_seconds
+from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segments_of, types_of
+
+SCHEMA = "dnnc.profile/1"
+ROUNDS, WARM = 11, 2
+EVICTED = 64 << 20
+"""Bytes that are written before each run: more than the caches that a core has to itself."""
+LARGEST = 1 << 30
+"""Bytes of weights and values of a segment that is measured."""
+LONGEST = 64 << 20
+"""Bytes of a profile."""
+_SMALL = 1024
+"""Elements of a constant that may be a shape, or indices: its data matter."""
+_DIGITS = 4
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """``spread``: half of what lies between the quartiles of ``runs`` runs."""
+
+    seconds: float
+    spread: float
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFile:
+    """What a profile holds, by device type and key."""
+
+    machine: Mapping[str, str]
+    entries: Mapping[tuple[str, str], Entry] = field(default_factory=dict)
+
+    def profile(self, *, training: bool = False) -> Profile:
+        """What plans of inference, or of a training step, take from it."""
+        return Profile({key: entry.seconds for key, entry in self.entries.items()}, training)
+
+    def text(self) -> str:
+        rows = [
+            {"device_type": type_, "key": key, "seconds": e.seconds, "spread": e.spread, "runs": e.runs}
+            for (type_, key), e in sorted(self.entries.items())
+        ]
+        return json.dumps({"schema": SCHEMA, "machine": dict(self.machine), "segments": rows}, indent=1) + "\n"
+
+    def joined(self, other: ProfileFile, where: str) -> ProfileFile:
+        """With the entries of ``other``, which stand over those here. Raises InvalidInput where it is of another machine."""
+        if any(other.machine[key] != text for key, text in self.machine.items() if key in other.machine):
+            message = f"measured on another machine: {_machine_text(other.machine)}, not {_machine_text(self.machine)}"
+            raise InvalidInput(message, where=where, hint="keep a profile for each machine")
+        return ProfileFile({**self.machine, **other.machine}, {**self.entries, **other.entries})
+
+
+def read_profile(path: Path) -> ProfileFile:
+    """Raises InvalidInput for a file that is no profile, with the place of the fault."""
+    where = str(path)
+    data = parse_json(read_input_text(path, "a profile of operators", LONGEST), where)
+
+    def fail(message: str, at: str) -> InvalidInput:
+        return InvalidInput(message, where=f"{where}: {at}", hint="'dnnc profile' writes such files")
+
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise fail(f'expected an object with "schema": "{SCHEMA}"', "schema")
+    _only(data, {"schema", "machine", "segments"}, "the profile", fail)
+    machine, rows = data.get("machine"), data.get("segments")
+    if not isinstance(machine, dict) or set(machine) - {"torch"} != {"processor", "onnxruntime"}:
+        raise fail('expected an object of "processor" and "onnxruntime", and of "torch" beside training', "machine")
+    if not all(isinstance(text, str) for text in machine.values()):
+        raise fail("expected texts", "machine")
+    if not isinstance(rows, list):
+        raise fail("expected a list", "segments")
+    entries: dict[tuple[str, str], Entry] = {}
+    for number, row in enumerate(rows):
+        at = f"segments[{number}]"
+        if not isinstance(row, dict):
+            raise fail("expected an object", at)
+        _only(row, {"device_type", "key", "seconds", "spread", "runs"}, at, fail)
+        for name in ("device_type", "key"):
+            if not isinstance(row.get(name), str) or not row[name]:
+                raise fail("expected a text", f"{at}.{name}")
+        for name in ("seconds", "spread"):
+            value = row.get(name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
+                raise fail("expected seconds, at least 0", f"{at}.{name}")
+        runs = row.get("runs")
+        if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
+            raise fail("expected a number of runs, at least 1", f"{at}.runs")
+        place = row["device_type"], row["key"]
+        if place in entries:
+            raise fail("this key stands twice for its device type", at)
+        entries[place] = Entry(float(row["seconds"]), float(row["spread"]), runs)
+    return ProfileFile({str(name): str(text) for name, text in machine.items()}, entries)
+
+
+def _only(row: Mapping[str, Any], known: set[str], at: str, fail: Callable[[str, str], InvalidInput]) -> None:
+    if others := sorted(set(row) - known):
+        raise fail(f"no such key: {others[0][:80]!r}", at)
+
+
+def _machine_text(machine: Mapping[str, str]) -> str:
+    torch = f" and torch {machine['torch']}" if "torch" in machine else ""
+    return f"{machine['processor']} with onnxruntime {machine['onnxruntime']}{torch}"
+
+
+def machine_here(*, training: bool = False) -> dict[str, str]:
+    found = {"processor": read_facts().processor, "onnxruntime": str(load_onnxruntime().__version__)}
+    return {**found, "torch": importlib.metadata.version("torch")} if training else found
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment to measure; ``func``: it alone, of ``module``; ``modelled``: seconds of all its copies; ``operator`` and ``id``
+    of its first op; ``fresh``, ``summed``: as of ``PassAlone``, of a pass of a training step."""
+
+    key: str
+    module: Module
+    func: Func
+    modelled: float
+    size: int
+    operator: str
+    id: str
+    fresh: frozenset[str] = frozenset()
+    summed: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``new``: how many segments of a device type were measured now, ``known`` were before; ``left``: seconds by the model that
+    are of segments left out for want of time, ``large``: of segments above ``LARGEST``; ``refused``: segments that onnxruntime,
+    or torch, did not run, with its words."""
+
+    file: ProfileFile
+    new: int
+    known: int
+    left: tuple[int, float]
+    large: int
+    refused: tuple[tuple[str, str], ...]
+
+
+def measure_profile(
+    modules: Iterable[Module],
+    data: Source,
+    topology: Topology,
+    known: ProfileFile,
+    *,
+    training: bool = False,
+    seconds: float = math.inf,
+    seed: int = 0,
+    progress: Progress = lambda label, fraction: None,
+) -> Measured:
+    """The profile ``known`` with the segments of ``modules`` (after the pass ``cost``) that it lacks, measured on the cores of
+    this machine for each CPU type of the topology; in ``training`` the passes of their ops, on torch. ``data``: where small
+    constants lie; ``seconds``: no new segment is begun after so many. Raises UsageError where there is no CPU type, or fewer
+    cores than devices of a type."""
+    begin = time.monotonic()
+    types = [type_ for type_ in topology.types if type_.kind == "cpu" and not type_.provider]
+    if not types:
+        raise UsageError(f"{topology.name[1:]} has no CPU type", where="-t", hint="only CPU devices are measured")
+    modules = list(modules)
+    entries = dict(known.entries)
+    new = before = large = left = 0
+    left_seconds = 0.0
+    refused: list[tuple[str, str]] = []
+    for type_ in types:
+        number = sum(device.type == type_.name for device in topology.devices)
+        facts = read_facts()
+        cores = split_cores(facts, min(number, facts.usable))
+        if training:
+            found, without = training_segments(modules, type_)
+            refused += without
+        else:
+            found = _segments([(module, body_seconds(module.entry.ops, type_)) for module in modules])
+        with scratch_folder() as scratch, probes(cores, Path(scratch), seed, type_.cores if training else 0) as running:
+            for done, segment in enumerate(found):
+                place = type_.name, segment.key
+                if place in entries:
+                    before += 1
+                elif segment.size > LARGEST:
+                    large += 1
+                elif time.monotonic() - begin > seconds:
+                    left, left_seconds = left + 1, left_seconds + segment.modelled
+                else:
+                    progress(f"measure {segment.operator} on {type_.name}", done / len(found))
+                    try:
+                        entries[place] = _run_on_torch(running, segment) if training else _run(running, segment, data)
+                        new += 1
+                    except NotRun as error:
+                        refused.append((segment.id, str(error)))
+    file = replace(known, entries=entries)
+    return Measured(file, new, before, (left, left_seconds), large, tuple(refused))
+
+
+def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
+    """Distinct segments, those of most seconds first."""
+    found: dict[str, Segment] = {}
+    total: dict[str, float] = defaultdict(float)
+    for module, modelled in modules:
+        entry = module.entry
+        types = types_of(module, entry)
+        read_later = {value.name for value in entry.results} | {name for op in entry.ops for name in op.operands}
+        for positions in segments_of(entry):
+            ops = [entry.ops[i] for i in positions]
+            key = key_of(ops, types)
+            if key is None:
+                continue
+            total[key] += math.fsum(modelled[i] for i in positions)
+            if key in found:
+                continue
+            given = [name for name in inputs_of(ops) if name[:1] != "@"]
+            inside = {name for op in ops[1:] for name in op.operands}
+            results = tuple(
+                v for op in ops for v in op.results if v.name in read_later and (op is ops[-1] or v.name not in inside)
+            )
+            args = tuple(Value(name, types[name]) for name in given)
+            size = sum(type_bytes(types[name]) or 0 for name in inputs_of(ops))
+            size += sum(type_bytes(value.type) or 0 for op in ops for value in op.results)
+            func = Func("@main", args, results, tuple(ops))
+            found[key] = Segment(key, module, func, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
+    segments = [replace(segment, modelled=total[key]) for key, segment in found.items()]
+    return sorted((s for s in segments if s.func.results and s.func.args), key=lambda s: (-s.modelled, s.key))
+
+
+def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[list[Segment], list[tuple[str, str]]]:
+    """The distinct passes of the ops of training steps, those of most seconds first, and the ops that have none, with why."""
+    found: dict[str, Segment] = {}
+    total: dict[str, float] = defaultdict(float)
+    refused: dict[str, tuple[str, str]] = {}
+    for module in modules:
+        alone = Alone(module, OnnxBodies())
+        for one in passes_of(module):
+            op, cost = one.op, one.op.facet(Cost, Cost())
+            if one.forward is None or one.forward in refused:
+                continue
+            for key, seconds in zip(
+                (one.forward, one.backward), passes_seconds(op, type_, cost.input_grad + cost.weight_grad), strict=True
+            ):
+                total[key or ""] += seconds
+            if one.forward in found:
+                continue
+            try:
+                made = alone.of(op, one.learned, one.readers)
+            except InvalidInput as error:
+                refused[one.forward] = op.id, error.diagnostics[0].message
+                continue
+            for key, what, own in zip((one.forward, one.backward), ("", " backward"), made, strict=True):
+                if key is not None and own is not None:
+                    entry, types = own.module.entry, types_of(own.module, own.module.entry)
+                    size = sum(type_bytes(type_) or 0 for type_ in types.values())
+                    operator = f"{op.name.removeprefix('onnx.')}{what}"
+                    found[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh, own.summed)
+    segments = [replace(segment, modelled=total[key]) for key, segment in found.items()]
+    return sorted(segments, key=lambda s: (-s.modelled, s.key)), list(refused.values())
+
+
+def _run_on_torch(running: Probes, segment: Segment) -> Entry:
+    """Raises NotRun."""
+    from dnnc.engines.torch.statements.run import function_source
+
+    types = types_of(segment.module, segment.func)
+    read = dict.fromkeys([*(value.name for value in segment.func.args), *(r.name for r in segment.module.of_type(Resource))])
+    try:
+        source, _ = function_source(segment.module, segment.func)
+        values = [_value(name, types[name], fresh=name in segment.fresh) for name in read]
+    except InvalidInput as error:
+        raise NotRun(error.diagnostics[0].message) from None
+    path = running.model(source.encode(), "py")
+    summed = [number for number, value in enumerate(segment.func.results) if value.name in segment.summed]
+    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": EVICTED}
+    answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
+    path.unlink()
+    return _entry(answers)
+
+
+def _value(name: str, type_: Type, *, fresh: bool) -> tuple[str, str, tuple[int, ...], bool]:
+    """What a process that measures makes of an argument: its name, torch's name of its element type, its shape, and whether it
+    was just made. Raises InvalidInput for an element type that torch lacks."""
+    assert isinstance(type_, TensorType)
+    if type_.dtype not in DTYPES:
+        raise InvalidInput(f"torch has no element type {type_.dtype.value}", where=name)
+    return name, DTYPES[type_.dtype], tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int)), fresh
+
+
+def _run(running: Probes, segment: Segment, data: Source) -> Entry:
+    """Raises NotRun."""
+    names = {name for name in inputs_of(segment.func.ops) if name[:1] == "@"}
+    symbols = [_with_data(resource) for name, resource in segment.module.resources.items() if name in names]
+    module = replace(segment.module, symbols=(*symbols, replace(segment.func, name=segment.module.entry.name)))
+    path = running.model(labelled_model(module, data)[0])
+    order = {"do": "kernels", "model": str(path), "evict": EVICTED}
+    answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
+    path.unlink()
+    return _entry(answers)
+
+
+def _entry(answers: Mapping[int, list[float]]) -> Entry:
+    """Of what each device took."""
+    every = [own for seconds in answers.values() for own in seconds]
+    sample = Sample.of(every)
+    return Entry(float(f"{sample.median:.{_DIGITS}g}"), float(f"{sample.spread:.{_DIGITS}g}"), len(every))
+
+
+def _with_data(resource: Resource) -> Resource:
+    """The resource with data of its own: random numbers for floats, for they take as long as any; of others small ones as they
+    are."""
+    type_ = resource.type
+    if not isinstance(type_, TensorType):
+        return resource
+    if type_.dtype.is_float and (type_.elements or 0) > 1:
+        return replace(resource, data=Random("uniform", 1, 0.05, 0.1), digest="")
+    if (type_.elements or 0) > _SMALL or isinstance(resource.data, Declared):
+        return replace(resource, data=Splat(1 if not type_.dtype.is_float else 1.0), digest="")
+    return resource
+
+
+__all__ = [
+    "LARGEST",
+    "SCHEMA",
+    "Entry",
+    "Measured",
+    "ProfileFile",
+    "Segment",
+    "machine_here",
+    "measure_profile",
+    "read_profile",
+    "training_segments",
+]

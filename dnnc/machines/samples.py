@@ -1,0 +1,119 @@
+"""What is run to measure a device: products of matrices by element type, ops of models of the zoo, a stream, a chain of ops.
+
+Each is a small ONNX model with the facts of its ops, as the pass ``cost`` derives them, so that what is measured and what is
+predicted are of one op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import ir
+from dnnc.engines.onnxruntime.write.labelled import labelled_model
+from dnnc.onnx import DIALECTS
+from ir.core.facets import Cost
+from ir.core.module import Func, Module
+from ir.core.ops import Op
+from passes.cost import CostPass
+from passes.framework.base import PassContext
+from passes.model.op_time import epilogues
+
+ZOO = ("zoo:resnet50", "zoo:bert-base,layers=1", "zoo:gpt2,layers=1")
+"""The models whose ops stand for those of their class."""
+MOST = 8
+"""Ops of a class that are measured: those of most arithmetic."""
+FLOPS = (1e5, 1e9)
+"""Of an op whose rate is measured: below, its time is all overhead; above, it takes too long."""
+SIDES = (384, 768)
+"""Of the square matrices whose product is measured, by element type."""
+CHAIN = 200
+"""Ops of the chain whose time per op is the overhead."""
+STREAM = 1 << 23
+"""Weights of a product that come from main memory: 32 MiB of f32 are more than the caches that a core has to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model to run; ``op``: the one of it that is measured, with its facts."""
+
+    op: Op
+    model: bytes
+
+    @property
+    def cost(self) -> Cost:
+        return self.op.facet(Cost, Cost())
+
+
+def products(dtype: str) -> Iterator[Workload]:
+    """Products of square matrices of one element type, the second a weight."""
+    for side in SIDES:
+        yield _one(
+            f"%y = onnx.MatMul(%x, @w) : tensor<{side}x{side}x{dtype}>", f"{side}x{side}x{dtype}", f"{side}x{side}x{dtype}"
+        )
+
+
+def streamed() -> Iterator[Workload]:
+    """What waits for main memory: the weights of a product with one row."""
+    side = 1 << (STREAM.bit_length() - 1) // 2
+    other = STREAM // side
+    yield _one(f"%y = onnx.MatMul(%x, @w) : tensor<1x{other}xf32>", f"1x{side}xf32", f"{side}x{other}xf32")
+
+
+def chain(length: int) -> bytes:
+    """A model of so many ops that compute nearly nothing."""
+    ops = "\n".join(
+        f"%v{n} = onnx.{'Neg' if n % 2 else 'Abs'}(%{f'v{n - 1}' if n else 'x'}) : tensor<4xf32>" for n in range(length)
+    )
+    return _model(_parsed(f"func @main(%x : tensor<4xf32>) -> (%v{length - 1} : tensor<4xf32>) {{\n{ops}\n}}"))
+
+
+def zoo_ops() -> list[Workload]:
+    """Distinct ops of the zoo's models that do arithmetic and are not fused into another: the ``MOST`` largest of a class."""
+    from dnnc.zoo import build
+
+    found: dict[object, tuple[Op, Module]] = {}
+    for spec in ZOO:
+        module = _with_costs(build(spec))
+        func = module.entry
+        fused = epilogues(func.ops)
+        types = {value.name: value.type for value in (*func.args, *(value for op in func.ops for value in op.results))}
+        types |= {name: resource.type for name, resource in module.resources.items()}
+        for index, op in enumerate(func.ops):
+            cost = op.facet(Cost, Cost())
+            if index not in fused and FLOPS[0] <= cost.flops <= FLOPS[1] and any(name.startswith("%") for name in op.operands):
+                found.setdefault((op.name, op.attributes, *(types.get(name) for name in op.operands)), (op, module))
+    by_class: dict[str, list[tuple[Op, Module]]] = {}
+    for op, module in sorted(found.values(), key=lambda pair: -pair[0].facet(Cost, Cost()).flops):
+        by_class.setdefault(op.facet(Cost, Cost()).kind, []).append((op, module))
+    return [Workload(op, _model(module, _alone(module, op))) for ops in by_class.values() for op, module in ops[:MOST]]
+
+
+def _alone(module: Module, op: Op) -> Func:
+    types = {value.name: value for value in (*module.entry.args, *(v for each in module.entry.ops for v in each.results))}
+    return Func("@main", tuple(types[name] for name in dict.fromkeys(op.operands) if name.startswith("%")), op.results, (op,))
+
+
+def _one(op: str, given: str, weight: str) -> Workload:
+    resource = f"resource @w : tensor<{weight}> = random(normal, seed = 1, scale = 0.1)\n"
+    result = op.rpartition(" : ")[2]
+    module = _parsed(f"{resource}func @main(%x : tensor<{given}>) -> (%y : {result}) {{\n{op}\n}}")
+    module = _with_costs(module)
+    return Workload(module.entry.ops[0], _model(module))
+
+
+def _with_costs(module: Module) -> Module:
+    return CostPass().run(module, PassContext(dialects=DIALECTS))
+
+
+def _parsed(text: str) -> Module:
+    return ir.parse_module(f"module @probe {{ir_version = 10, opset.onnx = 20}} {{\n{text}\n}}")
+
+
+def _model(module: Module, func: Func | None = None) -> bytes:
+    """The entry function, or another in its place, as an ONNX model."""
+    return labelled_model(module if func is None else module.replace(module.entry, func), Path())[0]
+
+
+__all__ = ["CHAIN", "ZOO", "Workload", "chain", "products", "streamed", "zoo_ops"]

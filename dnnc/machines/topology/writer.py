@@ -1,0 +1,218 @@
+"""A topology as TOML text that reads back equal: ``read_topology(topology_to_toml(t)) == t``.
+
+Neighbours that differ only by a running number are written as one entry with a pattern, so that eight hosts of eight devices
+stay readable. Holds for every topology whose names the format allows and whose types state rates and a memory bandwidth.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import TypeVar
+
+from dnnc.machines.topology.quantities import Quantity, quantity_text
+from dnnc.machines.topology.reader import VERSION
+from ir.core.topology import Device, DeviceType, Host, Link, Topology
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+\Z")
+_NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")
+T = TypeVar("T")
+Fields = Sequence[tuple[str, str]]
+Notes = Mapping[tuple[str, str], str]
+"""Comments by table (``types.core``, ``hosts.a``, ``devices.cpu0``, ``links.memory``: by the first name of a pattern) and key;
+the key ``""`` is of the table itself, the table ``""`` of the file. A comment of a table may have several lines."""
+
+
+def topology_to_toml(topology: Topology, notes: Notes | None = None) -> str:
+    """The text of ``topology`` in the format of ``dnnc/machines/README.md``, with ``notes`` as comments: those of ``""``
+    first."""
+    notes = notes or {}
+    lines = [*_remarks(notes, "", ""), f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
+    if topology.switches:
+        lines.append(f"switches = {_list(_patterns(switch.name for switch in topology.switches))}")
+    for type_ in topology.types:
+        told = f"types.{type_.name}"
+        lines += ["", *_remarks(notes, told, ""), f"[types.{_key(type_.name)}]", *_assignments(_type(type_), notes, told)]
+    for kind, points in (
+        ("hosts", _runs(topology.hosts, lambda host: host.name, _host)),
+        ("devices", _runs(topology.devices, lambda device: device.name, _device)),
+    ):
+        for names, fields in points:
+            told = f"{kind}.{_first(names)}"
+            named = [("name", _text(names)), *fields]
+            lines += ["", *_remarks(notes, told, ""), f"[[{kind}]]", *_assignments(named, notes, told)]
+    for first, fields in _links(topology.links):
+        told = f"links.{first}"
+        lines += ["", *_remarks(notes, told, ""), "[[links]]", *_assignments(fields, notes, told)]
+    for route in topology.routes:
+        fields = [("from", _text(route.source)), ("to", _text(route.target)), ("links", _list(route.links))]
+        lines += ["", "[[routes]]", *_assignments(fields, notes, "routes")]
+    return "\n".join(lines) + "\n"
+
+
+def _type(type_: DeviceType) -> Fields:
+    fields = [("kind", _text(type_.kind))]
+    if type_.cores > 1:
+        fields.append(("cores", str(type_.cores)))
+    rates = [f"{dtype} = {_text(quantity_text(rate, Quantity.RATE))}" for dtype, rate in type_.rates]
+    fields.append(("rates", f"{{ {', '.join(rates)} }}"))
+    fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))
+    if type_.memory is not None:
+        fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
+    if type_.reserved:
+        fields.append(("reserved", _text(quantity_text(type_.reserved, Quantity.MEMORY))))
+    if type_.overhead:
+        fields.append(("overhead", _text(quantity_text(type_.overhead, Quantity.TIME))))
+    if type_.launch:
+        fields.append(("launch", _text(quantity_text(type_.launch, Quantity.TIME))))
+    if type_.handover:
+        fields.append(("handover", _text(quantity_text(type_.handover, Quantity.TIME))))
+    if type_.efficiency:
+        parts = [f"{_key(kind)} = {fraction!r}" for kind, fraction in type_.efficiency]
+        fields.append(("efficiency", f"{{ {', '.join(parts)} }}"))
+    if type_.free_transfers:
+        fields.append(("free_transfers", "true"))
+    if type_.source:
+        fields.append(("source", _text(type_.source)))
+    if type_.provider:
+        fields.append(("provider", _text(type_.provider)))
+    if type_.provider_options:
+        parts = [f"{_key(key)} = {_text(value)}" for key, value in type_.provider_options]
+        fields.append(("provider_options", f"{{ {', '.join(parts)} }}"))
+    if type_.units:
+        fields.append(("products", f"{{ {', '.join(_products(type_))} }}"))
+    return fields
+
+
+def _products(type_: DeviceType) -> list[str]:
+    kinds = {"unit_bandwidth": Quantity.BANDWIDTH, "store_bandwidth": Quantity.BANDWIDTH, "cache": Quantity.MEMORY}
+    kinds |= {"cache_bandwidth": Quantity.BANDWIDTH, "step": Quantity.TIME, "split": Quantity.TIME}
+    parts = [f"{key} = {_text(quantity_text(value, kind))}" for key, kind in kinds.items() if (value := getattr(type_, key))]
+    return [f"units = {type_.units}", *parts, f"balance = {type_.balance!r}"]
+
+
+def _host(host: Host) -> Fields:
+    fields = [] if host.cores is None else [("cores", str(host.cores))]
+    return fields if host.memory is None else [*fields, ("memory", _text(quantity_text(host.memory, Quantity.MEMORY)))]
+
+
+def _device(device: Device) -> Fields:
+    fields = [("type", _text(device.type)), ("host", _text(device.host))]
+    if device.memory is not None:
+        fields.append(("memory", _text(quantity_text(device.memory, Quantity.MEMORY))))
+    return fields if device.device_id is None else [*fields, ("device_id", str(device.device_id))]
+
+
+def _links(links: Sequence[Link]) -> Iterable[tuple[str, Fields]]:
+    """Entries of the links, each with the name of its first: stars that the reader would name the same become one, the others
+    stand alone."""
+    taken: set[str] = set()
+    for _, group in groupby(links, key=_star_key):
+        run = list(group)
+        pattern = _pattern([link.ends[0] for link in run]) if len(run) > 1 else None
+        plain = all(link.name == "-".join(link.ends) and link.name not in taken for link in run)
+        targets = {link.ends[1] for link in run}
+        target = targets.pop() if len(targets) == 1 else _pattern([link.ends[1] for link in run])
+        if pattern is not None and target is not None and plain and len({link.ends[0] for link in run}) == len(run):
+            yield run[0].name, [("each", _text(pattern)), ("to", _text(target)), *_link(run[0])]
+        else:
+            for link in run:
+                yield link.name, [("name", _text(link.name)), ("ends", _list(link.ends)), *_link(link)]
+        taken |= {link.name for link in run}
+
+
+def _star_key(link: Link) -> tuple[object, ...]:
+    """Equal for neighbours that may be one entry: two ends each, alike in all but the running numbers of the ends."""
+    shape = tuple(re.sub(r"[0-9]+(?=[^0-9]*\Z)", "#", end) for end in link.ends[:2])
+    heads = tuple(end.rpartition(".")[0] for end in link.ends[:2])
+    alone = link.name if len(link.ends) != 2 else ""
+    return (shape, heads, alone, replace(link, name="", ends=()))
+
+
+def _link(link: Link) -> Fields:
+    fields = [("bandwidth", _text(quantity_text(link.bandwidth, Quantity.BANDWIDTH)))]
+    if link.latency:
+        fields.append(("latency", _text(quantity_text(link.latency, Quantity.TIME))))
+    if link.duplex != "full":
+        fields.append(("duplex", _text(link.duplex)))
+    if link.shared:
+        fields.append(("shared", "true"))
+    amounts = [(key, getattr(link, key), Quantity.TIME) for key in ("start", "switch")]
+    amounts.insert(1, ("small", link.small, Quantity.BANDWIDTH))
+    in_training = [
+        ("bandwidth", link.training_bandwidth, Quantity.BANDWIDTH),
+        ("latency", link.training_latency, Quantity.TIME),
+        ("start", link.training_start, Quantity.TIME),
+    ]
+    for name, table in (("collectives", amounts), ("training", in_training)):
+        inside = [f"{key} = {_text(quantity_text(value, kind))}" for key, value, kind in table if value]
+        fields += [(name, f"{{ {', '.join(inside)} }}")] if inside else []
+    return fields
+
+
+def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:
+    """Neighbours with equal fields and consecutive numbers, as one pattern each."""
+    for shown, group in groupby(items, key=fields):
+        for pattern in _patterns([name(item) for item in group]):
+            yield pattern, shown
+
+
+def _patterns(names: Iterable[str]) -> list[str]:
+    """As few patterns as neighbours allow."""
+    runs: list[list[str]] = []
+    for name in names:
+        if runs and _pattern([*runs[-1][-1:], name]) is not None:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return [_pattern(run) or run[0] for run in runs]
+
+
+def _pattern(names: Sequence[str]) -> str | None:
+    """``gpu{0..7}`` for gpu0 to gpu7 in that order; None where the names are no such run."""
+    found = [_NUMBERED.match(name) for name in names]
+    first = found[0]
+    if first is None or len(names) < 2:
+        return None
+    start = int(first[2])
+    for offset, match in enumerate(found):
+        if match is None or (match[1], match[3]) != (first[1], first[3]) or int(match[2]) != start + offset:
+            return None
+    return f"{first[1]}{{{start}..{start + len(names) - 1}}}{first[3]}"
+
+
+def _assignments(fields: Fields, notes: Notes, table: str) -> list[str]:
+    told = ((f"{key} = {value}", notes.get((table, key))) for key, value in fields)
+    return [f"{line}  # {_comment(note)}" if note else line for line, note in told]
+
+
+def _remarks(notes: Notes, table: str, key: str) -> list[str]:
+    return [f"# {_comment(line)}".rstrip() for line in notes.get((table, key), "").splitlines()]
+
+
+def _comment(text: str) -> str:
+    """The text as TOML's comments take it: in one line, without control characters."""
+    return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", " ", text)
+
+
+def _first(pattern: str) -> str:
+    """The first of the names that a pattern of this file's stands for."""
+    return re.sub(r"\{(\d+)\.\.\d+\}", r"\1", pattern)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.match(name) else _text(name)
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _list(values: Iterable[str]) -> str:
+    return f"[{', '.join(map(_text, values))}]"
+
+
+__all__ = ["Notes", "topology_to_toml"]

@@ -1,0 +1,49 @@
+"""ONNX: its types, attributes, operators and files, as those of the IR.
+
+- ``types``, ``elements``, ``arrays``, ``attributes``: types, elements and attribute values, both ways;
+- ``domains``, ``schemas``, ``opdefs``, ``bodies``: operators, their definitions in the IR, and the ops that compose them;
+- ``model``, ``weights``: what an import yields, and where the bytes of its weights are;
+- ``importer``: a model file to a module; ``protobuf``: a file walked without reading its data;
+- ``ort``, ``providers``: the one door to onnxruntime, and its execution providers.
+
+Everything is imported at first use: a stage process imports this package too and must start fast.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dnnc.onnx.importer.read import import_model
+    from dnnc.onnx.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_static
+    from dnnc.onnx.opdefs import DIALECTS
+
+_HOME = {
+    "DIALECTS": "opdefs",
+    "Arrays": "model",
+    "ImportedModel": "model",
+    "bind_module": "model",
+    "dim_flags": "model",
+    "free_symbols": "model",
+    "import_model": "importer.read",
+    "require_static": "model",
+}
+
+__all__ = [
+    "DIALECTS",
+    "Arrays",
+    "ImportedModel",
+    "bind_module",
+    "dim_flags",
+    "free_symbols",
+    "import_model",
+    "require_static",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"dnnc.onnx.{_HOME[name]}"), name)

@@ -1,0 +1,81 @@
+"""Dimensions that contradict each other: told at import, with their names, instead of by a run.
+
+A decoder states the lengths ``past``, ``seq`` and ``total`` as if they were free; its ops demand ``past + seq = total``. Shape
+inference fails at such an op once they are numbers. A binding takes part in the contradiction if inference succeeds without it.
+
+A node inside a branch proves nothing: an op that no run reaches may fail on shapes that every run is spared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from onnx import ModelProto, ValueInfoProto
+
+from dnnc.onnx.importer.inference.shapes import infer_shapes
+from dnnc.onnx.importer.model_dims import bind_dims, graphs
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, UsageError
+from ir.core.limits import Limits
+
+_BRANCH = re.compile(r"\(op_type:If\b")
+
+
+class Ports:
+    """The types of a model's inputs, to be kept while its dimensions have names."""
+
+    def __init__(self, model: ModelProto) -> None:
+        self.inputs = _copies(model.graph.input)
+
+    def put_back(self, model: ModelProto) -> ModelProto:
+        """A copy of the model with these types of inputs, and none of any other value: those are of the bindings."""
+        copy = ModelProto()
+        copy.CopyFrom(model)
+        for graph in graphs(copy.graph):
+            del graph.value_info[:]
+        del copy.graph.input[:]
+        copy.graph.input.extend(self.inputs)
+        for value in copy.graph.output:
+            value.ClearField("type")
+        return copy
+
+
+def _copies(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
+    found = []
+    for value in values:
+        copy = ValueInfoProto()
+        copy.CopyFrom(value)
+        found.append(copy)
+    return found
+
+
+def refuse_contradiction(
+    model: ModelProto, ports: Ports, bindings: Mapping[str, int | str], where: str, limits: Limits
+) -> None:
+    """Raises UsageError where what inference finds wrong with the bound model comes from the bindings.
+
+    ``ports``: of the model before ``bindings``, as names of dimensions."""
+
+    def fault_of(some: Mapping[str, int | str]) -> str:
+        copy = ports.put_back(model)
+        try:
+            bind_dims(copy, some)
+        except UsageError:  # what is left is an alias of a name that only an omitted binding knows
+            return "not bound"
+        return infer_shapes(copy, where, DiagnosticSink(), limits)
+
+    fault = fault_of(bindings) if bindings else ""
+    if not fault or _BRANCH.search(fault) or fault_of({}):
+        return
+    guilty = [name for name in bindings if not fault_of({key: bindings[key] for key in bindings if key != name})]
+    names = guilty or list(bindings)
+    flags = " ".join(f"--dim {name}={bindings[name]}" for name in names)
+    if len(names) == 1:
+        message = f"no input of this size passes through the model: {fault}"
+    else:
+        message = f"these dimensions contradict each other: {fault}"
+    hint = "in a decoder with a cache, the length of its attention mask is that of the cache and the new tokens together"
+    raise UsageError([Diagnostic(message, f"{where}: {flags}", None, hint if len(names) > 1 else "give another number")])
+
+
+__all__ = ["Ports", "refuse_contradiction"]

@@ -1,0 +1,144 @@
+"""What a model states itself of the types of its values, held against what is proven of them.
+
+onnxruntime runs a model that states a wrong shape, with a warning, and refuses one that states other elements; so does the
+import.
+What is stated counts where nothing is proven: sizes that depend on data, results of operators that nobody knows. Names of
+dimensions count where an input has them. Of an output that no node reads, sizes that depend on data are left open: what is
+stated of them tells nothing but itself, and a run may make others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from onnx import GraphProto, ModelProto, NodeProto, defs
+
+from dnnc.onnx.importer.checks import node_reads
+from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.inference.loops import body_of, carried_inputs, is_loop
+from dnnc.onnx.importer.inference.value_types import (
+    better,
+    contradicts,
+    graph_types,
+    is_complete,
+    with_names,
+    without_shape,
+)
+from dnnc.onnx.importer.model_dims import graphs, input_symbols
+from dnnc.onnx.schemas import schema
+from dnnc.onnx.types import type_of, type_proto
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.types import UNKNOWN, Type, UnknownType
+
+_SHOWN = 3
+"""Contradictions that one warning spells out."""
+
+Claims = list[dict[str, Type]]
+"""Types by value, for each graph of a model in the order of ``graphs``."""
+
+
+def claims_of(model: ModelProto, inferred: ModelProto, where: str, sink: DiagnosticSink) -> Claims:
+    """What the model states beyond what is ``inferred``. Emits one warning for all shapes that cannot be, and an error for each
+    value that is stated to have other elements than it has."""
+    names = frozenset(input_symbols(model))
+    wrong: list[str] = []
+    claims: Claims = []
+    for mine, proven in zip(graphs(model.graph), graphs(inferred.graph), strict=True):
+        known, own = graph_types(proven), {}
+        last = _of_data_alone(model, known) if mine is model.graph else frozenset()
+        possible = _possible(proven, known)
+        for name, stated in _stated(mine, inner=mine is not model.graph):
+            types = [known.get(name, UNKNOWN), *possible.get(name, ())]
+            other = next((type_ for type_ in types if contradicts(stated, type_)), None)
+            if other is None:
+                claim = better(types[0], without_shape(stated) if name in last else with_names(stated, names))
+                if claim != types[0]:
+                    own[name] = claim
+            elif not contradicts(without_shape(stated), without_shape(other)):
+                wrong.append(f"'{name}' is stated as {stated}, it is {other}")
+            else:
+                message = f"'{name}' is stated as {stated}, it is {other}"
+                sink.error(message, where=where, hint="onnxruntime refuses such a model; export it again")
+        claims.append(own)
+    if wrong:
+        more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
+        message = f"the model's own shape annotations contradict inference and are ignored: {'; '.join(wrong[:_SHOWN])}{more}"
+        sink.warn(message, where=where)
+    return claims
+
+
+def state(claims: Claims, model: ModelProto) -> None:
+    """Writes the claims into the graphs of a model."""
+    for own, graph in zip(claims, graphs(model.graph), strict=True):
+        places = {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
+        for name, type_ in own.items():
+            place = places[name] if name in places else graph.value_info.add(name=name).type
+            place.CopyFrom(type_proto(type_))
+
+
+def _stated(graph: GraphProto, *, inner: bool) -> Iterator[tuple[str, Type]]:
+    """What a graph states of values that it makes; of what enters a body the elements alone, for shapes may change from
+    iteration to iteration."""
+    for value in (*graph.value_info, *graph.output):
+        yield value.name, type_of(value.type)
+    for value in graph.input if inner else ():
+        yield value.name, without_shape(type_of(value.type))
+
+
+def _of_data_alone(model: ModelProto, known: Mapping[str, Type]) -> frozenset[str]:
+    """Outputs that no node reads and whose shape would be known if it did not depend on data: no operator on the way to them is
+    one that inference knows nothing of."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    opaque: set[str] = set()
+    read: set[str] = set()
+    for node in model.graph.node:
+        operands = node_reads(node)
+        read.update(operands)
+        if not _is_inferred(node, versions) or not opaque.isdisjoint(operands):
+            opaque.update(name for name in node.output if not is_complete(known.get(name, UNKNOWN)))
+    return frozenset(value.name for value in model.graph.output) - opaque - read
+
+
+def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
+    """Whether onnx infers the results of the node, and of those in its graphs."""
+    try:
+        found = schema(node.op_type, versions.get(node.domain, 0), node.domain)
+    except defs.SchemaError:
+        return False
+    inner = (other for _, graph in subgraphs(node) for other in graph.node)
+    return found.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
+
+
+def _possible(graph: GraphProto, known: Mapping[str, Type]) -> dict[str, list[Type]]:
+    """Types that a value has in some runs, of what branches and loops make."""
+    found: dict[str, list[Type]] = {}
+    for node in graph.node:
+        for ends in _ends(node, known):
+            for name, type_ in zip(node.output, ends, strict=False):
+                if not isinstance(type_, UnknownType):
+                    found.setdefault(name, []).append(type_)
+    return found
+
+
+def _ends(node: NodeProto, known: Mapping[str, Type]) -> Iterator[list[Type]]:
+    if node.domain == "" and node.op_type == "If":
+        for _, branch in subgraphs(node):
+            yield [type_of(value.type) for value in branch.output]
+    elif is_loop(node):
+        entering = carried_inputs(node)
+        yield [known.get(name, UNKNOWN) for name in entering]
+        yield [type_of(value.type) for value in body_of(node).output[1:]][: len(entering)]
+
+
+def refuse_defaults(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
+    """Emits an error for each input that is stated to be something else than its default."""
+    types = graph_types(model.graph)
+    defaults = {tensor.name for tensor in model.graph.initializer}
+    for value in model.graph.input:
+        stated = type_of(value.type)
+        if value.name in defaults and contradicts(stated, types[value.name]):
+            message = f"input '{value.name}' is stated as {stated}, its default is {types[value.name]}"
+            sink.error(message, where=where, hint="onnxruntime refuses such a model; export it again")
+
+
+__all__ = ["Claims", "claims_of", "refuse_defaults", "state"]

@@ -1,0 +1,132 @@
+"""What inference found, held against what can be: element types that each operator takes, shapes that a machine can hold.
+
+onnxruntime refuses to load a model whose element types its operators do not take; here the node and both types are named
+before anything is planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto
+
+from dnnc.onnx.domains import STANDARD_DOMAINS
+from dnnc.onnx.importer.checks import node_label
+from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.inference.value_types import graph_types
+from dnnc.onnx.types import RANK_LIMIT
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.ranges import MOST_BYTES
+from ir.core.types import DType, TensorType, Type
+
+_NAMES = {
+    DType.F64: "double",
+    DType.F32: "float",
+    DType.F16: "float16",
+    DType.BF16: "bfloat16",
+    DType.I64: "int64",
+    DType.I32: "int32",
+    DType.I16: "int16",
+    DType.I8: "int8",
+    DType.U64: "uint64",
+    DType.U32: "uint32",
+    DType.U16: "uint16",
+    DType.U8: "uint8",
+    DType.BOOL: "bool",
+    DType.C64: "complex64",
+    DType.C128: "complex128",
+    DType.STRING: "string",
+}
+"""How onnx's schemas call the element types that have been there from the beginning; the others are not held to them."""
+
+_SHAPE_OPERANDS = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Unsqueeze": 1}
+"""Operators whose result has a dimension for each element of a vector; inference does not read long ones."""
+
+
+def check_types(model: ModelProto, where: str, sink: DiagnosticSink) -> None:
+    """Emits an error for each value that is too large and for each input whose element type its operator does not take."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    _Checker(versions, where, sink).graph(model.graph, {}, "")
+
+
+class _Checker:
+    def __init__(self, versions: dict[str, int], where: str, sink: DiagnosticSink) -> None:
+        self.versions, self.where, self.sink = versions, where, sink
+
+    def graph(self, graph: GraphProto, outer: Mapping[str, Type], place: str) -> None:
+        own = graph_types(graph)
+        made = [name for node in graph.node for name in node.output]
+        for name in (*(value.name for value in graph.input), *made):
+            type_ = own.get(name)
+            if isinstance(type_, TensorType) and (fault := self._too_large(type_)):
+                self.sink.error(f"the shape of '{name}' is {fault}", where=f"{self.where}{place}")
+                break  # what reads it is as large
+        types = {**outer, **own} if outer else own
+        for index, node in enumerate(graph.node):
+            self._node(node, index, types, place)
+            for key, inner in subgraphs(node):
+                self.graph(inner, types, f"{place}: {node_label(node, index)}, {key}")
+
+    def _too_large(self, type_: TensorType) -> str:
+        shape = type_.shape or ()
+        if len(shape) > RANK_LIMIT:
+            return f"of {len(shape)} dimensions; at most {RANK_LIMIT} are supported"
+        size = 1
+        for dim in shape:
+            size *= dim if isinstance(dim, int) and dim else 1
+        if size * max(type_.dtype.bits, 8) // 8 >= MOST_BYTES:
+            numbers = "x".join("?" if dim is None else str(dim) for dim in shape)
+            return f"{numbers}; a value has fewer than {MOST_BYTES} bytes"
+        return ""
+
+    def _node(self, node: NodeProto, index: int, types: Mapping[str, Type], place: str) -> None:
+        version = self.versions.get(node.domain)
+        if version is None or node.domain not in STANDARD_DOMAINS:
+            return
+        place = f"{self.where}{place}: {node_label(node, index)}"
+        if (rank := _least_rank(node, types)) > RANK_LIMIT:
+            message = f"the shape of '{node.output[0]}' is of {rank} dimensions or more; at most {RANK_LIMIT} are supported"
+            self.sink.error(message, where=place)
+        formals = _formals(node.op_type, version, node.domain)
+        bound: dict[str, str] = {}
+        for position, name in enumerate(node.input):
+            type_ = types.get(name)
+            found = _NAMES.get(type_.dtype, "") if isinstance(type_, TensorType) and not type_.sparse else ""
+            if not found or not formals:
+                continue
+            variable, allowed, same = formals[min(position, len(formals) - 1)]
+            expected = ""
+            if f"tensor({found})" not in allowed:
+                expected = ", ".join(sorted(text.removeprefix("tensor(").removesuffix(")") for text in allowed))
+            elif same and bound.setdefault(variable, found) != found:
+                expected = f"{bound[variable]}, as the input before it"
+            if expected:
+                message = f"input '{name}' of {node.op_type} is of {found}, expected {expected}"
+                self.sink.error(message, where=place)
+
+
+def _least_rank(node: NodeProto, types: Mapping[str, Type]) -> int:
+    """The dimensions that the result has at least, by the length of the node's shape operand; 0 where that is not known."""
+    operand = _SHAPE_OPERANDS.get(node.op_type)
+    if node.domain or operand is None or operand >= len(node.input):
+        return 0
+    type_ = types.get(node.input[operand])
+    return type_.elements or 0 if isinstance(type_, TensorType) else 0
+
+
+@lru_cache(maxsize=4096)
+def _formals(op_type: str, version: int, domain: str) -> tuple[tuple[str, frozenset[str], bool], ...]:
+    """For each input of an operator: the variable of its type, the types allowed, whether all of that variable are equal."""
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return ()
+    constraints = {item.type_param_str: frozenset(item.allowed_type_strs) for item in schema.type_constraints}
+    return tuple(
+        (one.type_str, constraints.get(one.type_str, frozenset((one.type_str,))), one.is_homogeneous) for one in schema.inputs
+    )
+
+
+__all__ = ["check_types"]

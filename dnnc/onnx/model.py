@@ -1,0 +1,166 @@
+"""What every frontend yields: a program and where its weights are; and the dimensions that its inputs leave open.
+
+Importing this module imports no third-party library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ir.core import dims as dimensions
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Func, Module
+from ir.core.ops import Op, Value
+from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
+
+if TYPE_CHECKING:
+    from dnnc.onnx.weights import WeightFiles
+
+_SHOWN = 20
+"""Dimensions without a number that are told, each in a message of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """A program and the files of its ``External`` resources. ``source``: how the user spelled the model."""
+
+    module: Module
+    files: WeightFiles
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Shapes of the arrays that a person gave, by input; ``where``: the file that they are in."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    where: str
+
+
+def bind_module(module: Module, dims: Mapping[str, int | str], arrays: Arrays | None = None) -> Module:
+    """A module of IR with its symbolic dimensions bound. Raises as ``load_model``."""
+    if not dims and arrays is None:
+        return module
+    from passes.canonicalize.bind import bind_types
+
+    types = {arg.name[1:]: arg.type for arg in module.entry.args}
+    return bind_types(module, bindings_of(dims, arrays, types, free_symbols(module.entry)))
+
+
+def bindings_of(
+    dims: Mapping[str, int | str], arrays: Arrays | None, inputs: Mapping[str, Type], symbols: Iterable[str]
+) -> dict[str, int | str]:
+    """Dimensions by name, with what ``--dim`` and arrays bind them to. ``inputs``: types by input, without sigils. Raises as
+    ``load_model``."""
+    shapes = {name: t.shape for name, t in inputs.items() if isinstance(t, TensorType) and t.shape is not None}
+    bindings = dimensions.by_place(dims, shapes, symbols)
+    return bindings if arrays is None else dimensions.of_arrays(bindings, shapes, arrays.shapes, arrays.where)
+
+
+def type_dims(type_: Type) -> tuple[str | int | None, ...]:
+    """All dimensions within a type; a tensor of unknown rank counts as one unknown dimension."""
+    match type_:
+        case TensorType():
+            return (None,) if type_.shape is None else type_.shape
+        case SeqType() | OptionalType():
+            return type_dims(type_.element)
+        case MapType():
+            return type_dims(type_.value)
+    return ()
+
+
+def free_symbols(func: Func) -> dict[str, str]:
+    """Symbols that the function's arguments leave open, with where each stands first (``dimension 0 of %x``)."""
+    found: dict[str, str] = {}
+    for arg in func.args:
+        for index, dim in enumerate(type_dims(arg.type)):
+            if isinstance(dim, str):
+                for name in dimensions.symbols(dim):
+                    found.setdefault(name, f"dimension {index} of {arg.name}")
+    return found
+
+
+def dim_flags(func: Func) -> str:
+    """The ``--dim`` flags that would make the arguments static: for a symbol that leads its input 1, else 128; a second
+    symbol that leads another input is offered as an alias of the first."""
+    flags, leader = [], ""
+    for name, place in free_symbols(func).items():
+        first = place.startswith("dimension 0 ")
+        if first and leader:
+            flags.append(f"--dim {name}={leader}")
+        else:
+            flags.append(f"--dim {name}={1 if first else 128}")
+            leader = leader or (name if first else "")
+    return " ".join(flags)
+
+
+def require_static(module: Module, where: str = "") -> None:
+    """Raises InvalidInput unless every tensor that the entry function reads has a static shape.
+
+    The message names the symbols that are open, where they stand and the flags that bind them; with all symbols bound, the
+    first values whose shape is not known.
+    """
+    func = module.entry
+    symbols = free_symbols(func)
+    if symbols:
+        diagnostics = [
+            Diagnostic(
+                f"dimension '{name}' ({place}) has no number; one is needed here", where, None, f"add --dim {name}=NUMBER"
+            )
+            for name, place in list(symbols.items())[:_SHOWN]
+        ]
+        last = diagnostics[-1]
+        if len(symbols) > _SHOWN:
+            last = replace(last, message=f"{last.message} (and {len(symbols) - _SHOWN} more dimensions)")
+        hint = f"for example: {dim_flags(func)} (name=other makes two dimensions the same)"
+        diagnostics[-1] = Diagnostic(last.message, last.where, None, hint)
+        raise InvalidInput(diagnostics)
+    used = used_names(func)
+    unknown = [(op, value) for op in func.ops for value in op.results if value.name in used and not _numbers(value)]
+    if unknown:
+        raise InvalidInput([_unknown(op, value, where) for op, value in unknown[:5]])
+
+
+def used_names(func: Func) -> set[str]:
+    """Names that ops (regions included) or results read: a result that nobody reads needs no shape."""
+
+    def reads(ops: tuple[Op, ...]) -> Iterator[str]:
+        for op in ops:
+            yield from op.operands
+            for _, region in op.regions:
+                yield from region.results
+                yield from reads(region.ops)
+
+    return {*reads(func.ops), *(value.name for value in func.results)}
+
+
+def _numbers(value: Value) -> bool:
+    """Whether the type gives the size. Sequences, optionals and maps never do, whatever is known of their elements."""
+    if isinstance(value.type, TensorType):
+        return value.type.elements is not None
+    return isinstance(value.type, SeqType | OptionalType | MapType)
+
+
+def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
+    place = f"{where}: {value.name} ({op.name})" if where else f"{value.name} ({op.name})"
+    return Diagnostic(
+        f"the shape of {value.name} is not known: {value.type}",
+        place,
+        None,
+        "its size depends on data, or its operator is not known; annotate it in the model (value_info)",
+    )
+
+
+__all__ = [
+    "Arrays",
+    "ImportedModel",
+    "bind_module",
+    "bindings_of",
+    "dim_flags",
+    "free_symbols",
+    "require_static",
+    "type_dims",
+    "used_names",
+]

@@ -1,0 +1,76 @@
+"""The one door to onnxruntime: it is imported here and nowhere else, with its telemetry off.
+
+The wheels of onnxruntime come with telemetry on (``Privacy.md`` in the package): a file with a device id and a database of
+events, with names of models, graphs and nodes, below the user's cache directory, a file ``.ses`` in the temporary directory,
+and uploads to Microsoft after some seconds. ``ORT_DISABLE_TELEMETRY`` turns all of it off when it is set before
+onnxruntime is loaded, and only then. A value that the user gave it counts: ``ORT_DISABLE_TELEMETRY=0`` leaves telemetry on.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from dnnc.onnx.providers import CPU, ON_CPU, Provider
+
+__all__ = ["ProviderUnavailable", "load_onnxruntime", "make_session", "plain_words", "silence"]
+
+VARIABLE = "ORT_DISABLE_TELEMETRY"
+
+
+def silence() -> None:
+    """Turns onnxruntime's telemetry off in this process and in those that it starts, unless the user set it on or off."""
+    if not os.environ.get(VARIABLE):  # an empty value means "on" to onnxruntime; to a shell it is as good as unset
+        os.environ[VARIABLE] = "1"
+
+
+def load_onnxruntime() -> Any:
+    """The package ``onnxruntime``."""
+    silence()
+    import onnxruntime
+
+    return onnxruntime
+
+
+class ProviderUnavailable(Exception):
+    """An execution provider that onnxruntime lacks, or that it has and could not start."""
+
+
+def make_session(model: bytes | str, options: Any, provider: Provider = ON_CPU) -> Any:
+    """An ``InferenceSession`` of a model, or of the file of one, on ``provider``; what another provider does not take runs on
+    the CPU.
+
+    Raises ProviderUnavailable instead of running on the CPU alone, and what onnxruntime raises."""
+    ort = load_onnxruntime()
+    if provider.name not in ort.get_available_providers():
+        raise ProviderUnavailable(f"this onnxruntime has no {provider.name}")
+    wanted = [(provider.name, dict(provider.options)), *([(CPU, {})] if provider.name != CPU else [])]
+    session = ort.InferenceSession(
+        model,
+        options,
+        providers=wanted,
+        enable_fallback=0,  # it would print the error to standard output and load the model once more, on the CPU
+    )
+    if provider.name not in session.get_providers():  # onnxruntime logs why, and goes on without it
+        raise ProviderUnavailable(f"onnxruntime has {provider.name} and could not start it")
+    return session
+
+
+_BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"
+_SIGNATURE = rf"[\w:<>,&*~ ]*(?:operator\(\))?{_BRACKETS}(?:::<lambda{_BRACKETS}>)?(?: const)?(?: \[with [^\]]*\])?"
+_SOURCE = r"(?<!\S)[^\s:]+\.(?:cc|cpp|cu|h|hpp|cuh|inc):\d+"
+_NOISE = re.compile(
+    r"\[ONNXRuntimeError\] : \d+ : \w+ : "
+    r"|Load model from .{0,4096}? failed: ?"
+    rf"|{_SOURCE}: .{{0,400}}?(?=Assertion )"  # onnx: FILE:LINE: FUNCTION: Assertion ...
+    rf"|(?=/){_SOURCE} (?:{_SIGNATURE} )?"
+    rf"|{_SOURCE} \w+ "  # the bare name of a file comes with the bare name of the function
+)
+"""What onnxruntime and onnx put before the words of an error: its number, where the model lies, where in their own source they
+found it (file, line and the signature of the C++ function)."""
+
+
+def plain_words(error: str) -> str:
+    """The text of an error of onnxruntime or onnx, in one line and without its place in their source code."""
+    return " ".join(_NOISE.sub("", " ".join(error.split())).split())

@@ -1,0 +1,257 @@
+"""Weights: where the bytes of a resource are, whether they are all there, and the bytes themselves.
+
+A weight file is named relative to the model's folder and stays inside it, whatever links it goes through: a model must not be
+able to read other files of the user. It is opened once and read through that descriptor, so that one which is put in its place
+changes nothing, and one that is written to is found (``WeightFiles.confirm``). Nothing is mapped: a file that somebody cuts off
+would end the process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dnnc.onnx.arrays import numpy_dtype, to_array
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
+from ir.core.types import DType, TensorType
+from ir.system.digests import OpenFile, Stamp
+from ir.system.files import open_input
+
+
+def data_path(file: str, folder: Path, where: str) -> Path:
+    """The path of a weight file. Raises InvalidInput where it leaves the folder; the file need not exist."""
+    hint = "weights must lie in the model's folder or below; move them there and correct the model's external_data location"
+    posix = PurePosixPath(file.replace("\\", "/"))
+    if not file or posix.is_absolute() or PureWindowsPath(file).drive:
+        what = "is absolute" if file else "is empty"
+        raise InvalidInput(
+            f"the weight file path '{file}' {what}; a path inside the model's folder was expected", where=where, hint=hint
+        )
+    path = folder / posix
+    try:
+        inside, root = path.resolve(), folder.resolve()
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, a zero byte
+        reason = getattr(error, "strerror", None) or error
+        raise InvalidInput(f"the weight file path '{file[:200]}' leads nowhere: {reason}", where=where, hint=hint) from None
+    if ".." in posix.parts or not inside.is_relative_to(root):
+        raise InvalidInput(f"the weight file path '{file}' leaves the model's folder", where=where, hint=hint)
+    return path
+
+
+class _Changed(InvalidInput):
+    """A file is not what it was."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("the file was changed while it was read", where=str(path), hint="read it again as it is now")
+
+
+class WeightFiles:
+    """The files that hold the data of a model, below its ``folder``. Each is opened once, when it is first asked for.
+
+    Of a model in very many files, ``MOST_OPEN`` stay open; the others are opened again, and must be what they were."""
+
+    MOST_OPEN = 128
+
+    def __init__(self, folder: Path, own: Mapping[str, OpenFile] | None = None) -> None:
+        """``own``: the model's own file by its name, which holds weights too."""
+        self.folder = folder
+        self._open: dict[str, OpenFile] = dict(own or {})
+        self._seen: dict[str, Stamp] = {}
+
+    def open(self, file: str, where: str) -> OpenFile:
+        """The file of this name. Raises InvalidInput where there is none in the folder, or another one than before."""
+        if file in self._open:
+            return self._open[file]
+        path = data_path(file, self.folder, where)
+        found = OpenFile(open_input(path, f"the weight file of {where}", hint="put it beside the model"))
+        if self._seen.setdefault(file, found.stamp) != found.stamp:
+            raise _Changed(path)
+        if len(self._open) < self.MOST_OPEN:
+            self._open[file] = found
+        return found
+
+    def read(self, name: str, data: External) -> NDArray[np.uint8]:
+        """The bytes of the resource called ``name``. Raises InvalidInput where they are not there."""
+        opened = self.open(data.file, name)
+        if opened.stamp.size < data.offset + data.length:
+            message = f"the weight file '{data.file}' has {opened.stamp.size} bytes; {name} ends at byte"
+            hint = "it is truncated or of another model: copy or export it again"
+            raise InvalidInput(f"{message} {data.offset + data.length}", where=name, hint=hint)
+        found, done = np.empty(data.length, np.uint8), 0
+        while done < data.length:
+            count = os.preadv(opened.descriptor, [found[done:].data], data.offset + done)
+            if not count:
+                raise _Changed(self.folder / data.file)
+            done += count
+        return found
+
+    def digests(self) -> dict[str, str]:
+        """Of every file that was opened, by name."""
+        return {name: self.open(name, name).known_digest() for name in sorted({*self._open, *self._seen})}
+
+    def confirm(self) -> None:
+        """Raises InvalidInput where a file was written to since it was opened. To be asked once all was read."""
+        for name in sorted({*self._open, *self._seen}):
+            if self.open(name, name).was_written():
+                raise _Changed(self.folder / name)
+
+
+Source: TypeAlias = Path | WeightFiles
+"""Where weights lie: the files, or a folder in which they are opened anew."""
+
+
+def files_of(source: Source) -> WeightFiles:
+    return source if isinstance(source, WeightFiles) else WeightFiles(source)
+
+
+def missing_data(module: Module, source: Source) -> list[Diagnostic]:
+    """One diagnostic per weight file that is absent, unreadable or shorter than the resources in it need.
+
+    Raises InvalidInput for a path that leaves the folder."""
+    files = files_of(source)
+    needed: dict[str, tuple[int, str]] = {}
+    for resource in module.of_type(Resource):
+        data = resource.data.whole if isinstance(resource.data, View) else resource.data
+        if isinstance(data, External):
+            needed[data.file] = max(needed.get(data.file, (0, "")), (data.offset + data.length, resource.name))
+    faults = []
+    for file, (end, name) in sorted(needed.items()):
+        try:
+            size = files.open(file, name).stamp.size
+        except _Changed:
+            raise
+        except InvalidInput:
+            path = data_path(file, files.folder, name)
+            kind = "cannot be opened" if os.path.isfile(path) else "is no regular file"
+            message = f"the weight file '{file}' {kind if os.path.exists(path) else 'is missing'}; {name} and others are in it"
+            faults.append(
+                Diagnostic(message, file, None, "put it beside the model, or use --plan-only, which reads no weights")
+            )
+            continue
+        if size < end:
+            message = f"the weight file '{file}' has {size} bytes; {name} ends at byte {end}"
+            faults.append(Diagnostic(message, file, None, "it is truncated or of another model: copy or export it again"))
+    return faults
+
+
+def check_weights(module: Module, source: Source) -> None:
+    """Raises InvalidInput unless every external resource is wholly there."""
+    faults = missing_data(module, source)
+    if faults:
+        raise InvalidInput(faults)
+
+
+def read_resource(resource: Resource, source: Source) -> NDArray[Any]:
+    """The elements of a resource, of the type's shape; strings as an object array of bytes. May be read-only.
+
+    ``source``: the external files, or what they are relative to. Raises InvalidInput for missing, short or undeclared data.
+    """
+    type_ = resource.type
+    if not isinstance(type_, TensorType) or type_.elements is None:
+        raise InvalidInput(f"{resource.name} has no static tensor type: {type_}", where=resource.name)
+    match resource.data:
+        case Inline(data):
+            try:
+                return to_array(type_, data)
+            except ValueError as error:
+                raise InvalidInput(str(error), where=resource.name) from None
+        case Splat(value):
+            return np.full(_shape(type_), value, dtype=numpy_dtype(type_.dtype))
+        case Random():
+            return next(random_pieces(type_, resource.data, type_.elements)).reshape(_shape(type_))
+        case External():
+            return _read_external(resource.name, type_, resource.data, files_of(source))
+        case Declared():
+            hint = "the program can be planned (--plan-only) but not run"
+            raise InvalidInput(f"{resource.name} is declared without data", where=resource.name, hint=hint)
+        case View():
+            return box_of(resource, resource.data, source).reshape(_shape(type_))
+    raise AssertionError(resource.data)
+
+
+def box_of(resource: Resource, view: View, source: Source) -> NDArray[Any]:
+    """The elements of a view in the shape of its box; of a file, no more than its rows are read. Raises as
+    ``read_resource``."""
+    type_ = resource.type
+    assert isinstance(type_, TensorType)
+    data, shape, start = view.whole, view.shape, view.start
+    if isinstance(data, External) and shape and shape[0] and not type_.dtype.bits % 8:
+        row = data.length // shape[0]
+        data = External(data.file, data.offset + start[0] * row, view.length[0] * row)
+        shape, start = (view.length[0], *shape[1:]), (0, *start[1:])
+    whole = read_resource(replace(resource, type=replace(type_, shape=shape), data=data), source)
+    found: NDArray[Any] = whole[tuple(slice(s, s + length) for s, length in zip(start, view.length, strict=True))]
+    return found
+
+
+def _shape(type_: TensorType) -> tuple[int, ...]:
+    return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+
+
+def _read_external(name: str, type_: TensorType, data: External, files: WeightFiles) -> NDArray[Any]:
+    if data.length != type_.nbytes:
+        raise InvalidInput(f"{name} is {type_}, which needs {type_.nbytes} bytes; {data.length} are given", where=name)
+    if data.length == 0:
+        return np.zeros(_shape(type_), numpy_dtype(type_.dtype))
+    raw = files.read(name, data)
+    if type_.dtype.bits % 8:
+        return to_array(type_, raw.tobytes())
+    return raw.view(numpy_dtype(type_.dtype)).reshape(_shape(type_))
+
+
+def random_pieces(type_: TensorType, data: Random, most: int) -> Iterator[NDArray[Any]]:
+    """The elements of a random resource, flat and in order, at most ``most`` at once; the same ones however they are cut.
+
+    Drawn in single precision (double for f64), then rounded to the element type; integers are rounded to the nearest and
+    clipped, booleans are true above the mean."""
+    generator = np.random.Generator(np.random.Philox(key=data.seed))
+    dtype = type_.dtype
+    precision: Any = np.float64 if dtype is DType.F64 else np.float32
+    left = math.prod(_shape(type_))
+    while True:
+        count = min(left, most)
+        if data.distribution == "normal":
+            drawn = generator.standard_normal(count, dtype=precision)
+        elif data.distribution == "uniform":
+            drawn = generator.random(count, dtype=precision) * precision(2) - precision(1)
+        else:
+            message = f"distribution '{data.distribution}' is not known; 'normal' or 'uniform' was expected"
+            raise InvalidInput(message)
+        drawn *= precision(data.scale)
+        drawn += precision(data.mean)
+        yield _converted(drawn, dtype, data.mean)
+        left -= count
+        if not left:
+            return
+
+
+def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
+    if dtype is DType.BOOL:
+        return drawn > mean
+    if dtype.is_integer:
+        low, high = (
+            (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if dtype.value[0] == "i" else (0, (1 << dtype.bits) - 1)
+        )
+        return np.clip(np.rint(drawn.astype(np.float64)), low, high).astype(numpy_dtype(dtype))
+    return drawn.astype(numpy_dtype(dtype), copy=False)
+
+
+__all__ = [
+    "Source",
+    "WeightFiles",
+    "box_of",
+    "check_weights",
+    "data_path",
+    "files_of",
+    "missing_data",
+    "random_pieces",
+    "read_resource",
+]

@@ -1,0 +1,57 @@
+"""The ops of a model as plans see them, with their costs: what ``dnnc profile`` measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.kinds import PIPELINE, SHARDED_PIPELINE
+from dnnc.compile.options import CompileOptions, asks_training, build_pipeline, of_zoo
+from dnnc.compile.training import require_engine, require_loss
+from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.module import Module
+from ir.core.topology import Topology
+
+if TYPE_CHECKING:
+    from dnnc.onnx.weights import WeightFiles
+
+
+def costed(
+    options: CompileOptions, sink: DiagnosticSink, progress: Callable[[str, float | None], None]
+) -> tuple[list[Module], WeightFiles, Topology]:
+    """The modules behind the pass ``cost`` of a plan in stages, and, for several devices, of one on meshes, whose ops differ;
+    of a training step they are one; the files of the model's data; the topology. Raises InvalidInput, and UsageError for a
+    profiled workload, and for a training step without a loss or PyTorch."""
+    from dnnc.compile.load import load_model, may_be_profile
+    from dnnc.machines import machines_of
+    from dnnc.onnx.model import free_symbols, require_static
+    from passes.framework.manager import PassManager
+    from passes.framework.pipeline import parse_pipeline
+    from passes.model.folding import expand
+
+    if may_be_profile(options.model):
+        raise UsageError(f"{options.model} is a workload, which states its seconds", hint="profile an ONNX model")
+    training = asks_training(options)
+    pipelines = [] if training else [parse_pipeline(PIPELINE), parse_pipeline(SHARDED_PIPELINE)]
+    if not training:
+        build_pipeline(options)  # options of a training step alone are faults
+    progress("load the model", None)
+    topology = machines_of(options.topology, sink, progress)
+    imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
+    module = with_topology(expand(imported.module), topology)
+    if free_symbols(module.entry):
+        require_static(module, options.model)
+    if training:
+        options = of_zoo(options, module.entry)
+        require_loss(options.training, module.entry, where="--loss")
+        require_engine(where="--objective training")
+        pipelines = [build_pipeline(options)]
+    found = []
+    for steps in pipelines if len(topology.devices) > 1 else pipelines[:1]:
+        until = next(number for number, step in enumerate(steps) if step.name == "cost")
+        found.append(PassManager(steps[: until + 1], expanded=True).run(module, pass_context(sink, progress)))
+    return found, imported.files, topology
+
+
+__all__ = ["costed"]

@@ -1,0 +1,207 @@
+"""Measured plans: a CSV with a row for each run of a build, which ``dnnc run`` and ``dnnc train`` append with ``--runs`` and
+``dnnc calibrate`` fits the numbers of machines to.
+
+Columns: ``build``, the folder (from the CSV's own folder where it is relative); ``plan``, the beginning of the SHA-256 digest
+of its ``plan.ir``, so that a row is not taken for one of a later plan in the same folder (may be empty); ``seconds``, in the
+unit of the plan's value: per microbatch once the pipeline is full, of a latency plan those of one sample, of training those
+of a step. More columns are for the user.
+
+A plan is priced again on changed machines by what prices an edited one: its decisions are replayed (``passes.replay``),
+``place`` counts them, and ``schedule`` follows the rows that it states.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dnnc.build.build import PROGRAM
+from dnnc.build.snapshot import Snapshot
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.core.limits import LIMITS
+from ir.core.module import Module, Plan
+from ir.core.topology import Topology
+from ir.system.files import read_input_text
+from passes.framework.base import Pass
+
+COLUMNS = ("build", "plan", "seconds")
+HINT = "the first line is 'build,plan,seconds', as 'dnnc run DIR --runs FILE.csv' writes it"
+_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A measured run. ``build``: absolute, so that a plan is known again; ``where``: the line of the file, for messages."""
+
+    build: Path
+    plan: str
+    seconds: float
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatedPlan:
+    """The plan of a build, and how to price it again. ``value``: what the build says of itself, in seconds."""
+
+    build: Path
+    digest: str
+    topology: Topology
+    value: float
+    _module: Module
+    _steps: tuple[Pass, ...]
+
+    def require(self, row: Row) -> None:
+        """Raises InvalidInput where the row is of another plan."""
+        if row.plan and row.plan.lower()[:_DIGITS] != self.digest:
+            hint = "measure the build again, or leave the row out"
+            raise InvalidInput(f"{row.build} holds another plan than the one that was measured", where=row.where, hint=hint)
+
+    def seconds_on(self, topology: Topology) -> float:
+        """What the plan's value is on machines of the same names with other numbers. Raises DnncError."""
+        from dnnc.compile.driver import pass_context, with_topology
+        from passes.framework.manager import PassManager
+
+        module = with_topology(self._module, topology)
+        plan = PassManager(self._steps, verify=False, expanded=True).run(module, pass_context(DiagnosticSink())).first(Plan)
+        assert plan is not None
+        return plan.value
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file. Raises InvalidInput that names every line with a fault."""
+    reader = csv.reader(io.StringIO(read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes), newline=""))
+    rows: list[Row] = []
+    faults: list[Diagnostic] = []
+    try:
+        names = [name.strip() for name in next(reader, [])]
+        if missing := [name for name in ("build", "seconds") if names.count(name) != 1]:
+            raise InvalidInput(f"expected one column '{missing[0]}' in the first line", where=f"{path}:1", hint=HINT)
+        for cells in reader:
+            if not any(cell.strip() for cell in cells):
+                continue
+            fields = dict(zip(names, (cell.strip() for cell in cells), strict=False))
+            where = f"{path}:{reader.line_num}"
+            seconds, build = _seconds(fields.get("seconds", "")), _folder(path, fields.get("build", ""))
+            if not fields.get("build"):
+                faults.append(Diagnostic("names no build", where=where, hint=HINT))
+            elif build is None:
+                faults.append(Diagnostic(f"{fields['build']!r} is no path", where=where, hint=HINT))
+            elif seconds is None:
+                found = fields.get("seconds", "")
+                message = f"expected seconds as a number above 0, found '{found}'"
+                faults.append(Diagnostic(message, where=where))
+            else:
+                rows.append(Row(build, fields.get("plan", ""), seconds, where))
+    except csv.Error as error:
+        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{reader.line_num}", hint=HINT) from None
+    if faults:
+        raise InvalidInput(faults)
+    return rows
+
+
+def _folder(path: Path, text: str) -> Path | None:
+    """The folder of a build as a file at ``path`` names it; None where no path is so."""
+    try:
+        return (path.parent / text).resolve()
+    except (OSError, RuntimeError, ValueError):  # a name that is too long, a circle of links, a NUL
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
+
+
+def require_appendable(path: Path) -> None:
+    """Raises InvalidInput where no row can be added, before anything runs for it."""
+    if path.exists() and not path.is_file():
+        raise InvalidInput("it is no file", where=str(path), hint="name a file, which may be new, ending in .csv")
+    if not path.absolute().parent.is_dir():
+        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+    if path.exists() and _columns(path)[0]:
+        read_rows(path)
+
+
+def append_row(path: Path, build: Snapshot, seconds: float) -> None:
+    """Adds a row of the build that was measured, below the columns that the file has, or those of ``COLUMNS`` in a new one.
+    Raises InvalidInput."""
+    folder = os.path.relpath(build.folder.absolute(), path.absolute().parent)
+    told = folder, digest(build.text(PROGRAM)), f"{seconds:.6g}"
+    fields = dict(zip(COLUMNS, told, strict=True))
+    names, whole = _columns(path) if path.exists() else ([], True)
+    row = io.StringIO()
+    if not whole:
+        row.write("\n")
+    writer = csv.writer(row, lineterminator="\n")
+    if not names:
+        writer.writerow(COLUMNS)
+    writer.writerow([fields.get(name, "") for name in names or COLUMNS])
+    try:
+        with path.open("a", encoding="utf-8", newline="") as file:
+            file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
+    except UnicodeEncodeError:
+        raise InvalidInput("the name of its folder is no text, and cannot stand in a CSV", where=str(build.folder)) from None
+    except OSError as error:
+        raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+
+
+def _columns(path: Path) -> tuple[list[str], bool]:
+    """The columns of a file, and whether its last line has ended. Raises InvalidInput."""
+    text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
+    try:
+        first = next(csv.reader(io.StringIO(text, newline="")), [])
+    except csv.Error as error:
+        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:1", hint=HINT) from None
+    return [name.strip() for name in first], not text or text.endswith(("\n", "\r"))
+
+
+def read_stated(row: Row) -> StatedPlan:
+    """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
+    from dnnc.build.plan_json import plan_to_json, replay_from_json
+    from dnnc.onnx import DIALECTS
+    from ir import load_module, print_symbol
+    from ir.core.module import Program, Schedule, Stage
+    from passes.model.folding import expand
+    from passes.model.spmd.undecided import undecided, undifferentiated
+    from passes.model.timeline.families import DEFAULT
+    from passes.place import PlacePass
+    from passes.schedule import SchedulePass
+
+    if not row.build.is_dir():
+        raise InvalidInput(f"no such build: {row.build}", where=row.where, hint="make it with 'dnnc compile'")
+    files = Snapshot.open(row.build, only=(PROGRAM,))
+    text, where = files.text(PROGRAM), files.where(PROGRAM)
+    written = load_module(text, where, dialects=DIALECTS)
+    module = expand(written.without(Stage, Program))
+    plan, topology = module.first(Plan), module.first(Topology)
+    if plan is None or topology is None:
+        raise InvalidInput("the module has no plan for machines", where=where, hint="plan.ir of a build has one")
+    if not 0 < plan.value < math.inf:
+        raise InvalidInput(f"{row.build} has a plan of {plan.value} s, which no number changes", where=row.where)
+    module = undifferentiated(module)
+    decisions = replay_from_json(plan_to_json(module), where)
+    steps: list[Pass] = [decisions, PlacePass()]
+    schedule = module.first(Schedule) if plan.in_steps else None
+    used = [device for stage in plan.stages for device in stage.devices]
+    plain = schedule is None or (schedule.kind == DEFAULT and len(set(used)) == len(used))
+    if schedule is not None and not plain:  # plain 1F1B is what plans count with
+        steps.append(SchedulePass(schedule.kind, print_symbol(schedule), where))
+    stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), tuple(steps))
+    stated.require(row)
+    return stated
+
+
+def digest(text: str) -> str:
+    """As the column ``plan`` has it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+
+
+__all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]

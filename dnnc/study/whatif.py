@@ -1,0 +1,292 @@
+"""What parts of the machines would give, and more than them: the plans of a model on subsets of a topology's devices, and with
+copies of devices added.
+
+Each row is a search as ``dnnc compile --plan-only`` makes it, on a topology without the devices that are left out, or with the
+new ones. A plan that leaves devices idle counts for every row that has its devices, so no row is worse than one with fewer.
+
+*The shared bound.* A plan on some devices is one on all of them where no stage lies on a mesh; and where meshes of every size
+are searched on devices that are all alike, for meshes lie on neighbours. Then the bound of all holds for every part, and a
+row needs no search of its own where fewer devices reach it already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from dnnc.compile.driver import is_profiled, pass_context, with_topology
+from dnnc.compile.kinds import NO_MESH, KindSearch, mesh_sizes, with_one_mesh
+from dnnc.compile.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
+from dnnc.machines import is_local, machines_of
+from dnnc.study.subsets import Part, parts, with_more
+from dnnc.study.subsets import restricted as without_others
+from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
+from ir.core.module import Module, Plan
+from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.topology import Topology
+from passes.framework.base import Pass
+from passes.model.network import device_classes
+
+MOST_DEVICES = 256
+"""Of a topology whose parts are listed."""
+ROWS = 16
+"""Parts that are listed unless another number is asked for."""
+HELPS = 1.01
+"""Factor from which on more devices count as a help."""
+TIGHT = 1e-9
+Progress = Callable[[str, float | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What some devices give. ``devices``: all that there are in this row; ``added``: those of them that are new; ``kind``: of
+    the plan, in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf where nothing fits. ``why``: what
+    keeps a plan from being there, or the row from a search of its own. ``added_type``: what is added, with its number."""
+
+    devices: Part
+    kind: str = ""
+    value: float = math.inf
+    bound: float = 0.0
+    used: Part = ()
+    added: Part = ()
+    added_type: str = ""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """``whole``: the row of all devices as they are; ``rows``: its parts, fewest first, and it; ``more``: with devices added.
+    ``left_out``: whether there are more parts than rows. ``objective``: its name."""
+
+    topology: Topology
+    objective: str
+    whole: Row
+    rows: tuple[Row, ...]
+    more: tuple[Row, ...]
+    left_out: bool
+
+    def factor(self, row: Row) -> float:
+        """How many times as fast as all devices as they are."""
+        if row.value == self.whole.value:
+            return 1.0
+        return self.whole.value / row.value if row.value > 0 else math.inf
+
+    @property
+    def answer(self) -> str:
+        """Whether more devices would help, and which of those that are there do not, in one sentence."""
+        told = [self._of_more(row) for row in self.more]
+        smallest = next((row for row in self.rows if self.factor(row) * HELPS >= 1), None)
+        if smallest is not None and smallest is not self.whole and self.whole.value < math.inf:
+            names = ", ".join(smallest.devices[:4]) + (" ..." if len(smallest.devices) > 4 else "")
+            verb = "is" if len(smallest.devices) == 1 else "are"
+            as_fast = "faster than" if self.factor(smallest) >= HELPS else "as fast as"
+            told.append(f"{names} alone {verb} {as_fast} all {len(self.whole.devices)}")
+        text = "; ".join(told) or "no device is added, and none of those that are there can be left out without loss"
+        return f"{text[0].upper()}{text[1:]}."
+
+    def _of_more(self, row: Row) -> str:
+        factor = self.factor(row)
+        what = row.added_type
+        if row.value == math.inf:
+            return f"{what} would not help: still no plan fits"
+        if self.whole.value == math.inf:
+            return f"{what} would help: the model fits then"
+        if factor >= HELPS:
+            return f"{what} would help: {factor:.2f} times as fast as now"
+        best = self.whole.value / row.bound if row.bound > 0 else math.inf
+        if best < HELPS:
+            return f"{what} would not help: no plan with it is faster, which is proven"
+        at_most = f", and {best:.2f} times as fast is the most that is possible" if best < math.inf else ""
+        return f"{what} would not help as far as was found{at_most}"
+
+
+@dataclass(slots=True)
+class _Search:
+    """Plans one model on many topologies. ``plans``: rows that have one; whether a time limit ``cut`` any of the searches
+    before its plan was proven to be optimal."""
+
+    options: CompileOptions
+    module: Module
+    profiled: bool
+    progress: Progress
+    plans: list[Row] = field(default_factory=list)
+    bound: float = 0.0
+    cut: bool = False
+
+    @property
+    def may_idle(self) -> bool:
+        """Whether a plan may leave devices out: ``--mesh`` with a shape uses all."""
+        return self.options.mesh in ("", NO_MESH)
+
+    def row(self, topology: Topology, *, shared: bool = True, sink: DiagnosticSink | None = None) -> Row:
+        """What the devices of a topology give; ``shared``: they are a part of those whose bound is known. ``sink``: of what
+        the search warns of."""
+        devices = tuple(device.name for device in topology.devices)
+        fewer = self._best_within(devices)
+        if shared and fewer is not None and fewer.value * (1 - TIGHT) <= self.bound:
+            return replace(fewer, devices=devices, bound=self.bound, why="no search: fewer devices reach the bound of all")
+        self.progress(f"plan for {len(devices)} device{'s' if len(devices) != 1 else ''}", None)
+        try:
+            plan = self._planned(topology, sink or DiagnosticSink())
+        except Infeasible as error:
+            row = Row(devices, bound=math.inf if error.proven else error.bound, why=error.diagnostics[0].message)
+        else:
+            used = {name for stage in plan.stages for name in stage.devices}
+            bound = max(plan.bound, self.bound) if shared else plan.bound
+            row = Row(devices, kind_text(plan), plan.value, bound, tuple(name for name in devices if name in used))
+        if fewer is not None and fewer.value < row.value:
+            bound = min(row.bound, fewer.value)
+            row = replace(fewer, devices=devices, bound=bound)
+        self.plans.append(row)
+        return row
+
+    def _best_within(self, devices: Part) -> Row | None:
+        """The best row whose plan uses no others."""
+        if not self.may_idle:
+            return None
+        own = set(devices)
+        return min((r for r in self.plans if own.issuperset(r.used) and r.used), key=lambda r: r.value, default=None)
+
+    def pipelines(self, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
+        pipeline = build_pipeline(self.options, profiled=self.profiled)
+        return (*with_one_mesh(pipeline, topology), *kinds_besides(self.options, topology))
+
+    def bounds_parts(self, topology: Topology) -> bool:
+        """Whether what some of the devices can do is among the plans that the search looks at on all of them."""
+        pipelines = self.pipelines(topology)
+        meshes = any(step.name == "shard" for pipeline in pipelines for step in pipeline)
+        alike = len(device_classes(topology)) == 1 and not mesh_sizes(pipelines, topology)
+        return self.may_idle and (alike or not meshes)
+
+    def _planned(self, topology: Topology, sink: DiagnosticSink) -> Plan:
+        context = pass_context(sink)
+        module = with_topology(self.module, topology, () if self.profiled else build_pipeline(self.options))
+        if self.profiled:
+            from dnnc.data.workloads.fitted import fitted
+
+            trains = objective_of(self.options.objective or THROUGHPUT.name).trains
+            module, _ = fitted(module, topology, training=trains, sink=DiagnosticSink(), where=self.options.model)
+        module, _ = KindSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
+            self.pipelines(topology), module
+        )
+        plan = module.first(Plan)
+        assert plan is not None
+        self.cut |= plan.status != "optimal" and bool(context.statistics.get("kinds", {}).get("cut"))
+        if any(counted.get("interrupted") for counted in context.statistics.values()):
+            raise KeyboardInterrupt  # a table of half the searches would compare what cannot be compared
+        return plan
+
+
+def what_if(
+    options: CompileOptions,
+    added: Sequence[tuple[str, int]],
+    *,
+    rows: int = ROWS,
+    sink: DiagnosticSink,
+    progress: Progress = lambda label, fraction: None,
+) -> WhatIf:
+    """The plans on all devices, on at most ``rows`` parts of them, and with each of ``added`` (a type and how many); one more
+    of each type where nothing is added. Raises DnncError as a compile does, but for parts that no plan fits."""
+    _require_own_cores(options.topology)
+    topology = machines_of(options.topology, sink, progress)
+    if len(topology.devices) > MOST_DEVICES:
+        raise UsageError(f"{len(topology.devices)} devices; whatif is for at most {MOST_DEVICES}", where=options.topology)
+    wanted = added or [(name, 1) for name in dict.fromkeys(device.type for device in topology.devices)]
+    larger = [(f"{count} more {type_}", *with_more(topology, type_, count)) for type_, count in wanted]
+    search = _loaded(replace(options, plan_only=True), topology, sink, progress)
+    whole = search.row(topology, shared=False, sink=sink)
+    if search.bounds_parts(topology) and not whole.why:
+        search.bound = whole.bound
+    listed, left_out = _listed(topology, rows)
+    found = tuple(whole if part == whole.devices else _row(search, topology, part) for part in listed)
+    best = min((*found, whole), key=lambda row: row.value)
+    if search.may_idle and best.value < whole.value:
+        whole_now = replace(best, devices=whole.devices, bound=min(whole.bound, best.value))
+        found = tuple(whole_now if row is whole else row for row in found)
+        whole = whole_now
+    more = []
+    for text, machines, names in larger:
+        row = search.row(machines, shared=False)
+        more.append(replace(row, added=names, added_type=text))
+    if search.cut:
+        warn_of_cut(sink, options.time_limit)
+    return WhatIf(
+        topology, options.objective or search.options.objective or THROUGHPUT.name, whole, found, tuple(more), left_out
+    )
+
+
+def _require_own_cores(spec: str) -> None:
+    """Raises UsageError for workers of a preset that share cores: fewer of them would each be faster."""
+    from dnnc.machines.presets import find_preset
+
+    if not spec.startswith("preset:") or is_local(spec):
+        return
+    preset = find_preset(spec.removeprefix("preset:"))
+    if preset.slowdown > 1:
+        hint = f"state the machine: preset:cpu-{preset.workers},cores={preset.workers}"
+        raise UsageError(f"{preset.workers} workers share {preset.cores} cores", where=spec, hint=hint)
+
+
+def _row(search: _Search, topology: Topology, part: Part) -> Row:
+    """A part's row; what the options ask for may not be possible with so few devices."""
+    try:
+        return search.row(without_others(topology, part))
+    except DnncError as error:
+        return Row(part, why=error.diagnostics[0].message)
+
+
+def _listed(topology: Topology, rows: int) -> tuple[list[Part], bool]:
+    """The parts of the table, fewest devices first, all devices last; and whether some are left out."""
+    every = tuple(device.name for device in topology.devices)
+    listed = list(islice((part for part in parts(topology) if part != every), rows))
+    return [*listed[: max(0, rows - 1)], every], len(listed) >= rows
+
+
+def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, progress: Progress) -> _Search:
+    """The model, read once. Raises what a compile does."""
+    from dnnc.compile.load import load_model
+    from dnnc.onnx.model import free_symbols, require_static
+    from passes.model.folding import expand
+
+    progress("load the model", None)
+    imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
+    module = expand(imported.module)
+    if profiled := is_profiled(options.model, module):
+        options = of_profile(options, with_topology(module, topology))
+    build_pipeline(options, profiled=profiled)
+    if free_symbols(module.entry):
+        require_static(module, options.model)
+    return _Search(options, module, profiled, progress)
+
+
+def kind_text(plan: Plan) -> str:
+    """What kind of plan it is, in a few words."""
+    count, replicas = len(plan.stages), max((stage.replicas for stage in plan.stages), default=1)
+    used = {name for stage in plan.stages for name in stage.devices}
+    if len(used) == 1:
+        return "one device"
+    if any(stage.mesh for stage in plan.stages):
+        return f"one mesh of {len(used)}" if count == 1 else f"{count} stages on meshes"
+    if count == 1:
+        return f"{replicas} replicas of the model"
+    on = f" on {len(used)} devices" if len(used) < count else ""
+    return f"{count} stages{on}" + (", some with replicas" if replicas > 1 else "")
+
+
+def labels(result: WhatIf) -> Iterator[str]:
+    """The devices of each row, those added behind."""
+    for row in (*result.rows, *result.more):
+        if row.added:
+            yield f"all and {row.added_type}"
+        else:
+            yield "all" if row.devices == result.whole.devices else names_text(row.devices)
+
+
+def names_text(names: Sequence[str]) -> str:
+    """A few names, or the first and the last of many."""
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} .. {names[-1]} ({len(names)})"
+
+
+__all__ = ["HELPS", "MOST_DEVICES", "ROWS", "Row", "WhatIf", "kind_text", "labels", "what_if"]

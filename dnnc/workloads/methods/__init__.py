@@ -1,0 +1,43 @@
+"""How to solve a workload: one method per objective and split, a file each, listed in ``METHODS``.
+
+A method takes the module of a workload (``dnnc.work`` ops and a topology) and gives stages with a bound, in seconds and bytes;
+``dnnc.workloads.solve`` tells them in the file's words. To add a method is to write its file and to list it. A workload that no
+plan fits raises Infeasible. Those of ``METHODS`` are exact; ``baselines`` are what they are compared with.
+"""
+
+from __future__ import annotations
+
+from dnnc.workloads.methods.any_split import any_throughput, any_training
+from dnnc.workloads.methods.base import Boundaries, Method, Progress, Solved, SolvedStage, SolveOptions
+from dnnc.workloads.methods.baselines import EXACT, EXPERT, NAMES, Row, baseline, compare_all
+from dnnc.workloads.methods.latency import latency
+from dnnc.workloads.methods.pipedream import pipedream
+from dnnc.workloads.methods.throughput import throughput
+from dnnc.workloads.methods.training import training
+from ir.core.objectives import ANY, CONTIGUOUS, LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
+
+METHODS: dict[tuple[str, str], Method] = {
+    (THROUGHPUT.name, CONTIGUOUS): throughput,
+    (THROUGHPUT.name, ANY): any_throughput,
+    (TRAINING.name, CONTIGUOUS): training,
+    (TRAINING.name, ANY): any_training,
+    (PIPEDREAM.name, CONTIGUOUS): pipedream,
+    (LATENCY.name, CONTIGUOUS): latency,
+}
+"""How to solve, by objective and split."""
+
+__all__ = [
+    "EXACT",
+    "EXPERT",
+    "METHODS",
+    "NAMES",
+    "Boundaries",
+    "Method",
+    "Progress",
+    "Row",
+    "SolveOptions",
+    "Solved",
+    "SolvedStage",
+    "baseline",
+    "compare_all",
+]

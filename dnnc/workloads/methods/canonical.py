@@ -1,0 +1,53 @@
+"""Workloads numbered canonically: methods whose plans depend on the order of nodes see the same whatever the file's is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dnnc.workloads.methods.base import SolvedStage, topology_of
+from ir.core.facets import BackwardTime, Direction
+from ir.core.module import Module
+
+
+def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
+    """The module with its ops in an order that depends on no name and no place in the file, and the place of each before."""
+    from passes.model.liveness import value_bytes
+    from passes.model.network import network
+    from passes.model.stages.canonical import canonical_order
+    from passes.model.stages.colocation import FORWARD
+    from passes.model.stages.from_ir import problem_of
+    from passes.partition.bridge.from_workload import color_classes
+
+    topology, entry = topology_of(module), module.entry
+    problem = problem_of(module, topology, network(topology))
+    columns: list[list[float]] = [
+        [float(op.facet(Direction, FORWARD).direction == "bw") for op in entry.ops],
+        [float(sum(value_bytes(value) for value in op.results)) for op in entry.ops],
+        [float(op.get("weight", 0)) for op in entry.ops],
+    ]
+    for type_ in topology.types:
+        stated = [op.facet(BackwardTime) for op in entry.ops]
+        backward = [None if facet is None else dict(facet.seconds).get(f"@{type_.name}") for facet in stated]
+        columns.append([-1.0 if seconds is None else float(seconds) for seconds in backward])
+    order = canonical_order(problem, columns, color_classes(entry))
+    return module.replace(entry, replace(entry, ops=tuple(entry.ops[v] for v in order))), order
+
+
+def in_file_order(stages: Iterable[SolvedStage], order: Sequence[int]) -> tuple[SolvedStage, ...]:
+    """The stages of the canonical module with the ops of the module that it was made of."""
+
+    def places(ops: Sequence[int]) -> tuple[int, ...]:
+        return tuple(sorted(order[v] for v in ops))
+
+    return tuple(
+        replace(
+            stage,
+            ops=places(stage.ops),
+            pieces=tuple(replace(piece, ops=places(piece.ops)) for piece in stage.pieces),
+        )
+        for stage in stages
+    )
+
+
+__all__ = ["canonical_module", "in_file_order"]

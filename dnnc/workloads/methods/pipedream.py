@@ -1,0 +1,89 @@
+"""PipeDream's objective: training by replicated stages."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from dnnc.workloads.methods.base import (
+    Progress,
+    Solved,
+    SolvedStage,
+    SolveOptions,
+    budget_of,
+    does_not_fit,
+    solved,
+    takes,
+    topology_of,
+)
+from dnnc.workloads.methods.groups import hierarchy_told
+from ir.core.diagnostics import UsageError
+from ir.core.module import Module
+
+if TYPE_CHECKING:
+    from passes.partition.pipedream import Machines, Profile
+
+
+def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """PipeDream's programme over replicated stages, exact. Machines are the accelerators and the links between them."""
+    from passes.partition.pipedream import solve_pipedream
+
+    start = time.perf_counter()
+    profile, machines, defined = read_problem(module, options)
+    built = time.perf_counter()
+    solution = solve_pipedream(profile, machines, budget_of(options), progress)
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise does_not_fit(solution.status, topology_of(module))
+    stages = tuple(
+        SolvedStage(
+            "accelerator",
+            stage.nodes,
+            stage.time,
+            stage.compute,
+            stage.sync + max(stage.receive, stage.send),
+            math.ceil(stage.memory),
+            stage.replicas,
+        )
+        for stage in solution.times
+    )
+    return solved(solution, stages, built - start, found - built, defined)
+
+
+def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machines, dict[str, Any]]:
+    """The profile, its machines, and what else defines the objective. Raises UsageError for options that make no sense."""
+    from passes.partition.bridge.from_workload import profile_of
+    from passes.partition.pipedream import SCHEDULES, Machines
+
+    takes(options, "--straight", "--schedule", "--microbatches", "--hierarchy")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
+    schedule = options.schedule or SCHEDULES[0]
+    if schedule not in SCHEDULES:
+        raise UsageError(f"--schedule takes {', '.join(SCHEDULES)}, found '{schedule}'")
+    if schedule == "gpipe" and options.microbatches is None:
+        raise UsageError("--schedule gpipe needs the number of microbatches", hint="add --microbatches N")
+    topology = topology_of(module)
+    devices = [device for device in topology.devices if device.type == "accelerator"]
+    if not devices:
+        raise UsageError("PipeDream's objective is of accelerators, and there is none", hint="add --accelerators N")
+    if not topology.links:
+        raise UsageError("PipeDream's objective needs the bandwidth of the links", hint="add --bandwidth, such as 10GB/s")
+    profile = profile_of(module, topology.type("accelerator"))
+    machines = Machines(
+        count=len(devices),
+        bandwidth=min(link.bandwidth for link in topology.links),
+        straight=options.straight,
+        memory=topology.memory(devices[0]),
+        schedule=schedule,
+        microbatches=options.microbatches,
+        group=0 if options.hierarchy is None else options.hierarchy[1],
+        between=math.inf if options.hierarchy is None or options.bandwidth is None else options.bandwidth,
+    )
+    defined: dict[str, object] = {"straight": options.straight, "schedule": schedule, "microbatches": options.microbatches}
+    defined |= hierarchy_told(options)
+    return profile, machines, defined
+
+
+__all__ = ["pipedream", "read_problem"]

@@ -1,0 +1,63 @@
+"""The pass ``partition``, as the methods of ``dnnc solve`` run it: the one that ``dnnc compile`` runs too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dnnc.workloads.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan
+
+if TYPE_CHECKING:
+    from passes.partition import PartitionPass
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, the positions of each of its stages' ops, and what the pass counted."""
+
+    plan: Plan
+    members: tuple[tuple[int, ...], ...]
+    counted: dict[str, int | float | str]
+
+    def solved(self, stages: Sequence[SolvedStage], options: dict[str, Any]) -> Solved:
+        """The answer of a method whose stages these are."""
+        phases = {name: value for name, value in self.counted.items() if isinstance(value, float)}
+        del phases["seconds"]  # what is left of them turns the plan into IR
+        build, search = phases.pop("build"), phases.pop("search")
+        return Solved(
+            self.plan.value,
+            self.plan.bound,
+            self.plan.status,
+            dict(self.plan.certificate).get("bound", ""),
+            tuple(stages),
+            int(self.counted["ideals"]),
+            int(self.counted["transitions"]),
+            {"build": build, **phases, "search": search},
+            options,
+            interrupted=bool(self.counted["interrupted"]),
+        )
+
+
+def planned(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> Planned:
+    """What the pass makes of the workload within the time of ``options``. Raises Infeasible."""
+    from dnnc.onnx import DIALECTS
+    from passes.framework.base import PassContext
+    from passes.framework.manager import PassManager
+
+    context = PassContext(sink=DiagnosticSink(), progress=progress, dialects=DIALECTS)
+    limit = SECONDS if options.time_limit is None else options.time_limit
+    module = PassManager((replace(solver, anytime=True, time_limit=limit),), verify=False).run(module, context)
+    plan = module.first(Plan)
+    assert plan is not None, "the pass makes a plan"
+    members: list[list[int]] = [[] for _ in plan.stages]
+    for v, op in enumerate(module.entry.ops):
+        for index in op.facet(StageSet, StageSet(())).stages:
+            members[index].append(v)
+    return Planned(plan, tuple(map(tuple, members)), dict(context.statistics["partition"]))
+
+
+__all__ = ["Planned", "planned"]

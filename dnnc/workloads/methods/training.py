@@ -1,0 +1,137 @@
+"""Training: forward and backward nodes, the forward part contiguous."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dnnc.workloads.methods.base import (
+    Progress,
+    Solved,
+    SolvedStage,
+    SolveOptions,
+    budget_of,
+    does_not_fit,
+    solved,
+    takes,
+    topology_of,
+)
+from dnnc.workloads.methods.planned import planned
+from ir.core.diagnostics import UsageError
+from ir.core.module import Module
+from ir.core.objectives import TRAINING
+from ir.core.topology import Topology
+
+if TYPE_CHECKING:
+    from passes.partition.training import TrainingGraph
+    from passes.partition.training.problem import Replication
+
+SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
+"""What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
+
+
+def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
+    """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
+    from passes.model.stages.problem import pools
+    from passes.partition.bridge.explain import at_least_a_plan
+    from passes.partition.training import solve_training
+
+    takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
+    topology = topology_of(module)
+    start = time.perf_counter()
+    graph, schedule = read_graph(module, options)
+    if options.replicas == 1 and SCHEDULES[schedule] == "sum":
+        return _by_pass(module, options, progress, graph, schedule)
+    replication = _replication(options, schedule, topology, graph) if options.replicas > 1 else None
+    built = time.perf_counter()
+    solution = at_least_a_plan(
+        lambda budget: solve_training(graph, SCHEDULES[schedule], budget, progress, replication), budget_of(options)
+    )
+    found = time.perf_counter()
+    if solution.stages is None:
+        raise does_not_fit(solution.status, topology)
+    stages = []
+    for (chosen, nodes), load in zip(solution.stages, solution.loads, strict=True):
+        kind = solution.kinds[chosen]
+        sync = 0.0
+        if replication is not None:
+            own = pools(solution.kinds)[chosen]
+            sync = replication.sync(own, kind.replicas) * float(replication.weights[list(nodes)].sum())
+        stages.append(
+            SolvedStage(
+                kind.type,
+                nodes,
+                load.forward + load.backward,
+                max(0.0, sum(load.compute) - sync),
+                sum(load.transfers) + sync,
+                load.memory,
+                kind.replicas,
+            )
+        )
+    defined: dict[str, Any] = {"schedule": schedule}
+    if replication is not None:
+        defined |= {"replicas": options.replicas, "microbatches": options.microbatches}
+    return solved(solution, tuple(stages), built - start, found - built, defined)
+
+
+def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: TrainingGraph, schedule: str) -> Solved:
+    """The pass ``partition``, which gives a device a stage forward and one backward: they are one here."""
+    from passes.partition import PartitionPass
+    from passes.partition.training import training_load, units
+
+    found = planned(module, options, progress, PartitionPass(objective=TRAINING.name))
+    problem, nodes_of = units(graph)
+    unit_of = {v: unit for unit, nodes in enumerate(nodes_of) for v in nodes}
+    devices: dict[object, tuple[str, list[int]]] = {}
+    for stage, ops in zip(found.plan.stages, found.members, strict=True):
+        devices.setdefault(stage.devices or stage.index, (stage.device_type, []))[1].extend(ops)
+    stages = []
+    for type_, positions in devices.values():
+        kind = next(k for k, known in enumerate(graph.kinds) if known.type == type_)
+        load = training_load(problem, kind, sorted({unit_of[v] for v in positions}))
+        busy, compute, transfers = load.forward + load.backward, sum(load.compute), sum(load.transfers)
+        stages.append(SolvedStage(type_, tuple(sorted(positions)), busy, compute, transfers, load.memory))
+    return found.solved(stages, {"schedule": schedule})
+
+
+def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
+    """The graph and the schedule. Raises UsageError for options that make no sense, and without backward nodes."""
+    from passes.model.network import network
+    from passes.partition.bridge.from_workload import training_graph_of
+
+    schedule = options.schedule or "1f1b"
+    if schedule not in SCHEDULES:
+        raise UsageError(f"--schedule of training takes {' or '.join(SCHEDULES)}, found '{schedule}'")
+    if options.comm != "sum":
+        raise UsageError("--comm is of throughput; training adds compute and transfers up")
+    topology = topology_of(module)
+    graph = training_graph_of(module, topology, network(topology))
+    if not graph.backward.any():
+        raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+    return graph, schedule
+
+
+def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
+    """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
+    size of the forward nodes: an upper bound."""
+    from passes.model.network import network
+    from passes.partition.training.problem import Replication
+
+    if not topology.links:
+        hint = "add --bandwidth, such as 10GB/s, or links to the topology"
+        raise UsageError("replicas synchronise over links of unknown speed", hint=hint)
+    if schedule == "gpipe" and options.microbatches is None:
+        raise UsageError("--schedule gpipe with --replicas synchronises at each flush", hint="add --microbatches N")
+    net = network(topology)
+    bandwidths = []
+    for kind in graph.kinds:
+        free = topology.type(kind.type).free_transfers
+        bandwidths.append(math.inf if free else net.port(kind.devices[0]).bandwidth)
+    weights = np.where(graph.backward, 0, graph.size)
+    return Replication(options.replicas, weights, tuple(bandwidths), options.microbatches)
+
+
+__all__ = ["SCHEDULES", "read_graph", "training"]

@@ -1,0 +1,246 @@
+"""A profiled workload and its machines, as ``dnnc solve`` plans them and ``dnnc simulate`` follows a split.
+
+The machines are the accelerators and CPUs that the file names, or the devices of a topology; a workload in IR text may hold its
+own. On a topology the port model counts (``passes.model.network``): each device pays for what it sends and receives over its
+fastest route, whatever the other end is, and nothing for being one of several stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnc.workloads.methods import EXACT, EXPERT, METHODS, SolveOptions
+from ir.core.attributes import attributes
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.facets import Direction, Time
+from ir.core.module import Module
+from ir.core.objectives import PIPEDREAM, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.core.topology import DeviceType, Topology
+
+if TYPE_CHECKING:
+    from dnnc.data.workloads import Profile
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """``module``: the workload on its machines; ``types``: what a topology calls the device types of the module, empty for the
+    machines of the file; ``options``: with what these need; ``machines``: what a result says of them."""
+
+    module: Module
+    types: Mapping[str, str]
+    objective: str
+    options: SolveOptions
+    format: str
+    machines: dict[str, Any]
+
+
+def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
+    """The workload of a file on the machines that are asked for. Raises InvalidInput, UsageError."""
+    from_topology = bool(options.topology) or (is_text(options.file) and not options.format)
+    if options.by_bytes and not from_topology:
+        raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY; --bandwidth is of the file's machines")
+    read = _read_on_topology(options, sink) if from_topology else _read_on_own(options, sink)
+    _check_machines(read.module, options)
+    return read
+
+
+def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> Read:
+    """The workload on the accelerators and CPUs that its file and the options name."""
+    from dnnc.data.workloads import Machines, lower, read_profile
+
+    profile = read_profile(options.file, sink=sink, format=options.format)
+    objective = options.objective or _suggested(profile, options)
+    _check(options, objective, profile.has_backward_nodes)
+    if options.hierarchy is not None or options.inner_bandwidth is not None:
+        options = _in_groups(options, profile)
+    inside = options.bandwidth if options.hierarchy is None else options.inner_bandwidth
+    machines = Machines(options.accelerators, options.cpus, options.memory, inside)
+    inference = options.forward or not objective_of(objective).trains
+    module = lower(profile, machines, backward=not inference, sink=sink)
+    return Read(module, {}, objective, options, profile.format, asdict(machines.over(profile.machines)))
+
+
+def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
+    """The workload on the devices of a topology: that of ``options``, or the one that stands beside a workload in IR text."""
+    from dnnc.data.workloads.fitted import has_backward
+
+    own = {
+        "--accelerators": options.accelerators,
+        "--cpus": options.cpus,
+        "--memory": options.memory,
+        "--bandwidth": options.bandwidth,
+        "--hierarchy": options.hierarchy,
+        "--inner-bandwidth": options.inner_bandwidth,
+    }
+    where, by_bytes = options.file, options.by_bytes
+    if given := [flag for flag, value in own.items() if value is not None]:
+        message = f"{', '.join(given)}: of the machines of a file, not of a topology"
+        hint = "leave it out: a topology states devices, memory and links"
+        raise UsageError(message, where=options.topology or where, hint=hint)
+    known = offered(Planned.PROFILE)
+    if options.objective and objective_of(options.objective) not in known:
+        message = f"--objective {options.objective} is of equal accelerators, not of a topology"
+        hint = f"there {names(known)} can be minimised; --accelerators and --bandwidth state equal ones"
+        raise UsageError(message, where=options.topology or where, hint=hint)
+    module = read_workload(where, sink, options.format)
+    suggested = TRAINING if has_backward(module) and not options.forward else THROUGHPUT
+    objective = options.objective or suggested.name
+    _check(options, objective, has_backward_nodes(module))
+    trains = objective_of(objective).trains
+    if trains and options.forward:
+        raise UsageError(f"--forward leaves out what {objective} is of", hint="--objective throughput")
+    module, note = on_topology(module, options.topology, training=trains, by_bytes=by_bytes, sink=sink, where=where)
+    machines = {"topology": options.topology or None, "bytes": by_bytes, "seconds": note}
+    text = is_text(where) and not options.format
+    format_ = "ir" if text else str(dict(module.attributes)["producer"].value)
+    return Read(*in_kinds(module), objective, options, format_, machines)
+
+
+def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
+    """Raises UsageError for options that contradict each other, and for inference where there are backward nodes."""
+    if (objective, options.split) not in METHODS:
+        known = ", ".join(f"--objective {kind} --split {split}" for kind, split in METHODS)
+        raise UsageError(f"no method for --objective {objective} --split {options.split}", hint=f"there is {known}")
+    if options.compare and options.method != EXACT:
+        raise UsageError("--compare shows every method", hint="leave --method out")
+    if options.expert and not options.compare and options.method != EXPERT:
+        raise UsageError("--expert is of --method expert, and of --compare")
+    if not objective_of(objective).trains and backward_nodes and not options.forward:
+        raise UsageError(
+            f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
+        )
+
+
+def _suggested(profile: Profile, options: SolveOptions) -> str:
+    """The objective that a file is for: PipeDream's for its profiles, training where there are backward nodes, else
+    throughput."""
+    from dnnc.data.workloads import PIPEDREAM as FORMAT
+
+    if options.forward:
+        return THROUGHPUT.name
+    if profile.format == FORMAT:
+        return PIPEDREAM.name
+    return (TRAINING if profile.has_backward_nodes else THROUGHPUT).name
+
+
+def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
+    """The options with all that groups of accelerators need. Raises UsageError for what is missing or contradicts them."""
+    if options.hierarchy is None:
+        raise UsageError("--inner-bandwidth is of --hierarchy", hint="add --hierarchy GROUPSxSIZE")
+    count = options.hierarchy[0] * options.hierarchy[1]
+    if options.accelerators not in (None, count):
+        raise UsageError(f"--hierarchy has {count} accelerators, --accelerators {options.accelerators}", hint="leave one out")
+    if options.cpus:
+        raise UsageError("--hierarchy is of accelerators alone", hint="leave --cpus out")
+    if options.compare or options.method != EXACT:
+        raise UsageError("baselines know no groups of accelerators", hint="leave --hierarchy or the baselines out")
+    between = options.bandwidth or profile.machines.bandwidth
+    if between is None or options.inner_bandwidth is None:
+        missing = "--inner-bandwidth" if between is not None else "--bandwidth"
+        raise UsageError("--hierarchy needs both speeds: inside a group and between groups", hint=f"add {missing}")
+    if between > options.inner_bandwidth:
+        raise UsageError("--inner-bandwidth is below --bandwidth, that between groups", hint="exchange the two")
+    return replace(options, accelerators=count, cpus=0, bandwidth=between)
+
+
+def _check_machines(module: Module, options: SolveOptions) -> None:
+    topology = module.first(Topology)
+    if topology is None:
+        raise UsageError(
+            "the file does not say how many accelerators there are", where=options.file, hint="add --accelerators N"
+        )
+    if not topology.devices:
+        raise UsageError("there is no device to run on", where=options.file, hint="give --accelerators or --cpus above 0")
+
+
+def is_text(file: str | Path) -> bool:
+    """Whether a workload is IR text, by the spelling of its path."""
+    return Path(file).suffix == ".ir"
+
+
+def read_workload(file: str, sink: DiagnosticSink, format: str = "") -> Module:
+    """The workload of a file in any of its three forms; every node has an ``id``. Raises InvalidInput, UsageError."""
+    from dnnc.data.workloads import Machines, lower, read_profile
+    from dnnc.data.workloads.fitted import is_profile
+    from dnnc.onnx import DIALECTS
+    from ir import load_module, read_text
+    from passes.model.folding import expand
+
+    if format or not is_text(file):
+        return lower(read_profile(file, sink=sink, format=format), Machines(), backward=True, sink=sink)
+    module = expand(load_module(read_text(file), file, dialects=DIALECTS))
+    if not is_profile(module):
+        raise InvalidInput("it is no profiled workload: no op is dnnc.work", where=file, hint="'dnnc compile' plans models")
+    return _with_ids(module, file)
+
+
+def has_backward_nodes(module: Module) -> bool:
+    """Whether nodes of the workload are backward passes of others."""
+    return any(op.facet(Direction) == Direction("bw") for op in module.entry.ops)
+
+
+def on_topology(
+    module: Module, spec: str, *, training: bool, by_bytes: bool, sink: DiagnosticSink, where: str, root: Path | None = None
+) -> tuple[Module, str]:
+    """The workload on the topology that ``spec`` names, its own where ``spec`` is empty; and a sentence on whose seconds the
+    devices have. ``root``: a folder where a file that is not found may lie. Raises InvalidInput, UsageError."""
+    from dnnc.compile.driver import with_topology
+    from dnnc.data.workloads.fitted import fitted
+    from dnnc.machines import machines_of
+
+    if spec:
+        if root is not None and not spec.startswith("preset:") and not Path(spec).exists():
+            spec = str(root / spec)
+        module = with_topology(module, machines_of(spec, sink))
+    topology = module.first(Topology)
+    if topology is None:
+        raise UsageError("the workload does not say which devices there are", where=where, hint="add -t TOPOLOGY")
+    return fitted(module, topology, training=training, sink=sink, where=where, by_bytes=by_bytes)
+
+
+def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
+    """The module with a device type for each kind of interchangeable devices, without hand-over, and the type that each was: so
+    a stage's type says on which devices it may run."""
+    from passes.model.network import network
+    from passes.model.stages.from_ir import kinds_of
+
+    topology = module.first(Topology)
+    assert topology is not None, "a workload on a topology"
+    kinds = kinds_of(topology, network(topology))
+    types: list[DeviceType] = []
+    home: dict[str, str] = {}
+    was: dict[str, str] = {}
+    for kind in kinds:
+        alone = sum(other.type == kind.type for other in kinds) == 1
+        name = kind.type if alone else f"{kind.type} like {kind.devices[0]}"
+        types.append(replace(topology.type(kind.type), name=name, handover=0.0))
+        home |= dict.fromkeys(kind.devices, name)
+        was[name] = kind.type
+    devices = tuple(replace(device, type=home[device.name]) for device in topology.devices)
+    module = module.replace(topology, replace(topology, types=tuple(types), devices=devices))
+    ops = []
+    for op in module.entry.ops:
+        time = op.facet(Time)
+        stated = () if time is None else time.seconds
+        told = sorted((f"@{name}", seconds) for old, seconds in stated for name, type_ in was.items() if type_ == old[1:])
+        ops.append(op.with_facets(Time(tuple(told))))
+    return module.replace(module.entry, replace(module.entry, ops=tuple(ops))), was
+
+
+def _with_ids(module: Module, where: str) -> Module:
+    """The module whose nodes have ids: those that state none are called as their value is."""
+    ops, seen = [], set()
+    for op in module.entry.ops:
+        id_ = op.get("id", op.id[1:])
+        if id_ in seen:
+            raise InvalidInput(f"two nodes have the id {id_!r}", where=f"{where}: {op.id}", hint="ids are unique")
+        seen.add(id_)
+        more = () if op.get("id") is not None else attributes(id=id_)
+        ops.append(replace(op, attributes=tuple(sorted((*op.attributes, *more)))))
+    return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
+
+
+__all__ = ["Read", "has_backward_nodes", "in_kinds", "is_text", "on_topology", "read_problem", "read_workload"]

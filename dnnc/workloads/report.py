@@ -1,0 +1,134 @@
+"""A split for a person: what runs where, how good it is, and how that was proven. Times are in the file's own unit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from dnnc.report.tables import Table, columns
+from ir.core.objectives import objective_of
+from ir.text.units import bytes_text, percent_text, seconds_text
+
+if TYPE_CHECKING:
+    from dnnc.workloads.methods import Boundaries
+    from dnnc.workloads.solve import SolveResult
+
+
+def number_text(value: float) -> str:
+    """A time in the file's unit: nine digits, which tell any two plans apart that a person would."""
+    return f"{value:.9g}"
+
+
+def solve_table(result: SolveResult) -> Table:
+    """One row per stage: its devices (several when it is replicated), of a topology their type, and what each of them does."""
+    rows = []
+    typed = "topology" in result.machines
+    names_of: dict[int, list[str]] = {}
+    for device in result.devices:
+        if device.stage is not None:
+            names_of.setdefault(device.stage, []).append(device.name)
+    for device in result.devices:
+        names = [] if device.stage is None else names_of[device.stage]
+        if names and device.name == names[0]:
+            limit = "-" if device.limit is None else percent_text(device.memory / device.limit) if device.limit else "-"
+            rows.append(
+                (
+                    names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}",
+                    *([device.kind] if typed else []),
+                    str(len(device.nodes)),
+                    number_text(device.load),
+                    number_text(device.compute),
+                    number_text(device.transfer),
+                    bytes_text(device.memory),
+                    limit,
+                    percent_text(device.load / result.objective) if result.objective > 0 else "-",
+                )
+            )
+    titles = f"<device {'<type ' if typed else ''}nodes load compute transfer memory of_limit share"
+    return Table(columns(titles), tuple(rows))
+
+
+def solve_headline(result: SolveResult) -> str:
+    """Objective, bound, gap, what the search did, and whose seconds the devices of a topology have, a line each."""
+    used = sum(1 for device in result.devices if device.nodes)
+    idle = len(result.devices) - used
+    devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
+    chosen = [_option_text(name, value) for name, value in result.options.items() if value and name != "inner_bandwidth"]
+    told = ", ".join(
+        [
+            *([] if result.method == "exact" else [result.method]),
+            result.split,
+            *([result.comm] if objective_of(result.kind).streams else []),
+            *chosen,
+        ]
+    )
+    searched = f"{result.nodes} nodes, {result.ideals} ideals, {result.transitions} transitions"
+    timed = ", ".join(f"{name} {seconds_text(result.seconds[name])}" for name in _told(result))
+    return "\n".join(
+        [
+            f"{result.kind} ({told}): {number_text(result.objective)} {result.unit} on {devices}",
+            f"  {result.status}: lower bound {number_text(result.bound)} {result.unit}, gap {gap_text(result.gap)}",
+            f"  {result.reason}",
+            *([f"  {result.machines['seconds']}"] if result.machines.get("seconds") else []),
+            *([_boundaries_text(result.boundaries)] if result.boundaries is not None else []),
+            f"  {searched}; {timed}",
+        ]
+    )
+
+
+def _boundaries_text(boundaries: Boundaries) -> str:
+    """What a split that is not contiguous costs to run, beside the best contiguous one."""
+
+    def told(pairs: int, transfers: int) -> str:
+        return f"{transfers} transfer{'s' * (transfers != 1)} per sample between {pairs} pair{'s' * (pairs != 1)} of devices"
+
+    text = f"  {told(boundaries.pairs, boundaries.transfers)}"
+    if boundaries.contiguous is None:
+        return text
+    known = told(boundaries.contiguous_pairs, boundaries.contiguous_transfers)
+    return f"{text}; contiguous: {number_text(boundaries.contiguous)} with {known}"
+
+
+def compare_table(result: SolveResult) -> Table:
+    """One row per method, the exact one first: what its plan is worth, and whether it can be used."""
+    rows = []
+    for row in result.compare:
+        found = math.isfinite(row.objective)
+        fits = "-" if row.fits is None else "yes" if row.fits else "no"
+        rows.append(
+            (
+                row.method,
+                number_text(row.objective) if found else "-",
+                f"{row.ratio:.4f}" if found and math.isfinite(row.ratio) else "-",
+                seconds_text(row.seconds),
+                row.split or "-",
+                fits,
+                row.status + (f": {row.why}" if row.why else ""),
+            )
+        )
+    return Table(columns(f"<method objective_({result.unit}) ratio time <split <fits <status"), tuple(rows))
+
+
+def compare_note(result: SolveResult) -> str:
+    """A word on methods that do better than the exact one, which looked among fewer splits; empty when there are none."""
+    usable = [row for row in result.compare if row.status in ("optimal", "feasible")]
+    better = [row.method for row in usable if row.split != result.split and row.ratio < 1 - 1e-9]
+    if not better:
+        return ""
+    return f"{' and '.join(better)}: better without contiguity, which the exact method kept; --split any lets it go\n"
+
+
+def _option_text(name: str, value: object) -> str:
+    return name if value is True else value if isinstance(value, str) else f"{name} {value}"
+
+
+def gap_text(gap: float) -> str:
+    return percent_text(gap) if math.isfinite(gap) else "unknown"
+
+
+def _told(result: SolveResult) -> Sequence[str]:
+    return [name for name in ("read", "load", "search", "total") if name in result.seconds]
+
+
+__all__ = ["compare_note", "compare_table", "solve_headline", "solve_table"]

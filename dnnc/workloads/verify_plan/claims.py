@@ -1,0 +1,125 @@
+"""What a result claims: devices, loads, and the proof that it states of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from dnnc.workloads.verify_plan.numbers import CLOSE, Malformed, claim, fraction
+from dnnc.workloads.verify_plan.workload import Id
+from ir.core.diagnostics import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as the result claims it; None: no claim."""
+
+    kind: str
+    name: str
+    nodes: tuple[Id, ...]
+    load: Fraction | None
+    memory: Fraction | None = None
+    stage: object = None
+
+
+@dataclass(slots=True)
+class Report:
+    """``objective``: recomputed, in milliseconds, and what it is (``measure``); ``loads``: per device its name, load and bytes;
+    ``violations``: empty for a split that is right; ``hint``: where they may come from what the result leaves unsaid."""
+
+    objective: float
+    loads: list[tuple[str, float, float]] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+    measure: str = "largest load"
+    hint: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        devices = [{"name": name, "load": load, "memory": memory} for name, load, memory in self.loads]
+        told = {"ok": not self.violations, "objective": self.objective, "devices": devices, "violations": self.violations}
+        return told | ({"hint": self.hint} if self.hint else {})
+
+    def text(self) -> str:
+        return f"ok: {self.measure} {self.objective:.9g} ms on {len(self.loads)} devices; all else as claimed"
+
+
+def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[list[Device], Fraction | None]:
+    """Devices and claimed largest load. The reference's format lists accelerators in the order of their stages. ``types``: the
+    type of each device of a topology, None for accelerators and CPUs."""
+    if not isinstance(claimed, dict):
+        raise Malformed("a result is a JSON object", result=True)
+    rows: list[tuple[str, str, Any]]
+    if "devices" in claimed:
+        if not isinstance(claimed["devices"], list) or not all(isinstance(row, dict) for row in claimed["devices"]):
+            raise Malformed("'devices' is a list of objects", result=True)
+        if claimed.get("status") in ("infeasible", "unknown"):
+            raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
+        rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
+        largest = claim(claimed, "objective")
+    elif "fpgas" in claimed or "cpus" in claimed:
+        rows = []
+        for key, kind in (("fpgas", "accelerator"), ("cpus", "cpu")):
+            found = claimed.get(key, [])
+            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+                raise Malformed(f"'{key}' is a list of objects", result=True)
+            staged = kind == "accelerator"
+            for i, row in enumerate(found):
+                name = str(row.get("device", f"{key}[{i}]"))
+                rows.append(((types or {}).get(name, kind), name, {"stage": i, **row} if staged else row))
+        largest = claim(claimed, "maxLoad")
+    else:
+        raise Malformed("expected 'devices' (dnnc solve --json), or 'fpgas' and 'cpus' (the reference's format)", result=True)
+    devices = []
+    known = ("accelerator", "cpu") if types is None else sorted(set(types.values()))
+    for kind, name, row in rows:
+        nodes = row.get("nodes")
+        if kind not in known or not isinstance(nodes, list):
+            hint = "" if types is not None else "; one of a topology is checked with -t"
+            expected = " or ".join([", ".join(known[:-1]), known[-1]] if len(known) > 1 else known)
+            raise Malformed(f"device {name}: expected a kind, {expected}, and a list 'nodes'{hint}", result=True)
+        if not all(isinstance(id_, int | str) for id_ in nodes):
+            raise Malformed(f"device {name}: a node is named by its id, a number or a text", result=True)
+        load, memory = claim(row, "load"), claim(row, "memory")
+        devices.append(Device(kind, name, tuple(nodes), load, memory, row.get("stage")))
+    return devices, largest
+
+
+def microbatches_of(options: Mapping[str, Any]) -> int | None:
+    """Microbatches between two flushes; None where a result names none."""
+    found = options.get("microbatches")
+    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
+        raise Malformed("options.microbatches is a whole number above 0", result=True)
+    return found
+
+
+def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple[int, Fraction] | None:
+    """Machines in a group and how many times slower links between groups are; None where a result has no ``hierarchy``. The
+    speed between groups is ``bandwidth``, bytes per millisecond; that inside is the result's own, in bytes per second."""
+    options = statement.get("options")
+    if not isinstance(options, dict) or options.get("hierarchy") is None:
+        return None
+    sizes = str(options["hierarchy"]).split("x")
+    inner = claim(options, "inner_bandwidth")
+    if len(sizes) != 2 or not all(size.isascii() and size.isdigit() and int(size) for size in sizes) or not inner:
+        raise Malformed("expected a 'hierarchy' such as 4x8, and its 'inner_bandwidth'", result=True)
+    if bandwidth is None:
+        raise UsageError("groups are joined at an unknown speed", hint="add --bandwidth, as for the result")
+    return int(sizes[1]), inner / (bandwidth * 1000)
+
+
+def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
+    """What a ``dnnc.solve/1`` says of its own proof."""
+    bound, gap, status = claim(statement, "bound"), fraction(statement.get("gap")), statement.get("status")
+    if bound is None or objective is None:
+        return
+    if bound > objective * (1 + Fraction(1, 10**9)):
+        yield f"the bound {float(bound):.12g} is above the objective {float(objective):.12g}"
+    true_gap = objective / bound - 1 if bound else None
+    if gap is not None and true_gap is not None and abs(gap - true_gap) > CLOSE:
+        yield f"the gap is {float(true_gap):.6g}, not {float(gap):.6g} as claimed"
+    if status == "optimal" and objective > bound * (1 + Fraction(1, 10**6)):
+        yield "the status is optimal, but the bound is below the objective"
+
+
+__all__ = ["Device", "Report", "claims_of", "groups_of", "microbatches_of", "statement_faults"]

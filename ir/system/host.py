@@ -1,0 +1,39 @@
+"""What this process may use of its host: cores and memory, with the limits of its control group."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_GIB = 1 << 30
+
+
+def local_cores() -> int:
+    """Cores that this process may use: its affinity, and the quota of its control group."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = _cgroup("cpu.max").split()
+    if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):
+        cores = min(cores, max(1, -(-int(quota[0]) // int(quota[1]))))
+    return cores
+
+
+def local_memory() -> int:
+    """Bytes of memory that this process may use, in whole GiB: physical memory, and the limit of its control group."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        memory = 8 * _GIB  # a system that does not tell
+    limit = _cgroup("memory.max")
+    if limit.isdigit():
+        memory = min(memory, int(limit))
+    return max(1, memory // _GIB) * _GIB
+
+
+def _cgroup(name: str) -> str:
+    try:
+        return (Path("/sys/fs/cgroup") / name).read_text().strip()
+    except OSError:
+        return ""
+
+
+__all__ = ["local_cores", "local_memory"]

@@ -1,0 +1,69 @@
+"""The one reason that a person is told, of what ranks say when training ends, and how they end."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+import pytest
+
+from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
+from dnnc.engines.torch.launch.failures import Ended
+from ir.core.diagnostics import InvalidInput
+
+LABELS = ("stage 0 on a", "stage 1 on b")
+
+
+def said(rank: int, message: str, *, code: int = 1, lost: bool = False, time: float = 0.0, where: str = "") -> dict[str, Any]:
+    told = {"message": message, "where": where, "hint": ""}
+    return {"rank": rank, "code": code, "lost": lost, "time": time, "diagnostics": [told]}
+
+
+def ended(*reports: dict[str, Any], ends: dict[int, int] | None = None, words: tuple[str, ...] = ()) -> Ended:
+    doing = {0: "recv of stage 0 of microbatch 1 in step 3", 1: "F of stage 1 in step 3"}
+    return Ended(LABELS, reports, doing, ends or {}, words)
+
+
+def test_a_rank_that_lost_another_is_not_the_reason() -> None:
+    lost = said(0, "Connection closed by peer", lost=True, time=1.0)
+    error = ended(lost, said(1, "ValueError: no", time=2.0, where="stages/stage1.py:7")).reason(5)
+    assert type(error) is RuntimeFailure
+    assert str(error) == "stage 1 on b: error: ValueError: no (stages/stage1.py:7), while F of stage 1 in step 3"
+
+
+def test_the_first_rank_that_says_what_went_wrong() -> None:
+    error = ended(said(1, "second", time=2.0), said(0, "first", time=1.0)).reason(5)
+    assert str(error).startswith("stage 0 on a: error: first")
+
+
+def test_faults_of_the_input_keep_their_place() -> None:
+    error = ended(said(1, "it has no array 'x'", code=3, where="data.npz")).reason(5)
+    assert type(error) is InvalidInput
+    assert str(error) == "data.npz: error: it has no array 'x'"
+
+
+def test_a_signal() -> None:
+    ends = {0: 1, 1: -signal.SIGKILL}
+    error = ended(said(0, "Connection closed by peer", lost=True), ends=ends).reason(5)
+    assert type(error) is StageStopped
+    assert str(error).startswith("stage 1 on b: error: it was killed by SIGKILL while F of stage 1 in step 3")
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_rank_that_ended_in_the_middle_without_a_word(status: int) -> None:
+    error = ended(said(0, "Connection closed by peer", lost=True), ends={0: 1, 1: status}, words=("bye",)).reason(5)
+    assert type(error) is RuntimeFailure
+    assert str(error).startswith(f"stage 1 on b: error: it ended with status {status} while F of stage 1 in step 3")
+    assert str(error).endswith("\n    bye")
+
+
+def test_a_rank_that_others_waited_for() -> None:
+    error = ended(said(0, "Timed out waiting", lost=True), ends={0: 1}).reason(5)
+    assert type(error) is StageStopped
+    assert str(error).startswith("stage 1 on b: error: it did not go on for 5 s, while F of stage 1 in step 3")
+
+
+def test_memory_that_ran_out_is_no_fault_of_a_program() -> None:
+    error = ended(said(1, "RuntimeError: DefaultCPUAllocator: can't allocate memory")).reason(5)
+    assert type(error) is StageStopped
+    assert "memory" in error.diagnostics[0].hint

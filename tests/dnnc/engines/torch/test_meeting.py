@@ -1,0 +1,195 @@
+"""Hosts meet when they prove the same secret, and only then hears one where the store of the ranks is."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.engines.torch.launch.meeting import SECRET, Met, hosts_met, read_secret
+from ir.core.diagnostics import DnncError, ExitCode, InvalidInput, UsageError
+
+GOOD, WRONG = b"correct horse battery staple", b"wrong horse battery staple"
+ALIKE = {"nodes": 2, "build": "3f2a", "--steps": 5}
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def reach(place: str, port: int) -> socket.socket:
+    """A connection, once somebody listens."""
+    for _ in range(200):
+        with suppress(ConnectionRefusedError):
+            return socket.create_connection((place, port), 10)
+        time.sleep(0.05)
+    raise AssertionError("nobody listens")
+
+
+def meet(node: int, place: str, secret: bytes = GOOD, limit: float = 10.0, **claims: Any) -> Met | DnncError:
+    try:
+        with hosts_met(place, secret, {**ALIKE, "node": node, **claims}, limit) as met:
+            return met
+    except DnncError as error:
+        return error
+
+
+@contextmanager
+def first_host(place: str, **options: Any) -> Iterator[list[Met | DnncError]]:
+    """A first host that waits for the others; the list has what became of it once the block is over."""
+    ends: list[Met | DnncError] = []
+    thread = threading.Thread(target=lambda: ends.append(meet(0, place, **options)))
+    thread.start()
+    yield ends
+    thread.join()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost"])
+def test_hosts_of_one_secret_meet(host: str) -> None:
+    place = f"{host}:{free_port()}"
+    with first_host(place) as first:
+        other = meet(1, place)
+    (mine,) = first
+    assert isinstance(mine, Met)
+    assert isinstance(other, Met)
+    assert (mine.store, mine.listen is None, other.listen) == (other.store, False, None)
+    assert mine.store.startswith(mine.address)
+    assert mine.address.startswith("127.0.0.")
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_wrong_secret_is_told_on_both_sides(late: bool) -> None:
+    place = f"127.0.0.1:{free_port()}"
+    with first_host(place, nodes=3) as first:
+        if late:  # one that has proven it already hears that there will be nothing
+            early: list[Met | DnncError] = []
+            thread = threading.Thread(target=lambda: early.append(meet(2, place, nodes=3)))
+            thread.start()
+        other = meet(1, place, WRONG, nodes=3)
+    assert str(other).startswith(f"--meet {place}: error: the first host does not hold the secret of this one")
+    assert "a host at 127.0.0.1 tried to join and does not hold the secret of this one" in str(first[0])
+    assert isinstance(other, InvalidInput)
+    assert isinstance(first[0], InvalidInput)
+    if late:
+        thread.join()
+        assert isinstance(early[0], DnncError)
+
+
+def test_who_proves_nothing_hears_no_address() -> None:
+    """Other protocols, and messages without a proof, are no reason not to meet."""
+    place, port = "127.0.0.1", free_port()
+    heard = b""
+    with first_host(f"{place}:{port}") as first:
+        proof: dict[str, Any] = {"nonce": "0" * 64, "claims": {**ALIKE, "node": 1}}
+        for sent in (b"GET / HTTP/1.1\r\n\r\n", b"[" * 5000, b"\x80\x04\x95 pickled\n", json.dumps(proof).encode() + b"\n"):
+            with reach(place, port) as line, suppress(ConnectionResetError):
+                line.sendall(sent)
+                while data := line.recv(4096):
+                    heard += data
+        other = meet(1, f"{place}:{port}")
+    assert isinstance(other, Met)
+    assert isinstance(first[0], Met)
+    assert b"hosts 1" in heard
+    assert b"store" not in heard
+    assert other.store.encode() not in heard
+
+
+def test_a_recorded_proof_is_worth_nothing() -> None:
+    place, port = "127.0.0.1", free_port()
+    recorded = b""
+    with socket.create_server((place, 0)) as impostor:
+        between = impostor.getsockname()[1]
+        ends: list[Met | DnncError] = []
+        thread = threading.Thread(target=lambda: ends.append(meet(1, f"{place}:{between}")))
+        thread.start()
+        line, _ = impostor.accept()
+        with line:
+            line.sendall(json.dumps({"dnnc": "hosts 1", "nonce": "ab" * 32}).encode() + b"\n")
+            recorded = line.recv(4096)
+            line.sendall(json.dumps({"told": {"store": "127.0.0.1:1"}, "proof": "00"}).encode() + b"\n")
+        thread.join()
+    assert "the first host does not hold the secret" in str(ends[0])
+    heard = b""
+    with first_host(f"{place}:{port}") as first, reach(place, port) as line:
+        line.sendall(recorded)
+        while data := line.recv(4096):
+            heard += data
+    assert b"store" not in heard
+    assert "does not hold the secret" in str(first[0])
+
+
+@pytest.mark.parametrize(
+    ("claims", "told"),
+    [
+        ({"--steps": 6}, "host 1 has --steps 6, the first host 5"),
+        ({"build": "99"}, "host 1 has build 99, the first host 3f2a"),
+        ({"nodes": 4}, "host 1 has nodes 4, the first host 2"),
+        ({"node": 2}, "two hosts say that they are --node 2"),
+    ],
+)
+def test_hosts_that_do_not_go_together(claims: dict[str, Any], told: str) -> None:
+    place = f"127.0.0.1:{free_port()}"
+    with first_host(place) as first:
+        other = meet(**{"node": 1, "place": place, **claims})
+    assert told in str(other)
+    assert told in str(first[0])
+
+
+def test_hosts_that_do_not_come() -> None:
+    place = f"127.0.0.1:{free_port()}"
+    first, other = meet(0, place, limit=0.1), meet(1, place, limit=0.1)
+    assert "host 1 did not come in time" in str(first)
+    assert "nobody is there" in str(other)
+    assert isinstance(first, DnncError)
+    assert isinstance(other, DnncError)
+    assert first.exit_code == other.exit_code == ExitCode.INVALID_INPUT
+
+
+@pytest.mark.parametrize(
+    ("place", "code", "told"),
+    [
+        ("0.0.0.0:29500", 2, "it stands for every network of the host"),
+        ("[::]:29500", 2, "it stands for every network of the host"),
+        (":29500", 2, "it is no HOST:PORT"),
+        ("127.0.0.1", 2, "it is no HOST:PORT"),
+        ("127.0.0.1:0", 2, "it is no HOST:PORT"),
+        ("127.0.0.1:99999", 2, "it is no HOST:PORT"),
+        ("192.0.2.1:29500", 3, "cannot listen there"),
+        ("nowhere.invalid:29500", 3, "there is no such host"),
+    ],
+)
+def test_places_where_nobody_meets(place: str, code: int, told: str) -> None:
+    error = meet(0, place)
+    assert isinstance(error, DnncError)
+    assert error.exit_code == code
+    assert str(error).startswith(f"--meet {place}: error: {told}")
+
+
+def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(GOOD + b"\n")
+    file.chmod(0o600)
+    monkeypatch.delenv(SECRET, raising=False)
+    with pytest.raises(UsageError, match="--secret: error: hosts must prove to each other that they share a secret\n  hint: "):
+        read_secret(None)
+    assert read_secret(file) == GOOD
+    monkeypatch.setenv(SECRET, GOOD.decode())
+    assert read_secret(None) == GOOD
+    monkeypatch.setenv(SECRET, "short")
+    with pytest.raises(InvalidInput, match=f"{SECRET}: error: a secret has at least 16 characters"):
+        read_secret(None)
+    file.chmod(0o644)
+    with pytest.raises(
+        InvalidInput, match=f"{file}: error: other users of this machine may read the secret\n  hint: chmod 600"
+    ):
+        read_secret(file)

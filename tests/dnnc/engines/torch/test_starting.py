@@ -1,0 +1,193 @@
+"""Ranks as processes: what they inherit, what they leave behind, what they tell of the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dnnc.engines.torch.launch.job import Job
+from dnnc.engines.torch.launch.starting import rank_environment
+from dnnc.engines.torch.launch.telling import Listening, Progressed, Telling
+from ir.core.diagnostics import Diagnostic
+from tests.dnnc.engines.onnxruntime.processes import children, gone, running
+from tests.dnnc.engines.torch.training_builds import compiled, write_source
+
+pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
+
+OF_ANOTHER_JOB = {
+    "PET_NNODES": "2",
+    "PET_NPROC_PER_NODE": "7",
+    "PET_RDZV_ENDPOINT": "192.0.2.1:1",
+    "MASTER_ADDR": "192.0.2.1",
+    "MASTER_PORT": "1",
+    "RANK": "5",
+    "LOCAL_RANK": "5",
+    "WORLD_SIZE": "64",
+    "GROUP_RANK": "3",
+    "ROLE_WORLD_SIZE": "64",
+    "TORCHELASTIC_RUN_ID": "other",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "GLOO_SOCKET_IFNAME": "nowhere0",
+    "NCCL_SOCKET_IFNAME": "nowhere0",
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_GLOO_LAZY_INIT": "1",
+    "DNNC_SECRET": "correct horse battery staple",
+}
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compiled(tmp_path_factory.mktemp("starting") / "build")
+
+
+@pytest.fixture
+def train(build: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs ``dnnc train``, whose temporary directory is ``tmp_path / "scratch"``."""
+    (tmp_path / "scratch").mkdir()
+    found = {"TMPDIR": str(tmp_path / "scratch"), "PYTHONPATH": str(write_source(tmp_path))}
+
+    def run(
+        *options: str, more: Mapping[str, str] | None = None, before: Callable[[], Any] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "dnnc", "train", str(build), *options]
+        environment = {**os.environ, **found, **(more or {})}
+        return subprocess.run(command, env=environment, preexec_fn=before, capture_output=True, text=True, check=False)
+
+    return run
+
+
+def left(tmp_path: Path) -> list[str]:
+    return os.listdir(tmp_path / "scratch")
+
+
+def test_what_another_job_left_in_the_environment_reaches_no_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in OF_ANOTHER_JOB.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HF_HOME", "/data")
+    monkeypatch.setenv("TORCH_HOME", "/data")
+    environment = rank_environment({"RANK": "1"})
+    assert environment["RANK"] == "1"
+    assert OF_ANOTHER_JOB.keys() & environment.keys() == {"RANK"}
+    assert environment["HF_HOME"] == environment["TORCH_HOME"] == "/data"
+
+
+def test_what_a_rank_tells_is_heard(tmp_path: Path) -> None:
+    marks = os.open(tmp_path / "marks", os.O_RDWR | os.O_CREAT)
+    heard, tells = os.pipe()
+    telling, listening = Telling(Job(3, 1, 4, -1, tells, marks, "")), Listening(marks)
+    assert listening.doing(2) == {}
+    telling.doing("recv of stage 1")
+    telling.step(Progressed(1, float("nan"), 2.0, 0.5))
+    telling.failed(3, [Diagnostic("no", where="x")], lost=True)
+    assert listening.hear(heard)
+    assert listening.doing(2) == {1: "recv of stage 1"}
+    (step,), (failure,) = listening.steps, listening.failures
+    assert (step.step, step.pace, step.loss == step.loss) == (1, 2.0, False)
+    assert (failure["rank"], failure["code"], failure["lost"]) == (3, 3, True)
+    assert failure["diagnostics"] == [{"message": "no", "where": "x", "hint": ""}]
+    os.close(tells)
+    assert not listening.hear(heard)
+    os.close(heard)
+    os.close(marks)
+
+
+@pytest.mark.slow
+def test_a_training_is_the_same_in_any_environment(
+    train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    alone = train("--steps", "2", "--json")
+    beside = train("--steps", "2", "--json", "--timeout", "20", more=OF_ANOTHER_JOB)
+    assert (alone.returncode, beside.returncode) == (0, 0), beside.stderr
+    assert json.loads(alone.stdout)["losses"] == json.loads(beside.stdout)["losses"]
+    assert left(tmp_path) == []
+
+
+@pytest.mark.slow
+def test_a_check_leaves_nothing(train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path) -> None:
+    done = train("--check")
+    assert (done.returncode, left(tmp_path)) == (0, []), done.stderr
+
+
+@pytest.mark.slow
+def test_what_a_data_function_prints_is_no_step(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    silent, noisy = (train("--steps", "3", "--json", "--data", f"misbehaving:{name}") for name in ("good", "prints"))
+    assert json.loads(silent.stdout)["losses"] == json.loads(noisy.stdout)["losses"]
+    assert noisy.stderr.count("step 1  loss 5  1 samples/s  1 s\n.") == noisy.stderr.count("complains") > 0
+    assert train("--data", "misbehaving:prints", "--check").returncode == 0
+
+
+@pytest.mark.slow
+def test_what_a_rank_started_ends_with_it(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    seconds = str(100000 + os.getpid())
+    assert train("--data", "misbehaving:starts", more={"SLEEPS": seconds}).returncode == 0
+    assert gone(running(f"sleep\0{seconds}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=" ".join)
+def test_a_current_directory_that_was_removed_is_not_needed(
+    options: tuple[str, ...], train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    def leave() -> None:
+        (tmp_path / "here").mkdir()
+        os.chdir(tmp_path / "here")
+        (tmp_path / "here").rmdir()
+
+    done = train(*options, before=leave)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_relative_path_in_a_directory_that_was_removed(
+    train: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    def leave() -> None:
+        (tmp_path / "here").mkdir()
+        os.chdir(tmp_path / "here")
+        (tmp_path / "here").rmdir()
+
+    done = train("--out", "there", before=leave)
+    assert done.returncode == 3
+    assert done.stderr == "error: the current directory was removed\n  hint: go to another, or name whole paths\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("limit", "size", "told"),
+    [
+        (resource.RLIMIT_AS, 512 << 20, "a process may have 512 MiB of memory here: raise the limit (ulimit -v)"),
+        (resource.RLIMIT_FSIZE, 4096, "a limit on the size of files is set (ulimit -f)"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_fault_of_a_program(
+    limit: int, size: int, told: str, train: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = train(before=lambda: resource.setrlimit(limit, (size, size)))
+    assert done.returncode == 3
+    assert told in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [(), ("--check",)], ids=" ".join)
+def test_a_killed_command_leaves_nothing(options: tuple[str, ...], build: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "scratch"), "PYTHONPATH": str(write_source(tmp_path))}
+    command = [sys.executable, "-m", "dnnc", "train", str(build), "--steps", "1000", "--data", "misbehaving:slow", *options]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"step 1 ")
+        ranks = children(process.pid)
+        assert len(ranks) == 2
+        process.send_signal(signal.SIGKILL)
+    assert gone(ranks)
+    assert left(tmp_path) == []

@@ -1,0 +1,116 @@
+"""Measured topologies: what is replaced, what is kept, and that real processes measure it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dnnc.cli import main
+from dnnc.machines import detected, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
+from dnnc.machines.measure import _fit, _Measured
+from dnnc.machines.probes import Sample
+from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.topology import Topology
+
+TWO_CORES = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two devices need two cores")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of one small model, few runs of each op."""
+    monkeypatch.setattr(samples, "ZOO", ("zoo:mlp,layers=2",))
+    monkeypatch.setattr(samples, "SIDES", (64,))
+    monkeypatch.setattr(measure, "ROUNDS", 3)
+
+
+@TWO_CORES
+@pytest.mark.usefixtures("short")
+def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
+    facts = read_facts(gpus="")
+    here, _ = detected(facts, 2)
+    other = load_topology("preset:cpu-2,cores=2,memory=8GiB", DiagnosticSink())
+    both = merged("m", [("here", here), ("there", other)], [parse_link("here-there=1GB/s,50us")]).topology
+    host = host_here(both, facts, both.hosts[0].name)
+    found, notes, _ = measured(both, facts, host, gloo=False)
+    assert read_topology(topology_to_toml(found, notes)) == found
+    assert [device.name for device in found.devices] == [device.name for device in both.devices]
+    mine, theirs = (found.type(found.devices[place].type) for place in (0, 2))
+    assert theirs == both.type(both.devices[2].type)
+    assert {"f16", "f32", "f64"} <= set(dict(mine.rates))
+    assert all(rate > 0 for _, rate in mine.rates)
+    assert mine.memory_bandwidth > 0
+    assert mine.overhead >= 0
+    assert all(0 < fraction <= 1 for _, fraction in mine.efficiency)
+    before = {link.name: link for link in both.links}
+    changed = {link.name for link in found.links if link != before[link.name]}
+    assert len(changed) == 1
+    assert set(before[changed.pop()].ends) == {host, *(device.name for device in found.devices[:2])}
+    table = f"types.{mine.name}"
+    assert all(notes[table, key].startswith("measured") for key in ("rates", "memory_bandwidth", "overhead", "efficiency"))
+
+
+def test_preset_local_says_that_it_is_of_now(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "measured", lambda topology, *_, **__: (topology, {}, 1.0))
+    topology = "preset:local,devices=1"
+    assert main(["compile", "zoo:mlp", "-t", topology, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]) == 0
+    told = capsys.readouterr().err
+    assert f"{topology}: note: measured on this machine, now" in told
+    assert "warning: something else was at work: rates spread by 100.0 %" in told
+    assert list(tmp_path.glob("*.toml")) == []
+
+
+@TWO_CORES
+@pytest.mark.slow
+@pytest.mark.usefixtures("short")
+def test_ranks_exchange_by_gloo() -> None:
+    """Where torch is there: what the link does in training, with a comment, which the file keeps."""
+    pytest.importorskip("torch")
+    facts = read_facts(gpus="")
+    topology, _ = detected(facts, 2)
+    found, notes, _ = measured(topology, facts, facts.host)
+    (link,) = found.links
+    assert link.training_bandwidth > 0
+    assert 1e-6 < link.training_latency < 1
+    assert 0 <= link.training_start < 10
+    assert re.fullmatch(r"measured: 4 MiB and 4 KiB by gloo, sums between products; \+-.*", notes["links.memory", "training"])
+    assert read_topology(topology_to_toml(found, notes)).links == found.links
+
+
+def test_rates_and_efficiencies_say_what_the_ops_took() -> None:
+    """A convolution quicker than the products raises the rate, so that nothing exceeds it."""
+    found = _Measured(rates={"f32": (100e9, 0.0), "f64": (40e9, 0.0)})
+    _fit(found, {"conv": 0.5, "matmul": 1.25, "softmax": 10.0}, {"conv": 1.0, "matmul": 1.0, "softmax": 1.0})
+    rates = {dtype: rate for dtype, (rate, _) in found.rates.items()}
+    assert found.efficiency == {"conv": 1.0, "matmul": 0.4, "softmax": 0.05}
+    assert rates["f32"] == pytest.approx(200e9)
+    assert rates["f64"] * found.efficiency["matmul"] == pytest.approx(40e9)
+
+
+def test_spread_of_a_sample() -> None:
+    assert Sample.of([3.0]) == Sample(3.0, 0.0)
+    assert Sample.of([1.0, 2.0, 3.0]) == Sample(2.0, 1.0)
+
+
+def hosts(*names: str) -> Topology:
+    topology = load_topology("preset:2xa100x1", DiagnosticSink())
+    return replace(topology, hosts=tuple(replace(h, name=n) for h, n in zip(topology.hosts, names, strict=True)))
+
+
+def test_what_cannot_be_measured_is_told() -> None:
+    facts = replace(read_facts(gpus=""), host="b")
+    with pytest.raises(UsageError, match="b has no CPU device"):
+        host_here(hosts("a", "b"), facts)
+    with pytest.raises(UsageError, match="no host of 2xa100x1 is called 'b'"):
+        host_here(hosts("a", "c"), facts)
+    with pytest.raises(InvalidInput, match="expected devices=N"):
+        machines_of("preset:local,cores=2", DiagnosticSink())
+    with pytest.raises(InvalidInput, match="measured when it is asked for"):
+        read_topology('version = 1\ninclude = "preset:local"\n')
+    assert main(["topology", "measure", "preset:cpu-999", "-q"]) == 2

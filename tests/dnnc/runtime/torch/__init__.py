@@ -1,1 +1,0 @@
-"""Tests of training on torch.distributed."""
