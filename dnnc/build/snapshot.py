@@ -31,7 +31,7 @@ from typing import Any, BinaryIO, TypeAlias
 from dnnc.build.transaction import being_written
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.limits import LIMITS
-from ir.system.digests import OpenFile, Stamp, has_digest
+from ir.system.digests import OpenFile, has_digest
 from ir.system.files import open_input, raise_exhausted
 from ir.text.json_text import parse_json
 
@@ -116,8 +116,7 @@ class Snapshot:
         """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
         changed = []
         for name, file in self.weights.items():
-            touched = Stamp.of(file.descriptor) != file.stamp
-            if file.was_written() or (touched and file.digest() != self.manifest["files"][name]["sha256"]):
+            if file.was_written():
                 changed.append(Diagnostic("the file was changed while it was used", where=self.where(name)))
         if changed:
             raise InvalidInput(changed)
@@ -236,7 +235,7 @@ def _read(directory: _Directory, progress: Progress, only: Collection[str] | Non
                 contents[name] = file.read(size + 1)
             right = digest == f"sha256:{hashlib.sha256(contents[name]).hexdigest()}"
         else:
-            weights[name] = OpenFile(file)
+            weights[name] = OpenFile(file, digest)
             right = has_digest(file, digest, partial(progress, f"verify {name}"))
         if not right:
             faults.append(Diagnostic("its bytes are not those that were written", where=str(directory.folder / name)))

@@ -46,7 +46,7 @@ class Reference:
         """Descriptors of the files, by location."""
         return {name: file.descriptor for name, file in self.files.items()}
 
-    def require_unchanged(self) -> None:
+    def confirm(self) -> None:
         """Raises InvalidInput where a file was written to since it was opened. To be asked once the reference was run."""
         for name, file in self.files.items():
             if file.was_written():
@@ -122,7 +122,7 @@ def _weights(build: Build) -> dict[str, OpenFile] | str:
     for name, digest in build.source.data.items():
         path = _source_path(build).parent / name
         try:
-            found[name] = OpenFile(open_input(path, "weights of the original model"))
+            found[name] = OpenFile(open_input(path, "weights of the original model"), digest)
         except InvalidInput as error:
             return f"the weights of the original in {path} are gone: {error.diagnostics[0].message}"
         if not has_digest(found[name].file, digest):

@@ -233,6 +233,9 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
     weights = _available_weights(module, options, sink)
     if free_symbols(module.entry):  # names all of them, and the options that bind them
         require_static(module, options.model)
+    if not options.plan_only:
+        progress("digest the model", None)
+        imported.files.digests()  # before its weights are read
     return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
 
 

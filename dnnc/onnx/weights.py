@@ -94,7 +94,8 @@ class WeightFiles:
         return found
 
     def digests(self) -> dict[str, str]:
-        """Of every file that was opened, by name."""
+        """Of every file that was opened, by name. To be asked early: by its digest alone ``confirm`` knows a file
+        that was renamed meanwhile from one that was written to."""
         return {name: self.open(name, name).known_digest() for name in sorted({*self._open, *self._seen})}
 
     def confirm(self) -> None:

@@ -39,6 +39,7 @@ def costed(
     progress("load the model", None)
     topology = machines_of(options.topology, sink, progress)
     imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
+    imported.files.digests()  # before its weights are read
     module = with_topology(expand(imported.module), topology)
     if free_symbols(module.entry):
         require_static(module, options.model)

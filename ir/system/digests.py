@@ -100,12 +100,14 @@ def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fr
 
 
 class OpenFile:
-    """A file that stays open as long as this object lives."""
+    """A file that stays open as long as this object lives. ``known``: the digest of its bytes as they were read, where it is
+    known."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, known: str | None = None) -> None:
         self.descriptor = file.fileno()
         self.stamp = Stamp.of(self.descriptor)
         self.file = file
+        self.known = known
         weakref.finalize(self, file.close)
 
     def digest(self) -> str:
@@ -114,15 +116,28 @@ class OpenFile:
         return digest_file(self.file)
 
     def known_digest(self) -> str:
-        """Of the bytes, from memory where the file is large and was hashed before."""
+        """Of the bytes, hashed once, or from memory where the file is large and was hashed before."""
+        if self.known is not None:
+            return self.known
         self.file.seek(0)
-        return known_digest(self.file)
+        digest = known_digest(self.file)
+        if Stamp.of(self.descriptor) == self.stamp:  # else nobody knows what was read before
+            self.known = digest
+        return digest
 
-    def was_written(self) -> bool:
-        """Whether its bytes were written to since it was opened. One that was renamed or deleted has the same bytes; written
-        ones may be as they were by now, and were not when they were read."""
+    def was_written(self, differs: Callable[[], bool] | None = None) -> bool:
+        """Whether its bytes were written to since it was opened; ones that were may be as they were by now, and were not when
+        they were read. A file that was renamed or deleted has another time of change alone, as one whose time of modification
+        was set back: that one is hashed again, and taken for written where its digest is not known. ``differs``, of a caller
+        who knows a digest of its own, says in place of that whether the bytes are others."""
         now = Stamp.of(self.descriptor)
-        return (now.size, now.modified) != (self.stamp.size, self.stamp.modified)
+        if now == self.stamp:
+            return False
+        if (now.size, now.modified) != (self.stamp.size, self.stamp.modified):
+            return True
+        if differs is not None:
+            return differs()
+        return self.known is None or self.digest() != self.known
 
 
 def _folder() -> Path | None:

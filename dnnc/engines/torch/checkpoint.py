@@ -169,14 +169,7 @@ class Checkpoint:
 
     def verify(self) -> None:
         """Read all of it. Raises InvalidInput where it is not what was written."""
-        if self.digest is None:
-            return
-        found = _digest(self.position)
-        for name, entry in sorted(self._entries.items()):
-            found.update(_told(name, entry.dtype, entry.shape))
-            for chunk in self._chunks(entry):
-                found.update(chunk)
-        if found.hexdigest() != self.digest:
+        if self.digest is not None and self._differs():
             message = "it is damaged: its SHA-256 is not that of what was written"
             raise InvalidInput(message, where=self.where, hint="go on from another checkpoint")
 
@@ -186,8 +179,17 @@ class Checkpoint:
 
     def confirm(self) -> None:
         """Raises InvalidInput where the file was written to since it was opened. To be asked once it has been read."""
-        if self.file.was_written():
+        if self.file.was_written(self._differs if self.digest is not None else None):
             raise InvalidInput("the file was changed while it was used", where=self.where)
+
+    def _differs(self) -> bool:
+        """Whether the contents are now others than their digest says."""
+        found = _digest(self.position)
+        for name, entry in sorted(self._entries.items()):
+            found.update(_told(name, entry.dtype, entry.shape))
+            for chunk in self._chunks(entry):
+                found.update(chunk)
+        return found.hexdigest() != self.digest
 
     def _read(self, entry: _Entry, box: tuple[tuple[int, int], ...]) -> torch.Tensor:
         """A part of a tensor, all of it where there is no box. Of its first dimension no more is read than the part has."""

@@ -111,7 +111,8 @@ class TrainingFiles:
         for name, size in told["texts"]:
             contents[name] = read_memory(memory, offset, size)
             offset += size
-        weights = {name: _opened(descriptor) for name, descriptor in told["weights"].items()}
+        listed = told["manifest"]["files"]
+        weights = {name: _opened(number, listed[name]["sha256"]) for name, number in told["weights"].items()}
         resumed = told["resumed"]
         return cls(
             Snapshot(Path(told["folder"]), told["manifest"], contents, weights),
@@ -135,8 +136,8 @@ def _title(name: str) -> str:
     return f"<{name}>"
 
 
-def _opened(descriptor: int) -> OpenFile:
-    return OpenFile(os.fdopen(descriptor, "rb"))
+def _opened(descriptor: int, digest: str | None = None) -> OpenFile:
+    return OpenFile(os.fdopen(descriptor, "rb"), digest)
 
 
 __all__ = ["TrainingFiles", "read_step"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ir.system import digests
-from ir.system.digests import LARGE, has_digest, known_digest
+from ir.system.digests import LARGE, OpenFile, has_digest, known_digest
 
 
 @pytest.fixture
@@ -173,3 +173,20 @@ def test_the_memory_has_a_bound(weights: Path, cache: Path, monkeypatch: pytest.
     kept = json.loads(cache.read_text())
     assert len(kept) == 3
     assert kept[0] == [stamp, digest]
+
+
+def test_a_file_that_was_only_renamed_was_not_written_to(tmp_path: Path) -> None:
+    """Its time of change is another; so is that of one whose time of modification was set back."""
+    path = tmp_path / "a"
+    path.write_bytes(b"weights")
+    before = path.stat()
+    plain, hashed = OpenFile(path.open("rb")), OpenFile(path.open("rb"))
+    assert hashed.known_digest() == sha(b"weights")
+    assert not plain.was_written()
+    time.sleep(0.02)
+    path.rename(tmp_path / "b")
+    assert plain.was_written()  # nobody can tell
+    assert not hashed.was_written()
+    (tmp_path / "b").write_bytes(b"WEIGHTS")
+    os.utime(tmp_path / "b", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert hashed.was_written()

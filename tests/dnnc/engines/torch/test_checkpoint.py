@@ -188,6 +188,17 @@ def test_a_checkpoint_that_is_replaced_is_read_as_it_was_opened(path: Path) -> N
     opened.confirm()
 
 
+def test_a_checkpoint_that_is_written_to_with_its_time_set_back_is_found(path: Path) -> None:
+    opened = Checkpoint.open(path)
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"else")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InvalidInput, match="the file was changed while it was used"):
+        opened.confirm()
+
+
 def test_a_checkpoint_that_is_written_to_is_found(path: Path) -> None:
     opened = Checkpoint.open(path)
     with path.open("r+b") as file:
