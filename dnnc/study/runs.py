@@ -74,18 +74,22 @@ class StatedPlan:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file. Raises InvalidInput that names every line with a fault."""
-    reader = csv.reader(io.StringIO(read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes), newline=""))
+    text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)  # an open quote would swallow the rows behind it
     rows: list[Row] = []
     faults: list[Diagnostic] = []
+    line = 0
     try:
         names = [name.strip() for name in next(reader, [])]
         if missing := [name for name in ("build", "seconds") if names.count(name) != 1]:
             raise InvalidInput(f"expected one column '{missing[0]}' in the first line", where=f"{path}:1", hint=HINT)
+        line = reader.line_num
         for cells in reader:
+            line = reader.line_num
             if not any(cell.strip() for cell in cells):
                 continue
             fields = dict(zip(names, (cell.strip() for cell in cells), strict=False))
-            where = f"{path}:{reader.line_num}"
+            where = f"{path}:{line}"
             seconds, build = _seconds(fields.get("seconds", "")), _folder(path, fields.get("build", ""))
             if not fields.get("build"):
                 faults.append(Diagnostic("names no build", where=where, hint=HINT))
@@ -98,7 +102,7 @@ def read_rows(path: Path) -> list[Row]:
             else:
                 rows.append(Row(build, fields.get("plan", ""), seconds, where))
     except csv.Error as error:
-        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{reader.line_num}", hint=HINT) from None
+        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{line + 1}", hint=HINT) from None  # the row begins there
     if faults:
         raise InvalidInput(faults)
     return rows
@@ -157,7 +161,7 @@ def _columns(path: Path) -> tuple[list[str], bool]:
     """The columns of a file, and whether its last line has ended. Raises InvalidInput."""
     text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
     try:
-        first = next(csv.reader(io.StringIO(text, newline="")), [])
+        first = next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
     except csv.Error as error:
         raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:1", hint=HINT) from None
     return [name.strip() for name in first], not text or text.endswith(("\n", "\r"))

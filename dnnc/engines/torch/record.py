@@ -23,6 +23,8 @@ from dnnc.engines.onnxruntime.write.build import TRACE
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.trainer import Span
 from ir.core.diagnostics import InvalidInput
+from ir.core.limits import LIMITS
+from ir.system.files import read_input_text
 from ir.system.scratch import whole_file
 from passes.model.learning import samples_of
 
@@ -49,7 +51,7 @@ class Losses:
     @classmethod
     def open(cls, folder: Path, done: int) -> Losses:
         """The curve of a training that goes on after step ``done``: what the file has of the steps up to it stays. Raises
-        InvalidInput where the disk refuses."""
+        InvalidInput where the disk refuses, or something else has the file's name."""
         path = folder / LOSSES
         kept = [_entry(one["step"], one["loss"]) for one in _entries(path) if one["step"] <= done]
         text = "[" + ",".join(f"\n {entry}" for entry in kept)
@@ -79,10 +81,14 @@ def _entry(step: int, loss: Any) -> str:
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file of losses; none of any other."""
+    """The entries of a file of losses; none of another document, or where there is none. Raises InvalidInput for what is no
+    regular file, for one that cannot be read, and for one that is no text."""
+    if not path.exists():
+        return []
+    text = read_input_text(path, "losses of a training", LIMITS.document_bytes)
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found = json.loads(text)
+    except (ValueError, RecursionError):
         return []
     entries = found if isinstance(found, list) else []
     return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("step"), int) and "loss" in entry]

@@ -21,8 +21,8 @@ from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.compile.training import TrainingOptions
 from dnnc.machines.topology import load_topology
 from dnnc.study.calibrate import bounded, calibrated, machines_at, numbers_of
-from dnnc.study.runs import Row, StatedPlan, append_row, read_rows, read_stated
-from ir.core.diagnostics import DiagnosticSink
+from dnnc.study.runs import Row, StatedPlan, append_row, read_rows, read_stated, require_appendable
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.topology import Topology
 
 MACHINES = """version = 1
@@ -215,6 +215,13 @@ def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan
         assert [(row.build, row.seconds) for row in rows] == [(plans["two"].build, 0.25), (plans["alone"].build, 0.5)]
 
 
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_no_row_goes_into_an_open_quote(tmp_path: Path, end: str) -> None:
+    (tmp_path / "rows.csv").write_text(f'build,plan,seconds\na,,1\nb,,"1{end}')
+    with pytest.raises(InvalidInput, match=r"rows\.csv:3: error: it is no CSV: unexpected end of data"):
+        require_appendable(tmp_path / "rows.csv")
+
+
 @pytest.mark.parametrize("end", ["", "\n", "\r\n", "\r", "\n\n"])
 def test_a_row_is_a_line_of_its_own(plans: dict[str, StatedPlan], tmp_path: Path, end: str) -> None:
     """An editor may have left out the last end of a line."""
@@ -237,7 +244,8 @@ def test_a_row_is_a_line_of_its_own(plans: dict[str, StatedPlan], tmp_path: Path
         ("build,seconds\nx\n", ":2: error: expected seconds as a number above 0, found ''"),
         ("build,seconds\nx,0\nx,nan\nx,-1\n", ":4: error: expected seconds as a number above 0, found '-1'"),
         ("build,seconds\nnone,1\n", ":2: error: no such build: "),
-        ('build,seconds\n"x,1\n', ":2: error: expected seconds"),
+        ('build,seconds\n"x,1\n', ":2: error: it is no CSV: unexpected end of data"),
+        ('build,plan,seconds\na,,1\nb,,"1\nc,,2\n', ":3: error: it is no CSV: unexpected end of data"),
         ("build,seconds\na\0b,1\n", ":2: error: 'a\\x00b' is no path"),
         (f"build,seconds,{'x' * 200000}\n", ":1: error: it is no CSV"),
     ],

@@ -66,3 +66,11 @@ def test_a_loss_that_is_no_number_is_null(loss: float, tmp_path: Path) -> None:
     (tmp_path / LOSSES).write_text('[{"step": 1, "loss": NaN}]')  # as it was written once
     assert written(tmp_path, 1) == [(1, None)]
     assert "NaN" not in (tmp_path / LOSSES).read_text()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no FIFOs")
+def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
+    """Reading a FIFO would wait for ever."""
+    os.mkfifo(tmp_path / LOSSES)
+    with pytest.raises(InvalidInput, match=r"losses\.json: error: found a FIFO, expected losses of a training"):
+        Losses.open(tmp_path, 0)
