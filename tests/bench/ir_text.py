@@ -24,11 +24,11 @@ from ir import (
     StageSet,
     TensorType,
     Value,
+    attributes,
     parse_module,
     print_module,
     verify,
 )
-from ir.core import attributes
 from tests.bench.machine import header
 
 TARGET = 2.0

@@ -21,11 +21,11 @@ from ir import (
     TensorType,
     Time,
     Value,
+    attributes,
     load_module,
     parse,
     verify,
 )
-from ir.core import attributes
 
 REPO = Path(__file__).resolve().parent.parent.parent
 F32 = TensorType(DType.F32, (4,))

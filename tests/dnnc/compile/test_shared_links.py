@@ -178,7 +178,7 @@ def simulated(tmp_path: Path) -> float:
 def test_a_step_is_no_quicker_than_its_bytes(tmp_path: Path, kind: str) -> None:
     """Both stages sum their gradients over one bus; each alone is far from filling the step."""
     machines = BUS.format(rate=2000, bandwidth=0.1)
-    training = TrainingOptions(loss="cross-entropy:y", optimizer="sgd")
+    training = TrainingOptions(loss="mse:y", optimizer="sgd")
     options: dict[str, Any] = {"objective": "training", "microbatches": 2, "training": training}
     model = "zoo:mlp,hidden=256,inputs=256,outputs=256,layers=4,batch=2"
     if kind == "mesh":

@@ -415,7 +415,7 @@ def test_every_listed_preset_loads() -> None:
 
 
 def test_the_examples_of_the_reference_are_valid() -> None:
-    text = (GOLDEN.parents[1] / "dnnc" / "costs" / "README.md").read_text()
+    text = (GOLDEN.parents[1] / "dnnc" / "machines" / "README.md").read_text()
     examples = text.split("```toml\n")[1:]
     sizes = []
     for example in examples:
@@ -428,7 +428,7 @@ def test_the_examples_of_the_reference_are_valid() -> None:
 def test_the_reference_lists_every_key() -> None:
     from dnnc.machines.topology import reader as topology_reader
 
-    text = (GOLDEN.parents[1] / "dnnc" / "costs" / "README.md").read_text()
+    text = (GOLDEN.parents[1] / "dnnc" / "machines" / "README.md").read_text()
     for keys in (topology_reader._ROOT, topology_reader._TYPE, topology_reader._HOST, topology_reader._TEMPLATE,
                  topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE, topology_reader._PRODUCTS,
                  topology_reader._COLLECTIVES):  # fmt: skip

@@ -20,9 +20,9 @@ from ir import (
     Shard,
     TensorType,
     Value,
+    attributes,
     verify,
 )
-from ir.core import attributes
 from ir.core.attributes import Attribute
 from ir.ops.opdefs import (
     COLLECTIVES,

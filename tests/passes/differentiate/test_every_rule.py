@@ -115,7 +115,7 @@ UNREAD = {("BatchNormalization", "running_mean"), ("BatchNormalization", "runnin
 def test_every_operand_and_result_of_every_rule_has_a_case() -> None:
     missing = []
     for name in sorted(rule.removeprefix("onnx.") for rule in RULES):
-        if name in OTHER_DOMAINS or name == "Compress":
+        if name in OTHER_DOMAINS or name == "Compress" or "." in name:  # the last are of dialects without schemas
             continue
         schema, case = onnx.defs.get_schema(name), CASES[name]
         kinds = {kind.type_param_str: kind.allowed_type_strs for kind in schema.type_constraints}

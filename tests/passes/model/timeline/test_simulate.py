@@ -18,7 +18,7 @@ from passes.model.timeline.families.base import rows_of as rows_of_step
 from passes.model.timeline.orders import steady_period, stream
 from passes.model.timeline.simulate import DeadlockError, Event, makespan, run_rows, simulate
 from passes.model.timeline.workload import Wire, Workload, largest_load
-from tests.ir.test_rows import LONG, flows, rows_of
+from tests.ir.ops.test_rows import LONG, flows, rows_of
 from tests.passes.model.timeline.followed import run_rows_slowly
 from tests.passes.model.timeline.test_families import placed
 from tests.passes.staging import chain
