@@ -59,8 +59,13 @@ def _bare(model: ModelProto) -> ModelProto:
     bare.CopyFrom(model)
     for graph in graphs(bare.graph):
         del graph.value_info[:]
+        held = {tensor.name: tensor for tensor in graph.initializer}
         for value in graph.output:
             value.ClearField("type")
+            if value.name in held:  # inference looks for the node that makes an output, and there is none
+                value.CopyFrom(
+                    onnx.helper.make_tensor_value_info(value.name, held[value.name].data_type, held[value.name].dims)
+                )
         for node in graph.node:
             for _, body in subgraphs(node):
                 for value in body.input[2 if is_loop(node) else 0 :]:
