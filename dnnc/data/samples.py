@@ -292,7 +292,7 @@ class _Function:
             if port.name not in arrays:
                 raise InvalidInput(f"a microbatch lacks '{port.name}'", where=self.source)
             try:
-                array = np.asarray(arrays[port.name])
+                array = np.array(arrays[port.name])  # a copy: functions fill their buffers anew, steps are read ahead
             except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
                 message = f"'{port.name}' is no array: {error}"
                 raise InvalidInput(message, where=self.source) from error

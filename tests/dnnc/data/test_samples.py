@@ -53,6 +53,13 @@ def short(seed):
     for number, microbatch in zip(range(2), good(seed)):
         yield microbatch
 
+def reused(seed):
+    microbatch = next(good(seed))
+    while True:
+        yield microbatch
+        microbatch["x"][:] += 1
+        microbatch["labels"] += 1
+
 def nothing(seed): return iter(())
 def none(seed): pass
 def one(seed): return next(good(seed))
@@ -326,3 +333,13 @@ def test_microbatches_are_kept_no_longer_than_a_step_wants_them() -> None:
     assert data.yielded == 10
     assert data.microbatch(5)["x"][0, 0] == 5  # from its start again
     assert data.yielded == 6
+
+
+@pytest.mark.usefixtures("source")
+def test_a_function_that_fills_the_same_arrays_anew_gives_other_samples() -> None:
+    """All microbatches of a step are kept: they hold what was yielded, not what the arrays hold later."""
+    data = open_data("source:reused", MODEL, 3, microbatches=3)
+    data.microbatch(2)
+    step = [data.microbatch(number) for number in range(3)]
+    assert [microbatch["x"][3, 2] for microbatch in step] == [0, 1, 2]
+    assert [microbatch["labels"].tolist() for microbatch in step] == [[3] * 4, [4] * 4, [5] * 4]
