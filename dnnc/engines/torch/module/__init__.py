@@ -31,15 +31,13 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ..
 
     What training did not change keeps what it holds: buffers, frozen weights, those that the loss does not depend on. Returns
     the names of the parameters and running averages among them. Raises InvalidInput, and leaves the module as it was, for a
-    weight that the module lacks, one of another shape, and a file that is no checkpoint."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    weight that the module lacks, one of another shape, and a file that is no checkpoint, or is damaged."""
+    from dnnc.engines.torch.checkpoint import Checkpoint  # it needs safetensors, which exporting a module does not
 
-    where = str(checkpoint)
-    try:
-        stored = load_file(where)
-    except (OSError, SafetensorError) as error:
-        raise InvalidInput(f"it cannot be read as safetensors: {error}", where=where) from error
+    where, opened = str(checkpoint), Checkpoint.open(Path(checkpoint))
+    opened.verify()
+    stored = opened.tensors()
+    opened.confirm()
     wanted = module.state_dict(keep_vars=True)
     for source in sorted(stored):
         weight, _, state = source.rpartition(".")

@@ -18,6 +18,7 @@ pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
 safetensors = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
 import dnnc  # noqa: E402
+from dnnc.engines.torch.checkpoint import Position, write_checkpoint  # noqa: E402
 
 pytestmark = pytest.mark.slow  # torch.export takes seconds
 
@@ -142,8 +143,14 @@ def test_a_foreign_checkpoint_changes_nothing(exported: tuple[torch.nn.Module, P
     (tmp_path / "text").write_text("no tensors")
     with pytest.raises(InvalidInput, match="cannot be read as safetensors"):
         dnnc.into_torch(module, tmp_path / "text")
-    with pytest.raises(InvalidInput, match="cannot be read as safetensors"):
+    with pytest.raises(InvalidInput, match="no such file"):
         dnnc.into_torch(module, tmp_path / "missing")
+    damaged = tmp_path / "damaged.safetensors"
+    write_checkpoint(damaged, {"fc.weight": before["fc.weight"] + 1}, Position(1, 0))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-9] + bytes([whole[-9] ^ 64]) + whole[-8:])
+    with pytest.raises(InvalidInput, match="it is damaged: its SHA-256 is not that of what was written"):
+        dnnc.into_torch(module, damaged)
     for name, value in module.state_dict().items():
         torch.testing.assert_close(value, before[name])
 
