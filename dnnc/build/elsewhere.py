@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dnnc.build.snapshot import Snapshot
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.topology import Topology
 from passes.model.graph import listing
 
@@ -43,14 +43,15 @@ def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -
         raise InvalidInput(message, where=where, hint=hint)
 
 
-def is_elsewhere(files: Snapshot) -> bool:
-    """Whether a build is for more than one host, or for devices that nothing here runs."""
-    return any(_missing(files, 1, False))
+def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
+    """Raises UsageError where a build that is for other machines is emulated: what that measures is no row of ``--runs``."""
+    if emulate and any(_missing(files, hosts, trains)):
+        raise UsageError("what is emulated is no row: the plan is for other machines", where="--runs", hint=NO_ROW)
 
 
 def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
     manifest, where = files.manifest, str(files.folder)
-    names = _of(list, manifest.get("hosts"))
+    names, types = _machines(files)
     if len(names) > hosts:
         here = "one machine" if hosts == 1 else f"{hosts}"
         more = f"run 'dnnc train' on each of them with --nodes {len(names)}; " if trains else ""
@@ -58,7 +59,7 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
             f"it is for {len(names)} hosts, {listing(names)}, and runs on {here}", where=where, hint=more + EMULATE
         )
     others = {name: kind for name, kind in _of(dict, manifest.get("kinds")).items() if kind != "cpu"}
-    named, types = _of(dict, manifest.get("providers")), _of(dict, manifest.get("types"))
+    named = _of(dict, manifest.get("providers"))
     for name, kind in sorted(others.items()):
         on = [device for device, type_ in types.items() if type_ == name]
         lacking = on if trains else [device for device in on if device not in named]
@@ -68,9 +69,26 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
             yield Diagnostic(message, where=where, hint=EMULATE)
 
 
+def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
+    """The hosts of the devices that a build uses, and the type of each device where one is no CPU. The manifests of earlier
+    versions do not state them: of those they are read from the plan, which takes seconds where it is large. Raises
+    InvalidInput."""
+    from dnnc.build.build import PROGRAM
+    from dnnc.onnx import DIALECTS
+    from ir import load_module
+
+    manifest = files.manifest
+    if "hosts" in manifest or PROGRAM not in files.contents:
+        return _of(list, manifest.get("hosts")), _of(dict, manifest.get("types"))
+    topology = load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS).first(Topology)
+    used = {device for stage in _of(list, manifest.get("stages")) for device in stage["devices"]}
+    devices = [device for device in topology.devices if device.name in used] if topology is not None else []
+    return sorted({device.host for device in devices}), {device.name: device.type for device in devices}
+
+
 def _of(kind: type[Any], value: Any) -> Any:
     """The value, or an empty one of ``kind`` where it is none of it."""
     return value if isinstance(value, kind) else kind()
 
 
-__all__ = ["EMULATE", "NO_ROW", "is_elsewhere", "require_here", "require_one_host"]
+__all__ = ["EMULATE", "NO_ROW", "require_here", "require_one_host", "require_row"]

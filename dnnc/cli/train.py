@@ -103,7 +103,7 @@ def train(
     for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
     --check: exit 5 names the first weight that differs, and its stage.
     """
-    from dnnc.build.elsewhere import NO_ROW, require_here
+    from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
     from dnnc.engines.torch.launch.training import train as launch
     from dnnc.engines.torch.slowed import slow_devices
@@ -119,8 +119,8 @@ def train(
     if runs is not None:
         require_appendable(runs)
     opened = TrainingBuild.open(build)
-    if emulate and runs is not None:
-        raise UsageError("what is emulated is no row", where="--runs", hint=NO_ROW)
+    if runs is not None:
+        require_row(opened.files, hosts=nodes, trains=True, emulate=emulate)
     require_here(opened.files, hosts=nodes, trains=True, emulate=emulate)
     machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
     resumed = _opened(resume) if resume is not None else None

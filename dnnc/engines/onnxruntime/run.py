@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.build.build import Build
-from dnnc.build.elsewhere import NO_ROW, is_elsewhere, require_here
+from dnnc.build.elsewhere import require_here, require_row
 from dnnc.data.generate import drawn_ahead
 from dnnc.data.inputs import (
     Microbatches,
@@ -155,8 +155,7 @@ def require_measures(build: Build, microbatches: int, threads: int) -> None:
         by = f"{threads} thread{'s' if threads > 1 else ''}"
         message = f"it would run by {by}, and the plan is for {build.threads(other[0])} on '{other[0]}'"
         raise UsageError(f"{message}: that is no row", where="--runs", hint="leave --threads out")
-    if is_elsewhere(build.files):
-        raise UsageError("what is emulated is no row: the plan is for other machines", where="--runs", hint=NO_ROW)
+    require_row(build.files, emulate=True)
     if build.plan.minimises.alone and microbatches > 1:
         hint = "run one microbatch; --repeat and --warmup as you like"
         raise UsageError("a plan for latency is measured by a microbatch that is alone", where="--runs", hint=hint)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from dnnc.build.snapshot import sealed
 from dnnc.cli import main
 from dnnc.cli.console import show_warnings
 from ir.core.diagnostics import Diagnostic, Severity
@@ -94,6 +95,30 @@ def test_nothing_runs_elsewhere_in_silence(
     assert main(["train" if step else "run", build, "--emulate", *count, "--runs", str(rows)]) == 2
     assert "what is emulated is no row" in capsys.readouterr().err
     assert not rows.exists()
+
+
+@pytest.mark.parametrize(
+    ("machines", "missing"),
+    [
+        (TWO_HOSTS, "it is for 2 hosts, p, q, and runs on one machine"),
+        (OTHERS.replace("PROVIDER", ""), "it is for devices of type cuda (gpu: g0, g1), and here is none"),
+        ("preset:cpu-2", ""),
+    ],
+)
+def test_a_build_of_an_earlier_version_does_not_run_elsewhere_either(
+    machines: str, missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its manifest states neither hosts nor the types of devices: its plan does."""
+    topology, build = tmp_path / "machines.toml", tmp_path / "build"
+    topology.write_text(machines)
+    on = machines if machines.startswith("preset:") else str(topology)
+    assert main(["compile", SMALL, "-t", on, "--stages", "2", "--mesh", "none", "-q", "-o", str(build)]) == 0
+    manifest = json.loads((build / "manifest.json").read_text())
+    manifest.pop("hosts")
+    manifest.pop("types", None)
+    (build / "manifest.json").write_text(json.dumps(sealed(manifest)))
+    assert main(["run", str(build), "-q"]) == (3 if missing else 0)
+    assert missing in capsys.readouterr().err
 
 
 def test_what_is_for_other_machines_is_emulated_where_that_is_asked_for(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
         "model": bare(module.name),
         "kinds": kinds,
         **({"types": types} if any(kind != "cpu" for kind in kinds.values()) else {}),
-        **({"hosts": hosts} if len(hosts) > 1 else {}),
+        "hosts": hosts,
         **({"providers": providers} if providers else {}),
         **({"cores": cores} if cores else {}),
         "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
