@@ -33,7 +33,7 @@ from typing import Any
 
 from dnnc.engines.onnxruntime.errors import StageStopped
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.system.files import read_input
+from ir.system.files import open_input
 
 SECRET = "DNNC_SECRET"
 """The variable that may hold the secret."""
@@ -66,12 +66,22 @@ def read_secret(file: Path | None) -> bytes:
         hint = f"make one {_MAKE}, and give --secret dnnc.secret to each; or set {SECRET} to its text"
         raise UsageError("hosts must prove to each other that they share a secret", where="--secret", hint=hint)
     where = str(file) if file is not None else SECRET
-    text = os.environ[SECRET].encode() if file is None else read_input(file, "a file with a secret", _LONGEST)
-    if file is not None and stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise InvalidInput("other users of this machine may read the secret", where=where, hint=f"chmod 600 {file}")
+    text = os.environ[SECRET].encode() if file is None else _read_secret(file)
     if len(text.strip()) < _LEAST:
         raise InvalidInput(f"a secret has at least {_LEAST} characters", where=where, hint=f"make one {_MAKE}")
     return text.strip()
+
+
+def _read_secret(path: Path) -> bytes:
+    """The bytes of a file that this user and a group alone may use: mounted secrets are often the group's. Raises
+    InvalidInput."""
+    with open_input(path, "a file with a secret", hint="write it to a file; <(...) is a FIFO, whose end need not come") as file:
+        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007:
+            raise InvalidInput("other users of this machine may read the secret", where=str(path), hint=f"chmod 600 {path}")
+        text = file.read(_LONGEST + 1)
+    if len(text) > _LONGEST:
+        raise InvalidInput(f"a secret has at most {_LONGEST} bytes", where=str(path), hint=f"make one {_MAKE}")
+    return text
 
 
 @contextmanager

@@ -188,7 +188,9 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypat
     monkeypatch.setenv(SECRET, "short")
     with pytest.raises(InvalidInput, match=f"{SECRET}: error: a secret has at least 16 characters"):
         read_secret(None)
-    file.chmod(0o644)
+    file.chmod(0o640)
+    assert read_secret(file) == GOOD
+    file.chmod(0o604)
     with pytest.raises(
         InvalidInput, match=f"{file}: error: other users of this machine may read the secret\n  hint: chmod 600"
     ):
