@@ -126,3 +126,30 @@ def test_every_command_believes_the_same(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().err.count("contradict inference") == 1
     assert main(["run", build]) == 0
     assert main(["check", build]) == 0
+
+
+GROWING = "y = Loop (n, c, x) <body = b (int64 i, bool k, float[a,3] s) => (bool k2, {o} o) {{ k2 = Identity(k)\n o = {op} }}>"
+UNBELIEVED = {
+    "body": GROWING.format(o="float[2,3]", op="Concat <axis = 0> (s, s)") + "\n z = Abs(y)",
+    "result": GROWING.format(o="o", op="Concat <axis = 0> (s, s)").replace("o o", "o") + "\n z = Abs(y)",
+}
+
+
+@pytest.mark.parametrize("stated", ["", "y", "z"])
+@pytest.mark.parametrize("case", UNBELIEVED)
+def test_what_is_stated_of_a_growing_loop_gives_no_size(tmp_path: Path, case: str, stated: str) -> None:
+    proto, sink = _text("float[2,3] x, bool c, int64 n", "int64 size", UNBELIEVED[case] + "\n size = Size(z)"), DiagnosticSink()
+    if stated:
+        proto.graph.value_info.append(onnx.helper.make_tensor_value_info(stated, onnx.TensorProto.FLOAT, [2, 3]))
+    module = load(proto, tmp_path, {}, sink)
+    assert "onnx.Size" in [op.name for op in module.entry.ops]
+    warnings = [fault for fault in sink.diagnostics if "contradict" in fault.message]
+    assert len(warnings) == (case == "body" or stated == "y")
+
+
+def test_what_is_stated_of_an_unknown_operator_in_a_loop_counts(tmp_path: Path) -> None:
+    body = GROWING.format(o="float[2,3]", op="com.acme.Act(s)")
+    proto = _text("float[2,3] x, bool c, int64 n", "float[2,3] y", body)
+    proto.opset_import.append(onnx.helper.make_opsetid("com.acme", 1))
+    module = load(proto, tmp_path, {})
+    assert str(module.entry.results[0].type) == "tensor<2x3xf32>"

@@ -2,30 +2,30 @@
 
 onnxruntime runs a model that states a wrong shape, with a warning, and refuses one that states other elements; so does the
 import.
-What is stated counts where nothing is proven: sizes that depend on data, results of operators that nobody knows. Names of
-dimensions count where an input has them. Of an output that no node reads, sizes that depend on data are left open: what is
-stated of them tells nothing but itself, and a run may make others.
+What is stated counts where nothing is proven: sizes that depend on data, results of operators that nobody knows (``opaque``).
+Names of dimensions count where an input has them. Of an output that no node reads, sizes that depend on data are left open:
+what is stated of them tells nothing but itself, and a run may make others. So are sizes that control flow leaves open, and what
+follows from them: an iteration may change them, and another branch may have others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnx import GraphProto, ModelProto, NodeProto, defs
+from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.onnx.importer.checks import node_reads
 from dnnc.onnx.importer.functions import subgraphs
 from dnnc.onnx.importer.inference.loops import body_of, carried_inputs, is_loop
+from dnnc.onnx.importer.inference.opaque import opaque_values, open_values
 from dnnc.onnx.importer.inference.value_types import (
     better,
     contradicts,
     graph_types,
-    is_complete,
     with_names,
     without_shape,
 )
 from dnnc.onnx.importer.model_dims import graphs, input_symbols
-from dnnc.onnx.schemas import schema
 from dnnc.onnx.types import type_of, type_proto
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.types import UNKNOWN, Type, UnknownType
@@ -37,21 +37,28 @@ Claims = list[dict[str, Type]]
 """Types by value, for each graph of a model in the order of ``graphs``."""
 
 
-def claims_of(model: ModelProto, inferred: ModelProto, where: str, sink: DiagnosticSink) -> Claims:
-    """What the model states beyond what is ``inferred``. Emits one warning for all shapes that cannot be, and an error for each
-    value that is stated to have other elements than it has."""
+def claims_of(model: ModelProto, inferred: ModelProto, first: ModelProto, where: str, sink: DiagnosticSink) -> Claims:
+    """What the model states beyond what is ``inferred``; ``first``: what is of the first iterations of its loops. Emits one
+    warning for all shapes that cannot be, and an error for each value that is stated to have other elements than it has."""
     names = frozenset(input_symbols(model))
     wrong: list[str] = []
     claims: Claims = []
-    for mine, proven in zip(graphs(model.graph), graphs(inferred.graph), strict=True):
-        known, own = graph_types(proven), {}
-        last = _of_data_alone(model, known) if mine is model.graph else frozenset()
-        possible = _possible(proven, known)
+    every = [graph_types(graph) for graph in graphs(inferred.graph)]
+    opaque = opaque_values(model, every)
+    left_open = open_values(model, every, opaque)
+    stages = zip(graphs(model.graph), graphs(inferred.graph), graphs(first.graph), every, left_open, strict=True)
+    for mine, proven, begun, known, left in stages:
+        own: dict[str, Type] = {}
+        last = _of_data_alone(model, opaque[0]) if mine is model.graph else frozenset()
+        possible = [_possible(proven, known), _possible(begun, known)]
+        at_first = graph_types(begun)
         for name, stated in _stated(mine, inner=mine is not model.graph):
-            types = [known.get(name, UNKNOWN), *possible.get(name, ())]
+            types = [known.get(name, UNKNOWN), at_first.get(name, UNKNOWN)]
+            types += [type_ for of_name in possible for type_ in of_name.get(name, ())]
             other = next((type_ for type_ in types if contradicts(stated, type_)), None)
             if other is None:
-                claim = better(types[0], without_shape(stated) if name in last else with_names(stated, names))
+                kept = without_shape(stated) if name in last or name in left else with_names(stated, names)
+                claim = better(types[0], kept)
                 if claim != types[0]:
                     own[name] = claim
             elif not contradicts(without_shape(stated), without_shape(other)):
@@ -61,6 +68,7 @@ def claims_of(model: ModelProto, inferred: ModelProto, where: str, sink: Diagnos
                 sink.error(message, where=where, hint="onnxruntime refuses such a model; export it again")
         claims.append(own)
     if wrong:
+        wrong = list(dict.fromkeys(wrong))
         more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
         message = f"the model's own shape annotations contradict inference and are ignored: {'; '.join(wrong[:_SHOWN])}{more}"
         sink.warn(message, where=where)
@@ -85,28 +93,11 @@ def _stated(graph: GraphProto, *, inner: bool) -> Iterator[tuple[str, Type]]:
         yield value.name, without_shape(type_of(value.type))
 
 
-def _of_data_alone(model: ModelProto, known: Mapping[str, Type]) -> frozenset[str]:
+def _of_data_alone(model: ModelProto, opaque: frozenset[str]) -> frozenset[str]:
     """Outputs that no node reads and whose shape would be known if it did not depend on data: no operator on the way to them is
     one that inference knows nothing of."""
-    versions = {entry.domain: entry.version for entry in model.opset_import}
-    opaque: set[str] = set()
-    read: set[str] = set()
-    for node in model.graph.node:
-        operands = node_reads(node)
-        read.update(operands)
-        if not _is_inferred(node, versions) or not opaque.isdisjoint(operands):
-            opaque.update(name for name in node.output if not is_complete(known.get(name, UNKNOWN)))
+    read = {name for node in model.graph.node for name in node_reads(node)}
     return frozenset(value.name for value in model.graph.output) - opaque - read
-
-
-def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
-    """Whether onnx infers the results of the node, and of those in its graphs."""
-    try:
-        found = schema(node.op_type, versions.get(node.domain, 0), node.domain)
-    except defs.SchemaError:
-        return False
-    inner = (other for _, graph in subgraphs(node) for other in graph.node)
-    return found.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
 
 
 def _possible(graph: GraphProto, known: Mapping[str, Type]) -> dict[str, list[Type]]:

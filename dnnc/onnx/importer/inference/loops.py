@@ -39,6 +39,19 @@ def with_carried_types(model: ModelProto, infer: Callable[[ModelProto], ModelPro
     return infer(model)
 
 
+def in_first_iterations(model: ModelProto, infer: Callable[[ModelProto], ModelProto]) -> ModelProto:
+    """An inferred model, whose bodies of loops tell the types of their first iteration: what they carry is what enters."""
+    begun = ModelProto()
+    begun.CopyFrom(model)
+    loops = False
+    for loop, types in _loops(begun.graph, {}):
+        loops = True
+        for value, name in zip(body_of(loop).input[2:], carried_inputs(loop), strict=False):
+            if name in types:
+                value.type.CopyFrom(type_proto(types[name]))
+    return infer(begun) if loops else model
+
+
 def carried_inputs(loop: NodeProto) -> list[str]:
     """What a ``Loop`` starts with: its operands behind the number of iterations and the condition."""
     return list(loop.input[2:])
@@ -105,4 +118,4 @@ def _opened(graph: GraphProto, assumed: list[list[Type | None]]) -> list[list[Ty
     return opened
 
 
-__all__ = ["body_of", "carried_inputs", "is_loop", "with_carried_types"]
+__all__ = ["body_of", "carried_inputs", "in_first_iterations", "is_loop", "with_carried_types"]
