@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import onnx
-from onnx import ModelProto, NodeProto
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from dnnc.onnx.importer.functions import subgraphs
 from dnnc.onnx.importer.model_dims import graphs
 from ir.core.names import unique
 
@@ -23,13 +24,23 @@ _AVERAGES = (3, 4)
 
 def copy_overwritten(model: ModelProto) -> None:
     """Gives each node that writes over its operands copies of its own, in place, functions included."""
-    for body in (*graphs(model.graph), *model.functions):
+    functions = [body for function in model.functions for body in (function, *_inside(function))]
+    bodies = [*graphs(model.graph), *functions]
+    taken = {name for body in bodies for name in _names(body)}
+    # Inner bodies first: an outer one is made anew of copies of its nodes.
+    for body in reversed(bodies):
         if any(map(_writes_over, body.node)):
-            taken = set(_names(body))
             nodes = [made for node in body.node for made in (*_copies(node, taken), node)]
             kept = [NodeProto.FromString(node.SerializeToString()) for node in nodes]
             del body.node[:]
             body.node.extend(kept)
+
+
+def _inside(function: FunctionProto) -> Iterator[GraphProto]:
+    """The graphs in the body of a function."""
+    for node in function.node:
+        for _, graph in subgraphs(node):
+            yield from graphs(graph)
 
 
 def _writes_over(node: NodeProto) -> bool:

@@ -10,6 +10,7 @@ import pytest
 from dnnc.check.check import CheckOptions, check_build
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.engines.onnxruntime import run_build
+from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from tests.dnnc.onnx.models import model, save
 
 NODE = "y, m, v = BatchNormalization <training_mode = 1, momentum = 0.5> (h, one, none, mean, variance)"
@@ -65,3 +66,17 @@ def test_running_averages_are_of_the_weights(
     report = check_build(build, CheckOptions(samples=3))
     assert report.passed
     assert report.original
+
+
+def test_a_batch_normalisation_in_a_branch_of_a_function_is_given_copies() -> None:
+    proto = model(
+        """g (bool c, float[4,3] x, float[3] s, float[3] m, float[3] v) => (float[4,3] y) { y = loc.F(c, x, s, m, v) }
+<domain: "loc", opset_import: ["" : 17]>
+F (c, x, s, m, v) => (y) { y = If (c) <
+  then_branch = t () => (p) { p, a, b = BatchNormalization <training_mode = 1> (x, s, s, m, v) },
+  else_branch = e () => (q) { q = Neg(x) }> }"""
+    )
+    copy_overwritten(proto)
+    branch = proto.functions[0].node[0].attribute[0].g
+    assert [node.op_type for node in branch.node] == ["RandomUniformLike", "Sub"] * 2 + ["BatchNormalization"]
+    assert list(branch.node[-1].input[3:]) == ["m.copy", "v.copy"]
