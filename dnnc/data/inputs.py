@@ -123,19 +123,31 @@ def split_microbatches(
 
 def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, Any]:
     """Outputs of all microbatches in one array per name, as the inputs were given; ``NAME.M`` where shapes differ."""
+    return {name: value for name, (_, value) in _joined(outputs, mode).items()}
+
+
+def write_outputs(path: Path, outputs: Sequence[Mapping[str, Any]], mode: str, ports: Sequence[Port]) -> None:
+    """Writes what ``join_outputs`` makes, as ``write_npz`` does: what is of one microbatch has the type of its output."""
+    joined, types = _joined(outputs, mode), {port.name: port.type for port in ports}
+    values = {name: value for name, (_, value) in joined.items()}
+    write_file(path, to_arrays(values, {name: types.get(of, "") for name, (of, _) in joined.items()}))
+
+
+def _joined(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, tuple[str, Any]]:
+    """Joined values by name, each with the name of its output."""
     if mode == "single" or (len(outputs) == 1 and mode != "stacked"):
-        return dict(outputs[0])
-    joined: dict[str, Any] = {}
+        return {name: (name, value) for name, value in outputs[0].items()}
+    joined: dict[str, tuple[str, Any]] = {}
     before = prefixes(outputs[0])
     for name in outputs[0]:
         values = [output[name] for output in outputs]
         shapes = {value.shape if isinstance(value, np.ndarray) else None for value in values}
         if None in shapes or (len(shapes) > 1 and mode == "stacked"):
-            joined |= {f"{before[name]}{i}": value for i, value in enumerate(values)}
+            joined |= {f"{before[name]}{i}": (name, value) for i, value in enumerate(values)}
         elif mode == "split" and values[0].ndim and len({shape[1:] for shape in shapes if shape}) == 1:
-            joined[name] = np.concatenate(values)
+            joined[name] = name, np.concatenate(values)
         else:
-            joined[name] = np.stack(values)
+            joined[name] = name, np.stack(values)
     return joined
 
 

@@ -19,7 +19,7 @@ from dnnc.data.inputs import (
     join_outputs,
     read_inputs,
     split_microbatches,
-    write_npz,
+    write_outputs,
 )
 from dnnc.engines.onnxruntime.pipeline import Pipeline
 from dnnc.engines.onnxruntime.results import RunResult
@@ -218,5 +218,5 @@ def run_command(
             throughputs.append(result.throughput)
     outputs = join_outputs(result.outputs, batches.mode)
     if command.outputs is not None:
-        write_npz(command.outputs, outputs, build.outputs)
+        write_outputs(command.outputs, result.outputs, batches.mode, build.outputs)
     return RunReport(build, result, outputs, len(batches.items), tuple(throughputs), random)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.build.build import Port
-from dnnc.data.inputs import join_outputs, read_inputs, split_microbatches, write_npz
+from dnnc.data.inputs import join_outputs, read_inputs, split_microbatches, write_npz, write_outputs
 from dnnc.data.npz import read_npz
 from ir.core.diagnostics import ExitCode, InvalidInput
 
@@ -249,3 +249,12 @@ def test_a_changed_byte_is_told_or_changes_nothing(data: st.DataObject) -> None:
         path.write_bytes(raw)
         with contextlib.suppress(InvalidInput):
             assert read_inputs(path, (X,)).items[0]["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_maps_of_several_microbatches_keep_their_element_types(tmp_path: Path) -> None:
+    port = Port("Z", "", None, "seq<map<i64, tensor<f32>>>")
+    write_outputs(tmp_path / "z.npz", [{"Z": [{1: 0.1}]}, {"Z": [{1: 0.2}]}], "stacked", [port])
+    with np.load(tmp_path / "z.npz") as file:
+        assert {name: file[name].dtype.name for name in file} == {
+            f"Z.{i}.0.{part}": dtype for i in range(2) for part, dtype in (("keys", "int64"), ("values", "float32"))
+        }
