@@ -2,5 +2,6 @@
 
 - ``npz``, ``inputs``: arrays read and written, cut into microbatches; ``generate``, ``ranges``: random ones that a model
   accepts;
-- ``samples``: microbatches of training by number; ``workloads``: profiled graphs of the literature.
+- ``samples``: microbatches of training by number; ``repeated``: whether they are the same again;
+- ``workloads``: profiled graphs of the literature.
 """

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dnnc.data.repeated import Repeated, samples_digest
 from dnnc.data.samples import POOL, open_data
 from dnnc.onnx.elements import user_dtype
 from ir import Module, parse_module, print_module
@@ -59,6 +60,8 @@ def reused(seed):
         yield microbatch
         microbatch["x"][:] += 1
         microbatch["labels"] += 1
+
+def unseeded(seed): return good(np.random.default_rng().integers(1 << 62))
 
 def nothing(seed): return iter(())
 def none(seed): pass
@@ -343,3 +346,16 @@ def test_a_function_that_fills_the_same_arrays_anew_gives_other_samples() -> Non
     step = [data.microbatch(number) for number in range(3)]
     assert [microbatch["x"][3, 2] for microbatch in step] == [0, 1, 2]
     assert [microbatch["labels"].tolist() for microbatch in step] == [[3] * 4, [4] * 4, [5] * 4]
+
+
+@pytest.mark.usefixtures("source")
+def test_a_function_that_draws_without_its_seed_is_found_when_it_is_called_again() -> None:
+    for name in ("source:good", "source:unseeded"):
+        data = Repeated(open_data(name, MODEL, 3), name)
+        first = samples_digest(data, [0])
+        data.microbatch(1)
+        if name == "source:good":
+            assert samples_digest(data, [0]) == first
+            continue
+        with pytest.raises(InvalidInput, match=r"^source:unseeded: error: it gave other samples when it was called again\n"):
+            data.microbatch(0)

@@ -28,7 +28,8 @@ from typing import Any
 import torch
 
 from dnnc.build.training import Step, tensor_type
-from dnnc.data.samples import Data, open_data
+from dnnc.data.repeated import Repeated, other_samples, samples_digest
+from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import WholeBatch
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
@@ -243,9 +244,19 @@ class Checker:
     def shaken(self) -> list[Oracle]:
         return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
 
-    def _oracle(self, shaken: int) -> Oracle:
+    @cached_property
+    def samples(self) -> Repeated:
+        """What all oracles read."""
         data = open_data(self.data, self.step.module, self.seed, self.step.microbatches)
-        return Oracle(self.step, self.files.initial, data, shaken=shaken)
+        return Repeated(data, self.data)
+
+    def _oracle(self, shaken: int) -> Oracle:
+        return Oracle(self.step, self.files.initial, self.samples, shaken=shaken)
+
+    def compare_samples(self, digest: str) -> None:
+        """Those of the first step, by the digest that ranks tell of them. Raises InvalidInput for others."""
+        if self.data != SYNTHETIC and digest != samples_digest(self.samples, range(self.step.microbatches)):
+            raise other_samples("ranks were given other samples than the unsplit model", self.data)
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
@@ -379,6 +390,8 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
         flush = not step.schedule.periodic
 
         def step_done(progressed: Progressed) -> None:
+            if not seen:
+                checker.compare_samples(progressed.samples)
             told(progressed)
             seen.append(progressed.loss)
             if progressed.step > 1:  # rank 0 tells of a step before it writes it

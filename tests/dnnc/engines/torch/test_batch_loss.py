@@ -57,6 +57,9 @@ def nothing_counts(seed):
     while True:
         yield {"x": np.ones((4, 2), np.float32), "labels": np.full(4, -100)}
 
+def unseeded(seed):
+    return padded(None)
+
 def padded(seed):
     numbers = np.random.default_rng(seed)
     while True:
@@ -198,6 +201,16 @@ def test_check_compares_with_the_batch_in_one_piece(source: None, tmp_path: Path
     refresh(Path(build), f"stages/{file.name}")
     assert main(checked) == 5
     assert "weight 'W' differs from the unsplit model's after step 1: 0.5 of its range" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_check_finds_that_one_rank_drew_other_samples_than_the_unsplit_model(
+    source: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build = built(tmp_path, LAYERS, 2, *PLANS["one stage"])
+    assert main(["train", build, "--data", "labelled:unseeded", "--steps", "2", "--check"]) == 3
+    assert "labelled:unseeded: error: ranks were given other samples than the unsplit model" in capsys.readouterr().err
+    assert main(["train", build, "--data", "labelled:padded", "--steps", "2", "--check"]) == 0
 
 
 ALONE: dict[str, tuple[str, tuple[str, ...], str]] = {
