@@ -34,13 +34,15 @@ def said_by(reports: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What is known of ranks when training ended without success. ``labels``: what to call each rank. ``ends``: rank and exit
-    status of those that ended by themselves, in their order; ``said``: the last lines of standard error."""
+    status of those that ended by themselves, in their order; ``said``: the last lines of standard error;
+    ``apart``: there are ranks on other hosts, of which nothing is known here."""
 
     labels: Sequence[str]
     reports: Sequence[Mapping[str, Any]]
     doing: Mapping[int, str]
     ends: Mapping[int, int]
     said: Sequence[str] = field(default=())
+    apart: bool = False
 
     def reason(self, seconds: float) -> DnncError:
         """The error that tells a person why; ``seconds``: how long ranks waited for each other."""
@@ -52,14 +54,16 @@ class Ended:
             if rank not in reported and (status or self.doing.get(rank) != DONE):
                 return self._ended(rank, status)
         silent = [rank for rank in sorted(self.doing) if rank not in reported and rank not in self.ends]
-        if silent:
-            return self.hangs(silent, seconds)
         lost = said_by(self.reports)
-        assert lost is not None
-        hint = "did a rank on another host fail? Its 'dnnc train' says why"
-        return RuntimeFailure(
-            f"lost another rank: {lost['diagnostics'][0]['message']}", where=self._at(lost["rank"]), hint=hint
-        )
+        if silent and not (self.apart and lost):  # else it may itself have waited for the other host
+            return self.hangs(silent, seconds)
+        if lost is None:
+            hint = "see what they said last" + self._words()
+            return StageStopped("its ranks ended, and none says why", where="dnnc train", hint=hint)
+        other, hint = "another rank", "the others say why they ended"
+        if self.apart:
+            other, hint = "a rank on another host", "its 'dnnc train' says why; or it cannot be reached any more"
+        return StageStopped(f"it lost {other}, {self._doing(lost['rank'])}", where=self._at(lost["rank"]), hint=hint)
 
     def hangs(self, ranks: Sequence[int], seconds: float) -> DnncError:
         """The error of a rank that does not go on: the first of these that does not itself wait for another."""

@@ -10,8 +10,10 @@ random and new for each connection:
   {"told": .., "proof": HMAC(secret, first, A, B, claims, told)}   ->
 ```
 
-Whoever cannot prove the secret is told nothing, least of all where the ranks' store is. The secret itself never travels. The
-claims are what all hosts must have alike. Nothing here protects what the ranks send each other later.
+Whoever cannot prove the secret is told nothing but ``{"refused": true}``, least of all where the ranks' store is; the first
+host goes on waiting for the others, and hears all connections at a time, so a stranger neither ends nor delays the meeting. The
+secret itself never travels. The claims are what all hosts must have alike. Nothing here protects what the ranks send each other
+later.
 """
 
 from __future__ import annotations
@@ -22,17 +24,18 @@ import ipaddress
 import json
 import os
 import secrets
+import selectors
 import socket
 import stat
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from dnnc.engines.onnxruntime.errors import StageStopped
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import Diagnostic, InvalidInput, Severity, UsageError
 from ir.system.files import open_input
 
 SECRET = "DNNC_SECRET"
@@ -44,6 +47,8 @@ _LONGEST = 4096
 """Bytes of a message."""
 _PATIENCE = 5.0
 """Seconds that a message on an open connection may take."""
+_MOST = 64
+"""Connections that may be open and unproven at a time: of more, the oldest is closed."""
 _AGAIN = 0.2
 """Seconds between two attempts to reach the first host, which may start later."""
 _MAKE = "on one host (umask 077; head -c 32 /dev/urandom | base64 > dnnc.secret), then copy the file to the others"
@@ -85,12 +90,19 @@ def _read_secret(path: Path) -> bytes:
 
 
 @contextmanager
-def hosts_met(place: str, secret: bytes, claims: Mapping[str, Any], limit: float) -> Iterator[Met]:
+def hosts_met(
+    place: str,
+    secret: bytes,
+    claims: Mapping[str, Any],
+    limit: float,
+    warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
+) -> Iterator[Met]:
     """Meet the other hosts at ``place``, HOST:PORT of the first; sockets are closed with the block. ``claims``: what all must
-    have alike, with ``nodes``, how many there are, and ``node``, which this is; ``limit``: seconds to wait.
+    have alike, with ``nodes``, how many there are, and ``node``, which this is; ``limit``: seconds to wait; ``warned``: hears,
+    on the first host, of hosts that do not hold the secret.
 
-    Raises UsageError for a place that is none, InvalidInput where a host does not hold the secret or has something else,
-    StageStopped where hosts do not come."""
+    Raises UsageError for a place that is none, InvalidInput where this host does not hold the secret of the first or one has
+    something else, StageStopped where hosts do not come."""
     where, deadline = f"--meet {place}", time.monotonic() + limit
     family, address = _resolved(place, where)
     with ExitStack() as stack:
@@ -99,7 +111,7 @@ def hosts_met(place: str, secret: bytes, claims: Mapping[str, Any], limit: float
             return
         door, store = (stack.enter_context(_listening(family, (address[0], port), where)) for port in (address[1], 0))
         at = _written(*store.getsockname()[:2])
-        _gather(door, secret, claims, {"store": at}, deadline, where)
+        _gather(door, secret, claims, {"store": at}, deadline, where, warned)
         door.close()
         yield Met(at, address[0], store.fileno())
 
@@ -113,10 +125,20 @@ def _resolved(place: str, where: str) -> tuple[socket.AddressFamily, tuple[str, 
         family, _, _, _, found = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise InvalidInput(f"there is no such host: {error}", where=where) from None
-    if ipaddress.ip_address(str(found[0]).partition("%")[0]).is_unspecified:
+    if fault := _of_many(str(found[0])):
         hint = "name the address of the first host that the others reach"
-        raise UsageError("it stands for every network of the host", where=where, hint=hint)
+        raise UsageError(fault, where=where, hint=hint)
     return family, (str(found[0]), number)
+
+
+def _of_many(text: str) -> str:
+    """What an address stands for that is not one of one host; empty where it is one. An IPv4 address may be written as IPv6."""
+    address = ipaddress.ip_address(text.partition("%")[0])
+    address = getattr(address, "ipv4_mapped", None) or address
+    if address.is_unspecified:
+        return "it stands for every network of the host"
+    many = address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255")
+    return "it stands for many hosts" if many else ""
 
 
 def _written(host: str, port: int) -> str:
@@ -140,40 +162,135 @@ def _listening(family: socket.AddressFamily, address: tuple[str, int], where: st
 # ---- the first host
 
 
+@dataclass(slots=True)
+class _Guest:
+    """Who has connected, from the address ``peer``, and been told ``nonce``. ``until``: when it must have answered; ``text``:
+    what it has said."""
+
+    line: socket.socket
+    peer: str
+    nonce: str
+    until: float
+    text: bytes = b""
+
+
 def _gather(
-    door: socket.socket, secret: bytes, claims: Mapping[str, Any], told: Mapping[str, Any], deadline: float, where: str
+    door: socket.socket,
+    secret: bytes,
+    claims: Mapping[str, Any],
+    told: Mapping[str, Any],
+    deadline: float,
+    where: str,
+    warned: Callable[[Diagnostic], None],
 ) -> None:
     """Wait until each other host has proven the secret, then tell all of them."""
-    came: dict[int, tuple[socket.socket, bytes]] = {}
+    came: list[tuple[socket.socket, bytes]] = []
     missing = set(range(1, claims["nodes"]))
-    with ExitStack() as stack:
-        while missing:
-            door.settimeout(max(deadline - time.monotonic(), 0.0) or 1e-3)
-            try:
-                line, (peer, *_) = door.accept()
-            except TimeoutError:
-                names = ", ".join(map(str, sorted(missing)))
-                hint = "run 'dnnc train' with the same --nodes and --meet there; a longer --timeout lets this one wait"
-                raise StageStopped(f"host {names} did not come in time", where=where, hint=hint) from None
-            stack.enter_context(line)
-            nonce = secrets.token_hex(32)
-            _say(line, {"dnnc": _GREETING, "nonce": nonce})
-            answer = _hear(line, min(deadline, time.monotonic() + _PATIENCE))
-            if answer is None or not {"nonce", "claims", "proof"} <= answer.keys():
-                line.close()  # something else that came by
-                continue
-            theirs, said = answer["claims"], _bytes(nonce, answer["nonce"], answer["claims"])
+    strangers: dict[str, None] = {}
+    with ExitStack() as stack, closing(_answers(door, deadline)) as answers:
+        for guest, answer in answers if missing else ():
+            line = stack.enter_context(guest.line)
+            theirs, said = answer["claims"], _bytes(guest.nonce, answer["nonce"], answer["claims"])
             if not _proves(secret, b"another", said, answer["proof"]):
                 _say(line, {"refused": True})
-                message = f"a host at {peer} tried to join and does not hold the secret of this one"
-                raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+                line.close()
+                if guest.peer not in strangers:  # a warning each
+                    strangers[guest.peer] = None
+                    message = f"a host at {guest.peer} tried to join and does not hold the secret of this one"
+                    hint = "give the same secret to all hosts; this one goes on waiting"
+                    warned(Diagnostic(message, where, hint=hint, severity=Severity.WARNING))
+                continue
             if fault := _differs(theirs, claims, missing):
-                _say(line, _signed(secret, said, {"fault": fault}))
+                for other, heard in (*came, (line, said)):
+                    _say(other, _signed(secret, heard, {"fault": fault}))
                 raise InvalidInput(fault, where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
-            came[theirs["node"]] = line, said
+            came.append((line, said))
             missing.remove(theirs["node"])
-        for line, said in came.values():
+            if not missing:
+                break
+        if missing:
+            message = f"host {', '.join(map(str, sorted(missing)))} did not come in time"
+            hint = "run 'dnnc train' with the same --nodes and --meet there; a longer --timeout lets this one wait"
+            if strangers:
+                message += f"; a host at {', '.join(strangers)} tried to join without the secret"
+                hint = f"give the same secret to all hosts; {hint}"
+            raise StageStopped(message, where=where, hint=hint)
+        for line, said in came:
             _say(line, _signed(secret, said, told))
+
+
+def _answers(door: socket.socket, deadline: float) -> Generator[tuple[_Guest, dict[str, Any]]]:
+    """Who answers the greeting, each with its answer, until ``deadline``. The line of who is yielded is the caller's. All are
+    heard at a time; who says nothing, or something else, is something that came by, and is dropped."""
+    waiting: dict[socket.socket, _Guest] = {}
+    with selectors.DefaultSelector() as selector, ExitStack() as stack:
+
+        def drop(guest: _Guest, *, close: bool = True) -> None:
+            selector.unregister(guest.line)
+            del waiting[guest.line]
+            if close:
+                guest.line.close()
+
+        def drop_all() -> None:
+            for guest in [*waiting.values()]:
+                drop(guest)
+
+        stack.callback(drop_all)
+        door.setblocking(False)
+        selector.register(door, selectors.EVENT_READ)
+        while (now := time.monotonic()) < deadline:
+            for guest in [guest for guest in waiting.values() if guest.until <= now]:
+                drop(guest)
+            until = min([deadline, *(guest.until for guest in waiting.values())])
+            for key, _ in selector.select(until - now):
+                if key.fileobj is door:
+                    if len(waiting) == _MOST:
+                        drop(next(iter(waiting.values())))
+                    if (new := _greeted(door)) is not None:
+                        waiting[new.line] = new
+                        selector.register(new.line, selectors.EVENT_READ)
+                elif (known := waiting.get(key.fileobj)) is not None:  # type: ignore[call-overload]
+                    more = _received(known.line)
+                    known.text += more
+                    if more and len(known.text) < _LONGEST and not known.text.endswith(b"\n"):
+                        continue
+                    answer = _parsed(known.text)
+                    good = answer is not None and _is_answer(answer)
+                    drop(known, close=not good)
+                    if answer is not None and good:
+                        yield known, answer
+
+
+def _greeted(door: socket.socket) -> _Guest | None:
+    """Who has connected; None where it has gone again."""
+    with suppress(OSError):
+        line, (peer, *_) = door.accept()
+        guest = _Guest(line, str(peer), secrets.token_hex(32), time.monotonic() + _PATIENCE)
+        _say(line, {"dnnc": _GREETING, "nonce": guest.nonce})
+        return guest
+    return None
+
+
+def _received(line: socket.socket) -> bytes:
+    with suppress(OSError):
+        return line.recv(_LONGEST)
+    return b""
+
+
+def _is_answer(message: Mapping[str, Any]) -> bool:
+    """Whether a message has the shape of an answer to the greeting."""
+    claims = message.get("claims")
+    return (
+        isinstance(message.get("nonce"), str)
+        and isinstance(message.get("proof"), str)
+        and _is_flat(claims)
+        and all(type(claims.get(name)) is int for name in ("node", "nodes"))
+    )
+
+
+def _is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether this is an object of texts and numbers alone."""
+    return isinstance(value, dict) and all(isinstance(one, (str, int, float)) for one in value.values())
 
 
 def _differs(theirs: Mapping[str, Any], mine: Mapping[str, Any], missing: set[int]) -> str:
@@ -198,8 +315,11 @@ def _join(
     where: str,
 ) -> Met:
     with _connected(family, address, deadline, where) as line:
-        greeting = _hear(line, min(deadline, time.monotonic() + _PATIENCE))
-        if greeting is None or greeting.get("dnnc") != _GREETING:
+        greeting = _hear(line, deadline)
+        if greeting is None and time.monotonic() >= deadline:
+            hint = "does the first host (--node 0) listen there? A longer --timeout lets this one wait"
+            raise StageStopped("what listens there said nothing in time", where=where, hint=hint)
+        if greeting is None or greeting.get("dnnc") != _GREETING or not isinstance(greeting.get("nonce"), str):
             raise InvalidInput("what listens there is no first host of 'dnnc train'", where=where)
         nonce = secrets.token_hex(32)
         said = _bytes(greeting["nonce"], nonce, claims)
@@ -208,13 +328,18 @@ def _join(
         if answer is None:
             hint = "the first host says why, or waits for others: a longer --timeout lets this one wait"
             raise StageStopped("the first host did not go on", where=where, hint=hint)
-        told = answer.get("told", {})
-        if not _proves(secret, b"first", said + _bytes(told), answer.get("proof", "")):
+        if answer.get("refused") is True:
+            message = "the first host refused this one: it does not hold the same secret"
+            raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+        told = answer.get("told")
+        if not _is_flat(told) or not _proves(secret, b"first", said + _bytes(told), answer.get("proof")):
             message = "the first host does not hold the secret of this one"
             raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
         if "fault" in told:
-            raise InvalidInput(told["fault"], where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
-        return Met(told["store"], line.getsockname()[0], None)
+            raise InvalidInput(str(told["fault"]), where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
+        if "store" not in told:
+            raise InvalidInput("the first host does not say where the ranks meet", where=where)
+        return Met(str(told["store"]), line.getsockname()[0], None)
 
 
 def _connected(family: socket.AddressFamily, address: tuple[str, int], deadline: float, where: str) -> socket.socket:
@@ -245,12 +370,19 @@ def _say(line: socket.socket, message: Mapping[str, Any]) -> None:
 def _hear(line: socket.socket, deadline: float) -> dict[str, Any] | None:
     """The next message; None where none comes until ``deadline``, or something else does."""
     text = b""
-    with suppress(OSError, ValueError, RecursionError):
+    with suppress(OSError):
         while not text.endswith(b"\n") and len(text) < _LONGEST:
             line.settimeout(max(deadline - time.monotonic(), 1e-3))
             if not (more := line.recv(_LONGEST)):
                 return None
             text += more
+        return _parsed(text)
+    return None
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """A message; None for what is none."""
+    with suppress(ValueError, RecursionError):
         found = json.loads(text)
         return found if isinstance(found, dict) else None
     return None

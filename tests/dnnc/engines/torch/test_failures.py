@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,25 @@ def test_a_rank_that_others_waited_for() -> None:
     error = ended(said(0, "Timed out waiting", lost=True), ends={0: 1}).reason(5)
     assert type(error) is StageStopped
     assert str(error).startswith("stage 1 on b: error: it did not go on for 5 s, while F of stage 1 in step 3")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_rank_that_lost_one_of_another_host(apart: bool) -> None:
+    """No other that waited is blamed for it, and what gloo says is no answer."""
+    lost = said(0, "RuntimeError: [gloo/transport/tcp/pair.cc:525] Connection closed by peer", lost=True)
+    found = replace(ended(lost, ends={0: 1}), apart=apart, doing={0: "F of stage 0"} if not apart else ended().doing)
+    error = found.reason(5)
+    assert type(error) is StageStopped
+    assert str(error).startswith(
+        f"stage 0 on a: error: it lost {'a rank on another host' if apart else 'another rank'}, while "
+    )
+    assert "gloo" not in str(error)
+
+
+def test_ranks_that_say_nothing_at_all() -> None:
+    error = Ended(LABELS, [], {}, {}, ("bye",)).reason(5)
+    assert type(error) is StageStopped
+    assert "none says why" in str(error)
 
 
 def test_memory_that_ran_out_is_no_fault_of_a_program() -> None:

@@ -6,15 +6,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.torch.launch.meeting import SECRET, Met, hosts_met, read_secret
-from ir.core.diagnostics import DnncError, ExitCode, InvalidInput, UsageError
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 
 GOOD, WRONG = b"correct horse battery staple", b"wrong horse battery staple"
 ALIKE = {"nodes": 2, "build": "3f2a", "--steps": 5}
@@ -36,9 +37,16 @@ def reach(place: str, port: int) -> socket.socket:
     raise AssertionError("nobody listens")
 
 
-def meet(node: int, place: str, secret: bytes = GOOD, limit: float = 10.0, **claims: Any) -> Met | DnncError:
+def meet(
+    node: int,
+    place: str,
+    secret: bytes = GOOD,
+    limit: float = 10.0,
+    warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
+    **claims: Any,
+) -> Met | DnncError:
     try:
-        with hosts_met(place, secret, {**ALIKE, "node": node, **claims}, limit) as met:
+        with hosts_met(place, secret, {**ALIKE, "node": node, **claims}, limit, warned) as met:
             return met
     except DnncError as error:
         return error
@@ -67,22 +75,110 @@ def test_hosts_of_one_secret_meet(host: str) -> None:
     assert mine.address.startswith("127.0.0.")
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_wrong_secret_is_told_on_both_sides(late: bool) -> None:
+def test_a_wrong_secret_ends_its_own_host_alone() -> None:
+    place, warnings = f"127.0.0.1:{free_port()}", list[Diagnostic]()
+    with first_host(place, warned=warnings.append) as first:
+        for _ in range(2):
+            other = meet(1, place, WRONG)
+            assert isinstance(other, InvalidInput)
+            assert str(other).startswith(f"--meet {place}: error: the first host refused this one: it does not hold the same")
+        later = meet(1, place)
+    assert isinstance(first[0], Met)
+    assert isinstance(later, Met)
+    (warning,) = warnings
+    assert str(warning).startswith(f"--meet {place}: warning: a host at 127.0.0.1 tried to join and does not hold the secret")
+
+
+def test_who_tried_without_the_secret_is_told_at_the_deadline() -> None:
     place = f"127.0.0.1:{free_port()}"
-    with first_host(place, nodes=3) as first:
-        if late:  # one that has proven it already hears that there will be nothing
-            early: list[Met | DnncError] = []
-            thread = threading.Thread(target=lambda: early.append(meet(2, place, nodes=3)))
-            thread.start()
-        other = meet(1, place, WRONG, nodes=3)
-    assert str(other).startswith(f"--meet {place}: error: the first host does not hold the secret of this one")
-    assert "a host at 127.0.0.1 tried to join and does not hold the secret of this one" in str(first[0])
-    assert isinstance(other, InvalidInput)
-    assert isinstance(first[0], InvalidInput)
-    if late:
-        thread.join()
-        assert isinstance(early[0], DnncError)
+    with first_host(place, limit=0.5, nodes=3) as first:
+        early: list[Met | DnncError] = []
+        thread = threading.Thread(target=lambda: early.append(meet(2, place, nodes=3)))
+        thread.start()
+        meet(1, place, WRONG, nodes=3)
+    thread.join()
+    assert isinstance(first[0], StageStopped)
+    assert "host 1 did not come in time; a host at 127.0.0.1 tried to join without the secret" in str(first[0])
+    assert isinstance(early[0], StageStopped)
+
+
+def test_idle_connections_do_not_delay_the_others() -> None:
+    place, port = "127.0.0.1", free_port()
+    with first_host(f"{place}:{port}", limit=2.0) as first, ExitStack() as stack:
+        for _ in range(70):  # more than are kept
+            stack.enter_context(reach(place, port))
+        other = meet(1, f"{place}:{port}", limit=2.0)
+    assert isinstance(other, Met)
+    assert isinstance(first[0], Met)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_first_host_may_greet_late(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dnnc.engines.torch.launch.meeting._PATIENCE", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as slow:
+        place, ends = f"127.0.0.1:{slow.getsockname()[1]}", list[Met | DnncError]()
+        thread = threading.Thread(target=lambda: ends.append(meet(1, place, limit=0.5 if last else 10.0)))
+        thread.start()
+        line, _ = slow.accept()
+        with line:
+            time.sleep(0.3)
+            if not last:
+                line.sendall(json.dumps({"dnnc": "hosts 1", "nonce": "ab" * 32}).encode() + b"\n")
+                assert b"proof" in line.recv(4096)
+                line.sendall(b'{"refused": true}\n')
+            thread.join()
+    assert ("said nothing in time" if last else "refused this one") in str(ends[0])
+
+
+@pytest.mark.parametrize(
+    ("greeting", "answer"),
+    [
+        ({"dnnc": "hosts 1"}, None),
+        ({"dnnc": "hosts 1", "nonce": 5}, None),
+        ({"dnnc": "hosts 1", "nonce": "ab"}, {"told": 5}),
+        ({"dnnc": "hosts 1", "nonce": "ab"}, {"told": None, "proof": []}),
+        ({"dnnc": "hosts 1", "nonce": "ab"}, {"told": {"store": [[]]}, "proof": "00"}),
+        ({"dnnc": "hosts 1", "nonce": "ab"}, {}),
+    ],
+)
+def test_an_impostor_of_the_first_host(greeting: dict[str, Any], answer: dict[str, Any] | None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        ends: list[Met | DnncError] = []
+        place = f"127.0.0.1:{impostor.getsockname()[1]}"
+        thread = threading.Thread(target=lambda: ends.append(meet(1, place)))
+        thread.start()
+        line, _ = impostor.accept()
+        with line:
+            line.sendall(json.dumps(greeting).encode() + b"\n")
+            if answer is not None:
+                line.recv(4096)
+                line.sendall(json.dumps(answer).encode() + b"\n")
+            thread.join()
+    assert isinstance(ends[0], InvalidInput)
+    told = "what listens there is no first host" if answer is None else "the first host does not hold the secret"
+    assert told in str(ends[0])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"nonce": 1, "claims": {**ALIKE, "node": 1}, "proof": ""},
+        {"nonce": "0", "claims": [], "proof": ""},
+        {"nonce": "0", "claims": {}, "proof": ""},
+        {"nonce": "0", "claims": {**ALIKE, "node": "1"}, "proof": ""},
+        {"nonce": "0", "claims": {**ALIKE, "node": 1, "more": [[]]}, "proof": ""},
+        {"nonce": "0", "claims": {**ALIKE, "node": 1}, "proof": 5},
+    ],
+)
+def test_an_answer_of_another_shape_is_dropped(answer: dict[str, Any]) -> None:
+    place, port = "127.0.0.1", free_port()
+    with first_host(f"{place}:{port}") as first:
+        with reach(place, port) as line:
+            line.recv(4096)
+            line.sendall(json.dumps(answer).encode() + b"\n")
+            assert line.recv(4096) == b""
+        meet(1, f"{place}:{port}")
+    assert isinstance(first[0], Met)
 
 
 def test_who_proves_nothing_hears_no_address() -> None:
@@ -120,12 +216,13 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
         thread.join()
     assert "the first host does not hold the secret" in str(ends[0])
     heard = b""
-    with first_host(f"{place}:{port}") as first, reach(place, port) as line:
+    with first_host(f"{place}:{port}", limit=0.5) as first, reach(place, port) as line:
         line.sendall(recorded)
         while data := line.recv(4096):
             heard += data
+    assert b"refused" in heard
     assert b"store" not in heard
-    assert "does not hold the secret" in str(first[0])
+    assert "tried to join without the secret" in str(first[0])
 
 
 @pytest.mark.parametrize(
@@ -160,6 +257,13 @@ def test_hosts_that_do_not_come() -> None:
     [
         ("0.0.0.0:29500", 2, "it stands for every network of the host"),
         ("[::]:29500", 2, "it stands for every network of the host"),
+        ("[::ffff:0.0.0.0]:29500", 2, "it stands for every network of the host"),
+        ("::ffff:0:0:29500", 2, "it stands for every network of the host"),
+        ("0:29500", 2, "it stands for every network of the host"),
+        ("224.0.0.1:29500", 2, "it stands for many hosts"),
+        ("[::ffff:224.0.0.1]:29500", 2, "it stands for many hosts"),
+        ("[ff02::1]:29500", 2, "it stands for many hosts"),
+        ("255.255.255.255:29500", 2, "it stands for many hosts"),
         (":29500", 2, "it is no HOST:PORT"),
         ("127.0.0.1", 2, "it is no HOST:PORT"),
         ("127.0.0.1:0", 2, "it is no HOST:PORT"),
