@@ -1,8 +1,9 @@
 """Whether a build, or a topology, is for the machine that is to run it.
 
 One machine is one host with CPUs: which host of a topology it is, and how fast its CPUs are, nobody can tell. So a plan for one
-host of CPUs is taken to be for this one. Not for it are devices that lie on more hosts than take part, and devices that are
-no CPU where nothing runs them: a type that names no execution provider, or any at all in training, whose ranks run on the CPU.
+host of CPUs is taken to be for this one. Not for it are devices that lie on another number of hosts than take part, and devices
+that are no CPU where nothing runs them: a type that names no execution provider, or any at all in training, whose ranks run on
+the CPU.
 """
 
 from __future__ import annotations
@@ -52,12 +53,13 @@ def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulat
 def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
     manifest, where = files.manifest, str(files.folder)
     names, types = _machines(files)
-    if len(names) > hosts:
+    count = max(len(names), 1)  # without a topology there is one
+    if count != hosts:
+        what = f"{count} hosts, {listing(names)}" if count > 1 else "one host"
         here = "one machine" if hosts == 1 else f"{hosts}"
-        more = f"run 'dnnc train' on each of them with --nodes {len(names)}; " if trains else ""
-        yield Diagnostic(
-            f"it is for {len(names)} hosts, {listing(names)}, and runs on {here}", where=where, hint=more + EMULATE
-        )
+        more = f"run 'dnnc train' on each of them with --nodes {count}; " if trains and count > 1 else ""
+        more = more or ("leave out --nodes; " if trains else "")
+        yield Diagnostic(f"it is for {what}, and runs on {here}", where=where, hint=more + EMULATE)
     others = {name: kind for name, kind in _of(dict, manifest.get("kinds")).items() if kind != "cpu"}
     named = _of(dict, manifest.get("providers"))
     for name, kind in sorted(others.items()):

@@ -82,7 +82,10 @@ def train(
     ] = 300.0,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=1 << 16, metavar="N", help="Hosts; each runs this command.")] = 1,
     node: Annotated[
-        int, typer.Option("--node", min=0, max=1 << 16, metavar="I", help="Which of the hosts this is, from 0.")
+        int,
+        typer.Option(
+            "--node", min=0, max=1 << 16, metavar="I", help="Which host of the plan this is, from 0 in the order of its stages."
+        ),
     ] = 0,
     meet: Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")] = "",
     secret: Annotated[
@@ -122,7 +125,7 @@ def train(
     if runs is not None:
         require_row(opened.files, hosts=nodes, trains=True, emulate=emulate)
     require_here(opened.files, hosts=nodes, trains=True, emulate=emulate)
-    machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()))
+    machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()), False, emulate)
     resumed = _opened(resume) if resume is not None else None
     options = TrainOptions(steps, data, seed or 0, checkpoint, every, resumed, out or checkpoint, timeout, *machines)
     slow_devices(options.slow)
@@ -148,7 +151,9 @@ def train(
             raise UsageError(f"the data of {resumed.where} are of another seed", where=f"--seed {seed}", hint=hint)
         resumed.verify()
         show_warnings(resumption(opened, resumed).diagnostics, quiet)
-    seconds = launch(opened, options, told)
+    if nodes > 1 and not emulate:
+        talk(f"this is host '{opened.host(opened.ranks_of(options)[0])}' of the plan", quiet)
+    seconds = launch(opened, options, told, lambda warning: show_warnings([warning], quiet))
     later = steps_seconds[1:] or steps_seconds  # the first is slower than the others
     measured = statistics.median(later) if later else None  # other hosts than the first hear of no step
     if json:

@@ -173,6 +173,11 @@ class Checkpoint:
             message = "it is damaged: its SHA-256 is not that of what was written"
             raise InvalidInput(message, where=self.where, hint="go on from another checkpoint")
 
+    def contents(self) -> str:
+        """The SHA-256 of its contents: what the header says (``verify`` holds it against them), or else what they give. Raises
+        InvalidInput."""
+        return self._found() if self.digest is None else self.digest
+
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor. Raises InvalidInput."""
         return {name: self._read(entry, ()) for name, entry in self._entries.items()}
@@ -184,12 +189,16 @@ class Checkpoint:
 
     def _differs(self) -> bool:
         """Whether the contents are now others than their digest says."""
+        return self._found() != self.digest
+
+    def _found(self) -> str:
+        """The SHA-256 of what is in the file."""
         found = _digest(self.position)
         for name, entry in sorted(self._entries.items()):
             found.update(_told(name, entry.dtype, entry.shape))
             for chunk in self._chunks(entry):
                 found.update(chunk)
-        return found.hexdigest() != self.digest
+        return found.hexdigest()
 
     def _read(self, entry: _Entry, box: tuple[tuple[int, int], ...]) -> torch.Tensor:
         """A part of a tensor, all of it where there is no box. Of its first dimension no more is read than the part has."""

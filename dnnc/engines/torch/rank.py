@@ -113,7 +113,9 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     job: Job | None = options.job
     rank, world = (job.rank, job.world) if job is not None else by_hand()
     if world != len(step.devices):
-        hint = f"torchrun --nproc-per-node {len(step.devices)} on one host"
+        start = f"torchrun --nproc-per-node {len(step.devices)} --no-python python -P -m dnnc.engines.torch.rank"
+        hint = f"'dnnc train' starts them. By hand, on one host: {start} {options.build}; but torchrun authenticates nobody, "
+        hint += "listens on every interface, and whoever reaches it can run code here"
         raise InvalidInput(
             f"the plan has {len(step.devices)} devices, and {world} ranks were started",
             where=str(files.build.folder),

@@ -1,4 +1,6 @@
-"""What ``dnnc train`` tells a rank that it starts, as one argument, and how the rank then meets the others.
+"""What ``dnnc train`` tells a rank that it starts, in memory that the rank inherits, and how the rank then meets the others.
+
+Other users of the machine see arguments of processes, but not this memory, which says where the ranks' store is.
 
 Ranks meet by a *store*, a kilobyte of addresses. On one host it is memory without a name that the ranks inherit, so no other
 process can join or listen. On several hosts the first rank serves it on a socket that its host listens on already, and others
@@ -19,6 +21,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
+from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, read_memory, write_memory
 from ir.system.scratch import remove_dead_scratch
 
 LOOPBACK = "127.0.0.1"
@@ -45,11 +48,17 @@ class Job:
     listen: int | None = None
 
     @classmethod
-    def read(cls, text: str) -> Job:
-        return cls(**json.loads(text))
+    def read(cls, descriptor: str) -> Job:
+        """The job in the memory that was inherited as this descriptor."""
+        size = os.fstat(int(descriptor)).st_size
+        return cls(**json.loads(read_memory(int(descriptor), 0, size).rstrip(b"\0")))
 
-    def write(self) -> str:
-        return json.dumps(asdict(self))
+    def write(self) -> int:
+        """A descriptor of new memory that holds the job, for the caller to close. Raises OSError."""
+        text = json.dumps(asdict(self)).encode()
+        memory = anonymous_memory(len(text))
+        write_memory(memory, [text])
+        return memory
 
     def end_with_starter(self) -> None:
         """From now on this rank ends, with all that it started, when the process that started it has gone; nothing of the

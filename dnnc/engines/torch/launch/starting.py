@@ -57,11 +57,11 @@ def rank_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of this host. ``first``: the number of the first of them; ``tells``: the pipes that they tell by; ``said``: the
+    """The ranks of this host. ``numbers``: which of all ranks they are; ``tells``: the pipes that they tell by; ``said``: the
     last lines of their standard error; ``ends``: rank and exit status, in the order in which they were seen to end;
     ``asked``: those that were asked to end before."""
 
-    first: int
+    numbers: Sequence[int]
     listening: Listening
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
     tells: list[int] = field(default_factory=list)
@@ -71,7 +71,7 @@ class Ranks:
 
     def doing(self) -> dict[int, str]:
         """What each rank does."""
-        return {self.first + place: words for place, words in self.listening.doing(len(self.processes)).items()}
+        return {self.numbers[place]: words for place, words in self.listening.doing(len(self.processes)).items()}
 
     def hear(self, seconds: float) -> bool:
         """Wait so long for what ranks tell, and read it; whether there was anything."""
@@ -86,7 +86,7 @@ class Ranks:
 
     def poll(self) -> bool:
         """Look who has ended. Returns whether all have."""
-        for rank, process in enumerate(self.processes, self.first):
+        for rank, process in zip(self.numbers, self.processes, strict=False):
             if rank not in self.ends and (status := process.poll()) is not None:
                 self.ends[rank] = status
                 _signal(process, signal.SIGKILL)  # to what it started, and left
@@ -94,14 +94,14 @@ class Ranks:
 
     def end(self) -> None:
         """End all that have not ended."""
-        for rank, process in enumerate(self.processes, self.first):
+        for rank, process in zip(self.numbers, self.processes, strict=False):
             if rank not in self.ends:
                 self.asked.add(rank)
                 _signal(process, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
         while not self.poll() and time.monotonic() < deadline:
             time.sleep(0.01)
-        for rank, process in enumerate(self.processes, self.first):
+        for rank, process in zip(self.numbers, self.processes, strict=False):
             if rank not in self.ends:
                 _signal(process, signal.SIGKILL)
                 self.ends[rank] = process.wait()
@@ -122,7 +122,7 @@ def started(
 
     ``arguments``: of every rank; ``passed``: descriptors that all inherit, beside those of their jobs; ``threads``: of OpenMP;
     ``folder``: for what libraries leave behind. Raises OSError where the system gives no process."""
-    ranks = Ranks(jobs[0].rank, Listening(jobs[0].marks))
+    ranks = Ranks([job.rank for job in jobs], Listening(jobs[0].marks))
     errors, complaints = os.pipe()
     listener = threading.Thread(target=_listen, args=(os.fdopen(errors, "rb"), ranks.said), daemon=True)
     listener.start()
@@ -132,21 +132,30 @@ def started(
             for job in jobs:
                 heard, tells = os.pipe()
                 ranks.tells.append(heard)
+                written = replace(job, tells=tells).write()
                 numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.place), "WORLD_SIZE": str(job.world)}
                 try:
                     ranks.processes.append(
                         subprocess.Popen(
-                            [*module_command(_MODULE), *arguments, "--job", replace(job, tells=tells).write()],
+                            [*module_command(_MODULE), *arguments, "--job", str(written)],
                             stdin=subprocess.DEVNULL,
                             stdout=_TALK,
                             stderr=complaints,
                             env=rank_environment({**more, **numbers}),
-                            pass_fds=(job.alive, tells, job.marks, *passed, *([] if job.listen is None else [job.listen])),
+                            pass_fds=(
+                                job.alive,
+                                tells,
+                                job.marks,
+                                written,
+                                *passed,
+                                *([] if job.listen is None else [job.listen]),
+                            ),
                             start_new_session=True,
                         )
                     )
                 finally:
                     os.close(tells)
+                    os.close(written)
         finally:
             os.close(complaints)
         yield ranks

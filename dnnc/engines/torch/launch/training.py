@@ -5,7 +5,8 @@ is left (``dnnc.engines.torch.launch.starting``); what is raised says which rank
 (``dnnc.engines.torch.launch.failures``).
 
 On several hosts ``dnnc train`` runs on each, with its number in ``node``: ranks follow the order of devices in the stages, and
-each host takes the next of them.
+a host takes those whose devices the topology has on it. Hosts are numbered in the order of their first ranks, so rank 0 is on
+host 0. Emulated, hosts take equal numbers of ranks, whatever the topology says.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import PLAN, PROGRAM, TORCH, require_programs
+from dnnc.build.elsewhere import EMULATE
 from dnnc.build.plan_json import plan_from_json
 from dnnc.build.snapshot import MANIFEST, REBUILD, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
@@ -33,7 +35,7 @@ from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.meeting import hosts_met, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
-from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import OptimizerState
 from ir.ops.grads import STATE
 from ir.system.scratch import scratch_folder
@@ -55,7 +57,7 @@ class TrainOptions:
     """What a person asks of ``dnnc train``. ``steps``: to train now. ``nodes``, ``node``, ``meeting``, ``secret``: how many
     hosts, which this is, HOST:PORT of the first, where they meet, and the file of what they prove to each other there.
     ``slow``: DEVICE=K for each device that waits K seconds for each one that it computes. ``compared``: whoever starts this
-    judges losses and weights, also those that are no finite numbers."""
+    judges losses and weights, also those that are no finite numbers. ``emulate``: the hosts are not those of the plan."""
 
     steps: int = 1
     data: str = "synthetic"
@@ -72,6 +74,7 @@ class TrainOptions:
     secret: Path | None = None
     slow: tuple[str, ...] = ()
     compared: bool = False
+    emulate: bool = False
 
     def arguments(self) -> list[str]:
         """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
@@ -86,19 +89,25 @@ class TrainOptions:
     def alike(self, digest: str) -> dict[str, Any]:
         """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
         more = {"build": digest, "--steps": self.steps, "--seed": self.seed, "--every": self.every}
-        given = {"--checkpoint": self.checkpoint is not None, "--resume": self.resume is not None}
+        data = "a file of samples" if self.data.endswith(".npz") else self.data  # ranks compare the samples themselves
+        resumed = "none"
+        if self.resume is not None:
+            position = self.resume.position
+            resumed = f"a checkpoint of step {position.step}, seed {position.seed}, SHA-256 {self.resume.contents()}"
+        given = {"--checkpoint": self.checkpoint is not None, "--resume": resumed, "--data": data, "--emulate": self.emulate}
         return {"node": self.node, "nodes": self.nodes, **more, **given}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TrainingBuild:
     """A training build, whose ``files`` are those that were written. ``labels``: what to call each rank; ``predicted``: seconds
-    of a step; ``digest``: of the manifest, which lists the digests of all files."""
+    of a step; ``digest``: of the manifest, which lists the digests of all files; ``devices``: of each rank."""
 
     files: Snapshot
     labels: tuple[str, ...]
     predicted: float
     digest: str
+    devices: tuple[str, ...]
 
     @classmethod
     def open(cls, folder: Path) -> TrainingBuild:
@@ -124,19 +133,42 @@ class TrainingBuild:
             raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-        return cls(files, tuple(labels), plan.value, digest)
+        return cls(files, tuple(labels), plan.value, digest, tuple(at))
 
-    def ranks_of(self, options: TrainOptions) -> int:
-        """How many ranks this host starts. Raises UsageError."""
-        count, rest = divmod(len(self.labels), options.nodes)
-        if rest or not count:
-            hint = f"the plan has {len(self.labels)} devices: choose a divisor of them"
-            raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
+    def ranks_of(self, options: TrainOptions) -> Sequence[int]:
+        """The ranks that this host starts. Raises UsageError."""
+        every = range(len(self.devices))
+        if not options.emulate and options.nodes > 1:
+            hosts = [self._host_of.get(device, "") for device in self.devices]
+            names = list(dict.fromkeys(hosts))
+            if len(names) != options.nodes:
+                message = f"the plan is for {len(names)} host{'s'[: len(names) > 1]}, {listing(names)}"
+                raise UsageError(message, where=f"--nodes {options.nodes}", hint=EMULATE)
+            found = {node: [rank for rank in every if hosts[rank] == name] for node, name in enumerate(names)}
+        else:
+            count, rest = divmod(len(every), options.nodes)
+            if rest or not count:
+                hint = f"the plan has {len(every)} devices: choose a divisor of them"
+                raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
+            found = {node: [*every[node * count : (node + 1) * count]] for node in range(options.nodes)}
         if options.nodes > 1 and not options.meeting:
             raise UsageError("hosts must know where to meet", where="--meet", hint="give HOST:PORT of the first to all of them")
-        if not 0 <= options.node < options.nodes:
+        if options.node not in found:
             raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
-        return count
+        return found[options.node]
+
+    def host(self, rank: int) -> str:
+        """The host of a rank in the topology."""
+        return self._host_of.get(self.devices[rank], "")
+
+    @cached_property
+    def _host_of(self) -> Mapping[str, str]:
+        from dnnc.onnx import DIALECTS
+        from ir import load_module
+        from ir.core.topology import Topology
+
+        topology = load_module(self.files.text(PROGRAM), where=self.files.where(PROGRAM), dialects=DIALECTS).first(Topology)
+        return {device.name: device.host for device in topology.devices} if topology is not None else {}
 
 
 def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
@@ -167,13 +199,19 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
     return sink
 
 
-def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None] = lambda progressed: None) -> float:
-    """Train; ``told`` hears of each step once it is done (on host 0). Returns seconds.
+def train(
+    build: TrainingBuild,
+    options: TrainOptions,
+    told: Callable[[Progressed], None] = lambda progressed: None,
+    warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
+) -> float:
+    """Train; ``told`` hears of each step once it is done, ``warned`` of strangers where hosts meet (both on host 0). Returns
+    seconds.
 
     Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
     time-out, the machine). Where checkpoints are written, on one host, Ctrl-C ends with the checkpoint of a step to come."""
     began = time.perf_counter()
-    count = build.ranks_of(options)
+    numbers = build.ranks_of(options)
     files = TrainingFiles(build.files, options.resume)
     confirm = cache(files.confirm)  # once a step is done all have read their weights, and later nobody does
 
@@ -187,7 +225,7 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
 
     named = str(build.files.folder.absolute())  # tells a person what the process is of; the rank does not open it
     with (
-        _jobs(build, options, count) as (jobs, passed),
+        _jobs(build, options, numbers, warned) as (jobs, passed),
         scratch_folder() as folder,
         files.handed() as (memory, inherited),
         started(
@@ -212,7 +250,7 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
     if interrupted:
         raise KeyboardInterrupt
     ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
-    found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said))
+    found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said), apart=options.nodes > 1)
     if hung:
         raise found.hangs(sorted(doing), options.timeout + _SLACK)
     if any(ranks.ends.values()) or any(words != DONE for words in doing.values()):
@@ -222,8 +260,10 @@ def train(build: TrainingBuild, options: TrainOptions, told: Callable[[Progresse
 
 
 @contextmanager
-def _jobs(build: TrainingBuild, options: TrainOptions, count: int) -> Iterator[tuple[list[Job], list[int]]]:
-    """The jobs of the ``count`` ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
+def _jobs(
+    build: TrainingBuild, options: TrainOptions, numbers: Sequence[int], warned: Callable[[Diagnostic], None]
+) -> Iterator[tuple[list[Job], list[int]]]:
+    """The jobs of the ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
     with ExitStack() as stack:
         alive, mine = os.pipe()
         marks, memory = anonymous_memory(0), anonymous_memory(0)
@@ -233,10 +273,11 @@ def _jobs(build: TrainingBuild, options: TrainOptions, count: int) -> Iterator[t
         listen = None
         if options.nodes > 1:
             secret = read_secret(options.secret)
-            met = stack.enter_context(hosts_met(options.meeting, secret, options.alike(build.digest), options.timeout))
+            claims = options.alike(build.digest)
+            met = stack.enter_context(hosts_met(options.meeting, secret, claims, options.timeout, warned))
             job, listen = replace(job, store=met.store, address=met.address), met.listen
-        ranks = [(options.node * count + place, place) for place in range(count)]
-        yield [replace(job, rank=rank, place=place, listen=None if rank else listen) for rank, place in ranks], [memory]
+        jobs = [replace(job, rank=rank, place=place) for place, rank in enumerate(numbers)]
+        yield [replace(one, listen=None if one.rank else listen) for one in jobs], [memory]
 
 
 def _follow(ranks: Ranks, limit: float, told: Callable[[Progressed], None]) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from dnnc.cli import main
 from tests.dnnc.engines.onnxruntime.listening import listened, listeners
 from tests.dnnc.engines.torch.test_meeting import free_port
-from tests.dnnc.engines.torch.training_builds import compiled
+from tests.dnnc.engines.torch.training_builds import compiled, two_hosts
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
@@ -26,6 +26,12 @@ DNNC = [sys.executable, "-m", "dnnc"]
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(tmp_path_factory.mktemp("sockets") / "build")
+
+
+@pytest.fixture(scope="module")
+def of_two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hosts")
+    return compiled(folder / "build", topology=two_hosts(folder, "p0 q0"))
 
 
 @pytest.fixture
@@ -59,9 +65,19 @@ def test_a_training_listens_on_loopback(build: Path) -> None:
 
 
 @pytest.mark.slow
-def test_hosts_listen_where_they_meet(build: Path, tmp_path: Path, secret: Callable[[], str]) -> None:
+def test_hosts_listen_where_they_meet(of_two_hosts: Path, tmp_path: Path, secret: Callable[[], str]) -> None:
     """Two commands on this machine, with a rank each: the first host listens on the address of --meet alone."""
-    command = [*DNNC, "train", str(build), "--steps", "3", "--nodes", "2", "--meet", f"127.0.0.2:{free_port('127.0.0.2')}"]
+    command = [
+        *DNNC,
+        "train",
+        str(of_two_hosts),
+        "--steps",
+        "3",
+        "--nodes",
+        "2",
+        "--meet",
+        f"127.0.0.2:{free_port('127.0.0.2')}",
+    ]
     command += ["--secret", secret(), "--out", str(tmp_path)]
     codes, addresses = listened([[*command, "--node", str(node)] for node in (0, 1)])
     assert codes == [0, 0]
@@ -74,8 +90,8 @@ def test_hosts_listen_where_they_meet(build: Path, tmp_path: Path, secret: Calla
 
 
 @pytest.mark.slow
-def test_hosts_of_two_secrets_train_nothing(build: Path, secret: Callable[[], str]) -> None:
-    command = [*DNNC, "train", str(build), "--nodes", "2", "--meet", f"127.0.0.1:{free_port()}"]
+def test_hosts_of_two_secrets_train_nothing(of_two_hosts: Path, secret: Callable[[], str]) -> None:
+    command = [*DNNC, "train", str(of_two_hosts), "--nodes", "2", "--meet", f"127.0.0.1:{free_port()}", "--timeout", "10"]
     codes, addresses = listened([[*command, "--node", str(node), "--secret", secret()] for node in (0, 1)])
     assert (codes, addresses) == ([3, 3], {"127.0.0.1"})
 

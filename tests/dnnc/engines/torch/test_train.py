@@ -81,9 +81,9 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
         (("--slow", "cpu1"), "--slow cpu1: error: it is not DEVICE=K"),
-        (("--nodes", "3"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
-        (("--nodes", "2"), "--meet: error: hosts must know where to meet"),
-        (("--nodes", "2", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
+        (("--nodes", "3", "--emulate"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
+        (("--nodes", "2", "--emulate"), "--meet: error: hosts must know where to meet"),
+        (("--nodes", "2", "--emulate", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
         (("--check", "--out", "there"), "--check: error: it trains from the build's weights on this host"),
     ],
 )

@@ -8,6 +8,13 @@ from dnnc.cli import main
 
 MODEL = "zoo:mlp,layers=3,hidden=32,batch=4"
 TWO_STAGES = ("--stages", "2", "--replicas", "1", "--mesh", "none")
+TWO_HOSTS = """version = 1
+types.core = "preset:cpu-1"
+hosts = [{name = "p"}, {name = "q"}]
+devices = [DEVICES]
+switches = ["s"]
+links = [LINKS]
+"""
 SOURCE = """
 import os, signal, time
 import numpy as np
@@ -66,6 +73,16 @@ def compiled(out: Path, *options: str, model: str = MODEL, loss: str = "mse:y", 
     arguments = ["compile", model, "-t", topology, *step, *(options or TWO_STAGES), "-q", "-o", str(out)]
     assert main(arguments) == 0
     return out
+
+
+def two_hosts(folder: Path, devices: str) -> str:
+    """The file of a topology of CPUs on hosts p and q, each named after its host: "p0 p1 q0"."""
+    names = devices.split()
+    each = ", ".join(f'{{name = "{name}", type = "core", host = "{name[0]}"}}' for name in names)
+    links = ", ".join(f'{{ends = ["{name}", "s"], bandwidth = "20 GB/s", latency = "2 us"}}' for name in names)
+    path = folder / "hosts.toml"
+    path.write_text(TWO_HOSTS.replace("DEVICES", each).replace("LINKS", links))
+    return str(path)
 
 
 def write_source(folder: Path) -> Path:
