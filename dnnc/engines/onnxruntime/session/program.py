@@ -44,6 +44,9 @@ class Program:
             value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
         )
         self._bound = inputs_plain and all(spec.element for spec in outputs)
+        # Strings beside other tensors: numpy lacks elements that the others may have, so all are bound.
+        types = {value.name: value.type for value in self.session.get_outputs()}
+        self._mixed = inputs_plain and all(types.get(spec.name, "").startswith("tensor(") for spec in outputs)
         # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
         self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
         self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
@@ -90,7 +93,7 @@ class Program:
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
         """Outputs by name. Those in ``targets`` are written there in place. Raises what onnxruntime raises."""
-        return (self._run_bound if self._bound else self._run_plain)(feeds, targets or {})
+        return (self._run_bound if self._bound or self._mixed else self._run_plain)(feeds, targets or {})
 
     def run_all(self, feeds: Mapping[str, Any]) -> None:
         """Runs once on a person's values, for what a profile tells of it."""
@@ -101,7 +104,9 @@ class Program:
         self.run_bound(binding)
         results: dict[str, Any] = {}
         for name, value in zip(self._computed, binding.get_outputs() if binding is not None else (), strict=True):
-            results[name] = targets.get(name) or _raw_of(value)
+            results[name] = targets.get(name) or (
+                from_user(value.numpy()) if value.data_type() == "tensor(string)" else _raw_of(value)
+            )
         return results | {name: feeds[name] for name in self._handed}
 
     def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
