@@ -8,8 +8,8 @@ SGD and 1e-5 for Adam, beside four units in the last place of its largest elemen
 
 Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
 attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
-place, and the most that this changes, times ``NOISE``, is allowed too. A weight that changes so by over ``LOOSE`` of its range
-is not compared, and is named.
+place, and the most that this changes, times ``NOISE``, is allowed too. A weight of which that would be over ``LOOSE`` of its
+range is not compared, and is named; of a loss no more than ``LOOSE`` is allowed.
 
 Where rows have no flush, the oracle reads of each weight the version that its stage works with (``Step.delays``), and weights
 are compared after the last step: a checkpoint empties the pipeline, and steps after it would find newer weights.
@@ -57,6 +57,7 @@ seen. A wrong gradient shows in the weights that do not follow rounding errors."
 SHAKEN = 3
 """Runs from weights that differ in the last place: what one of them changes is a matter of chance."""
 LOOSE = 0.1
+"""The most that is allowed for rounding, over the range of a weight, and over a loss where that is larger than 1."""
 _SMALLER = "a smaller --learning-rate, or other data"
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
@@ -273,7 +274,7 @@ class Checker:
             allowed = tolerance * scale + _last_places(mine)
             if not difference <= allowed:  # also where it is no number
                 noise = self._noise(name, mine)
-                if noise > LOOSE * scale and math.isfinite(difference):
+                if NOISE * noise > LOOSE * scale and math.isfinite(difference):
                     self.loose[name] = None
                     continue
                 if not difference <= allowed + NOISE * noise:
@@ -297,7 +298,7 @@ class Checker:
         allowed = LOSS
         if not difference <= allowed:
             self._shake(number + 1)
-            allowed += NOISE * max(self._loss_noise(step) for step in range(number + 1))
+            allowed += min(LOOSE, NOISE * max(self._loss_noise(step) for step in range(number + 1)))
         if not difference <= allowed:
             message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
             hint = "" if self.step.schedule.periodic else "the weights were the same before this step"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+
+from ir.core.diagnostics import CheckFailed
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
 
-from dnnc.engines.torch.check.check import add_gradients  # noqa: E402
+from dnnc.engines.torch.check.check import Checker, add_gradients  # noqa: E402
 
 
 def test_gradients_that_are_views_of_one_tensor_are_summed_apart() -> None:
@@ -30,3 +33,33 @@ def test_a_weight_without_a_gradient_has_none() -> None:
     add_gradients([weight, other], torch.autograd.grad((weight * 3).sum(), [weight, other], allow_unused=True))
     assert torch.equal(weight.grad, torch.full((2,), 3.0))
     assert other.grad is None
+
+
+def checker(noise: float) -> Checker:
+    """Of one weight, whose range is 1, and a loss of 1. Other roundings change both by ``noise``."""
+    weight = torch.tensor([0.0, 1.0])
+    stage = SimpleNamespace(index=0, devices=("d",), ops=(SimpleNamespace(name="grad.assign", operands=("@w",)),))
+    step = SimpleNamespace(stages=(stage,), schedule=SimpleNamespace(periodic=False))
+    made = Checker(cast(Any, SimpleNamespace(step=step)), "synthetic", 0)
+    oracle = SimpleNamespace(weights={"@w": weight}, done=1, advance=lambda: 1.0)
+    shaken = SimpleNamespace(weights={"@w": weight + noise}, advance=lambda: 1.0 + noise)
+    vars(made).update(oracle=oracle, shaken=[shaken], compared={"@w": 1e-6})
+    return made
+
+
+def test_rounding_explains_no_more_than_a_tenth_of_the_range_of_a_weight() -> None:
+    """One of which it might explain more is not compared, and is named."""
+    for noise, loose, noisy in ((0.05, ["@w"], []), (0.001, [], ["@w"])):
+        made = checker(noise)
+        made.compare({"w": torch.tensor([0.0, 1.04])})
+        assert (list(made.loose), list(made.noisy)) == (loose, noisy)
+    with pytest.raises(CheckFailed, match=r"^stage 0 on d: error: weight 'w' differs"):
+        checker(0.001).compare({"w": torch.tensor([0.0, 1.2])})
+
+
+def test_rounding_explains_no_more_than_a_tenth_of_a_loss() -> None:
+    made = checker(0.5)
+    made.advance()
+    made.compare_loss(0, 1.09)
+    with pytest.raises(CheckFailed, match=r"the loss of step 1 is 1\.2, that of the unsplit model 1"):
+        made.compare_loss(0, 1.2)
