@@ -1,8 +1,8 @@
 """The ranks of this host as processes: their environment, how they are started, watched and ended.
 
-Invariants: when the block of ``started`` is left, by whatever way, no rank is left, nor anything that a rank started; when
-this process is killed, ranks end by themselves (``Job.end_with_starter``). How a rank ended is known from the system, whatever
-the rank could still say.
+Invariants: when the block of ``started`` is left, by whatever way, no rank is left, nor anything that a rank started in its
+process group (what a data function gives a session of its own outlives it); when this process is killed, ranks end by
+themselves (``Job.end_with_starter``). How a rank ended is known from the system, whatever the rank could still say.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ class Ranks:
     def poll(self) -> bool:
         """Look who has ended. Returns whether all have."""
         for rank, process in zip(self.numbers, self.processes, strict=False):
-            if rank not in self.ends and (status := process.poll()) is not None:
-                self.ends[rank] = status
+            if rank not in self.ends and _has_ended(process):
                 _signal(process, signal.SIGKILL)  # to what it started, and left
+                self.ends[rank] = process.wait()
         return len(self.ends) == len(self.processes)
 
     def end(self) -> None:
@@ -105,6 +105,14 @@ class Ranks:
             if rank not in self.ends:
                 _signal(process, signal.SIGKILL)
                 self.ends[rank] = process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a rank has ended. It is not reaped: until it is, its number is that of no other process or group."""
+    try:
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # the system reaped it, for this process was started with SIGCHLD ignored
+        return True
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:

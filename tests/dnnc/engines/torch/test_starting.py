@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from dnnc.engines.torch.launch.job import Job
-from dnnc.engines.torch.launch.starting import rank_environment
+from dnnc.engines.torch.launch.starting import Ranks, rank_environment
 from dnnc.engines.torch.launch.telling import Listening, Progressed, Telling
 from ir.core.diagnostics import Diagnostic
 from tests.dnnc.engines.onnxruntime.processes import children, gone, running
@@ -191,3 +192,19 @@ def test_a_killed_command_leaves_nothing(options: tuple[str, ...], build: Path, 
         process.send_signal(signal.SIGKILL)
     assert gone(ranks)
     assert left(tmp_path) == []
+
+
+def test_a_rank_is_reaped_once_its_group_has_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, its number is not given to another process or group."""
+    process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"], start_new_session=True)
+    signalled: list[bool] = []
+
+    def kill(group: int, number: int) -> None:
+        signalled.append(os.waitid(os.P_PID, group, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+
+    monkeypatch.setattr(os, "killpg", kill)
+    ranks = Ranks((0,), Listening(-1), [process])
+    while not ranks.poll():
+        time.sleep(0.01)
+    assert signalled == [True]
+    assert ranks.ends == {0: 7}
