@@ -31,7 +31,7 @@ from dnnc.machines.facts import read_facts
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.onnx.bodies import OnnxBodies
 from dnnc.onnx.ort import load_onnxruntime
-from dnnc.onnx.weights import Source
+from dnnc.onnx.weights import WeightSource
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import Cost
 from ir.core.module import Declared, Func, Module, Random, Resource, Splat
@@ -182,7 +182,7 @@ class Measured:
 
 def measure_profile(
     modules: Iterable[Module],
-    data: Source,
+    data: WeightSource,
     topology: Topology,
     known: ProfileFile,
     *,
@@ -323,7 +323,7 @@ def _value(name: str, type_: Type, *, fresh: bool) -> tuple[str, str, tuple[int,
     return name, DTYPES[type_.dtype], tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int)), fresh
 
 
-def _run(running: Probes, segment: Segment, data: Source) -> Entry:
+def _run(running: Probes, segment: Segment, data: WeightSource) -> Entry:
     """Raises NotRun."""
     names = {name for name in inputs_of(segment.func.ops) if name[:1] == "@"}
     symbols = [_with_data(resource) for name, resource in segment.module.resources.items() if name in names]

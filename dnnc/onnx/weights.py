@@ -105,15 +105,15 @@ class WeightFiles:
                 raise _Changed(self.folder / name)
 
 
-Source: TypeAlias = Path | WeightFiles
+WeightSource: TypeAlias = Path | WeightFiles
 """Where weights lie: the files, or a folder in which they are opened anew."""
 
 
-def files_of(source: Source) -> WeightFiles:
+def files_of(source: WeightSource) -> WeightFiles:
     return source if isinstance(source, WeightFiles) else WeightFiles(source)
 
 
-def missing_data(module: Module, source: Source) -> list[Diagnostic]:
+def missing_data(module: Module, source: WeightSource) -> list[Diagnostic]:
     """One diagnostic per weight file that is absent, unreadable or shorter than the resources in it need.
 
     Raises InvalidInput for a path that leaves the folder."""
@@ -143,14 +143,14 @@ def missing_data(module: Module, source: Source) -> list[Diagnostic]:
     return faults
 
 
-def check_weights(module: Module, source: Source) -> None:
+def check_weights(module: Module, source: WeightSource) -> None:
     """Raises InvalidInput unless every external resource is wholly there."""
     faults = missing_data(module, source)
     if faults:
         raise InvalidInput(faults)
 
 
-def read_resource(resource: Resource, source: Source) -> NDArray[Any]:
+def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
     """The elements of a resource, of the type's shape; strings as an object array of bytes. May be read-only.
 
     ``source``: the external files, or what they are relative to. Raises InvalidInput for missing, short or undeclared data.
@@ -178,7 +178,7 @@ def read_resource(resource: Resource, source: Source) -> NDArray[Any]:
     raise AssertionError(resource.data)
 
 
-def box_of(resource: Resource, view: View, source: Source) -> NDArray[Any]:
+def box_of(resource: Resource, view: View, source: WeightSource) -> NDArray[Any]:
     """The elements of a view in the shape of its box; of a file, no more than its rows are read. Raises as
     ``read_resource``."""
     type_ = resource.type
@@ -246,8 +246,8 @@ def _converted(drawn: NDArray[Any], dtype: DType, mean: float) -> NDArray[Any]:
 
 
 __all__ = [
-    "Source",
     "WeightFiles",
+    "WeightSource",
     "box_of",
     "check_weights",
     "data_path",

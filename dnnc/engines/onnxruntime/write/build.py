@@ -41,7 +41,7 @@ from dnnc.engines.onnxruntime.write.one_session import SESSION, session_settings
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from dnnc.engines.onnxruntime.write.weights_file import in_file, layout, moved, write_weights
 from dnnc.onnx.providers import Provider
-from dnnc.onnx.weights import Source, WeightFiles, check_weights, files_of, read_resource
+from dnnc.onnx.weights import WeightFiles, WeightSource, check_weights, files_of, read_resource
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Declared, External, Func, Inline, Module, Plan, Program, Resource, Schedule, Stage
 from ir.core.ops import Value
@@ -64,7 +64,7 @@ TRACE = "trace.json"
 
 def write_build(
     module: Module,
-    data: Source,
+    data: WeightSource,
     source: str,
     out: Path,
     *,
@@ -131,7 +131,7 @@ def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
 
 
 def write_model(
-    module: Module, data: Source, out: Path, *, progress: Progress = lambda label, fraction: None
+    module: Module, data: WeightSource, out: Path, *, progress: Progress = lambda label, fraction: None
 ) -> tuple[Path, ...]:
     """Writes the entry function as one ONNX file and its larger weights to ``OUT.data`` beside it; returns what was written.
     ``data`` is where external resources lie. Raises InvalidInput when data is missing, the disk refuses, or

@@ -23,7 +23,7 @@ from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY
 from dnnc.onnx.opdefs import operator_of
 from dnnc.onnx.schemas import schema
 from dnnc.onnx.types import ELEMENT_NUMBERS, tensor_proto, type_proto
-from dnnc.onnx.weights import Source, read_resource
+from dnnc.onnx.weights import WeightSource, read_resource
 from ir.core.attributes import AttrKind, Dense
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import InTraining, facet_text
@@ -94,7 +94,7 @@ def reference_tensor(resource: Resource) -> onnx_ir.TensorProtocol:
     return onnx_ir.LazyTensor(lambda: read_tensor(resource, Path()), dtype, shape, name=name)
 
 
-def lazy_tensors(source: Source) -> Tensors:
+def lazy_tensors(source: WeightSource) -> Tensors:
     """Tensors whose data is read from ``source``, or generated, when it is asked for."""
 
     def tensor(resource: Resource) -> onnx_ir.TensorProtocol:
@@ -107,12 +107,12 @@ def lazy_tensors(source: Source) -> Tensors:
     return tensor
 
 
-def reading_tensors(source: Source) -> Tensors:
+def reading_tensors(source: WeightSource) -> Tensors:
     """Tensors that hold their data in memory, read from ``source``."""
     return lambda resource: read_tensor(resource, source)
 
 
-def read_tensor(resource: Resource, source: Source) -> onnx_ir.TensorProtocol:
+def read_tensor(resource: Resource, source: WeightSource) -> onnx_ir.TensorProtocol:
     """The tensor of a resource with its data. Raises InvalidInput as ``read_resource``."""
     array, type_ = read_resource(resource, source), _tensor_type(resource)
     if type_.dtype is DType.STRING:

@@ -9,12 +9,12 @@ import onnx_ir
 
 from dnnc.engines.onnxruntime.write.branches import forget_shapes
 from dnnc.engines.onnxruntime.write.export import export_func, read_tensor, reference_tensor
-from dnnc.onnx.weights import Source
+from dnnc.onnx.weights import WeightSource
 from ir.core.module import External, Module, Resource
 from ir.core.ops import Location, Op
 
 
-def labelled_model(module: Module, source: Source) -> tuple[bytes, dict[str, Op]]:
+def labelled_model(module: Module, source: WeightSource) -> tuple[bytes, dict[str, Op]]:
     """The entry function as an ONNX model, and the op behind each name of a node, those in regions included. Weights in files
     stay there; others are read from ``source``. Raises InvalidInput for a weight without data."""
     ops: dict[str, Op] = {}

@@ -21,7 +21,7 @@ from ir.core.types import DType, TensorType, type_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dnnc.onnx.weights import Source
+    from dnnc.onnx.weights import WeightSource
 
 INLINE_LIMIT = 1024
 """Resources up to this many bytes stay inside the models (onnx's own default)."""
@@ -74,7 +74,7 @@ def write_weights(
     path: Path,
     resources: Mapping[str, Resource],
     places: Mapping[str, External],
-    source: Source,
+    source: WeightSource,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> None:
     """Writes the file of one layout. ``source`` is where the external resources of the original model lie;
@@ -97,7 +97,7 @@ def write_weights(
                 raise InvalidInput(message, where=name)
 
 
-def pieces(resource: Resource, source: Source) -> Iterator[bytes]:
+def pieces(resource: Resource, source: WeightSource) -> Iterator[bytes]:
     """The bytes of a resource as ONNX stores them, a piece at a time. Raises InvalidInput as ``write_weights``."""
     type_ = resource.type
     assert isinstance(type_, TensorType)
@@ -120,7 +120,7 @@ def pieces(resource: Resource, source: Source) -> Iterator[bytes]:
             raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
 
 
-def _external(name: str, data: External, source: Source) -> Iterator[bytes]:
+def _external(name: str, data: External, source: WeightSource) -> Iterator[bytes]:
     from dnnc.onnx.weights import files_of
 
     files = files_of(source)
@@ -128,7 +128,7 @@ def _external(name: str, data: External, source: Source) -> Iterator[bytes]:
         yield files.read(name, External(data.file, data.offset + start, min(PIECE, data.length - start))).tobytes()
 
 
-def _view(resource: Resource, view: View, source: Source) -> Iterator[bytes]:
+def _view(resource: Resource, view: View, source: WeightSource) -> Iterator[bytes]:
     """Some rows of the box at a time; all at once where elements do not fill bytes."""
     from dnnc.onnx.weights import box_of
 

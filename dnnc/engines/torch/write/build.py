@@ -23,7 +23,7 @@ from dnnc.engines.onnxruntime.write.build import TRACE, check_target, is_build, 
 from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
 from dnnc.engines.torch.write.stage_file import program_source
 from dnnc.onnx import DIALECTS
-from dnnc.onnx.weights import Source, WeightFiles, files_of, read_resource
+from dnnc.onnx.weights import WeightFiles, WeightSource, files_of, read_resource
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Declared, Module, Splat
 from ir.core.ops import all_reads
@@ -31,7 +31,7 @@ from ir.core.ops import all_reads
 
 def write_training_build(
     module: Module,
-    data: Source,
+    data: WeightSource,
     source: str,
     out: Path,
     *,
