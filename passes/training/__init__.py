@@ -49,6 +49,7 @@ _MADE_BY_EXPORTERS = re.compile(
 )
 """Names that exporters of PyTorch give to numbers of the program's text."""
 RECOMPUTES = ("none", "stage")
+NOTHING_TRAINS = "the model has no weight to train"
 _NONE = slice(0, 0)
 _NEVER_TRAINED = {
     BATCH_NORMALIZATION: slice(3, 5),
@@ -149,7 +150,7 @@ class TrainingPass(Pass):
         chosen = {resource.name for resource in candidates if self._trains(resource, generated)}
         if not chosen:
             hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
-            raise InvalidInput("the model has no weight to train", where=module.entry.name, hint=hint)
+            raise InvalidInput(NOTHING_TRAINS, where=module.entry.name, hint=hint)
         narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
         if narrow and self.optimizer in COUNTS:
             message = f"{self.optimizer}'s epsilon is 0 in f16: a weight whose gradient is 0 becomes NaN ({listing(narrow)})"
@@ -253,4 +254,4 @@ def _all_reads(ops: Iterable[Op]) -> set[str]:
     return {name for op in ops for name in reads(op)}
 
 
-__all__ = ["TrainingPass", "with_stated"]
+__all__ = ["NOTHING_TRAINS", "TrainingPass", "with_stated"]

@@ -23,7 +23,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dnnc.engines.torch.checkpoint import from_array
-from dnnc.engines.torch.module.exporting import Exported, as_it_was
+from dnnc.engines.torch.module.exporting import RUNNING, Exported, as_it_was
 from dnnc.engines.torch.module.rewriting import Rewriting
 from dnnc.engines.torch.statements.run import run_function
 from dnnc.onnx.bodies import OnnxBodies
@@ -40,14 +40,14 @@ from ir.core.module import Module, Resource, Splat
 from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
-from ir.ops.grads import ACCUMULATE, ASSIGN
+from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION
 from passes.canonicalize import CanonicalizePass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import Pass, PassContext
 from passes.framework.manager import PassCrash, PassManager
 from passes.model.graph import renamed
 from passes.model.learning import is_float
-from passes.training import TrainingPass, with_stated
+from passes.training import NOTHING_TRAINS, TrainingPass, with_stated
 
 CLOSE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
 """By the narrowest type of a module's weights and arguments."""
@@ -98,10 +98,14 @@ def disagreement(case: Case, file: Path) -> str:
         try:
             with as_it_was(case.module):
                 wanted = _infers(case, leaves)
+        except InvalidInput:
+            raise
         except Exception:  # random arguments need not suit a module
             if leaves is case.leaves:
                 raise
             continue
+        if any(one is None for one in wanted):
+            return "forward gives other results as it infers than as it trains"
         if session is not None and (told := _differs_in_inference(case, session, leaves, wanted)):
             return told
         if step is not None and (told := _differs_in_training(case, step, leaves)):
@@ -134,7 +138,8 @@ def _infers(case: Case, leaves: Sequence[Any]) -> list[Any]:
     case.module.eval()
     with torch.enable_grad():  # without it encoders take a path of their own
         found = case.called(leaves)
-    return [found[i].detach() if isinstance(found[i], torch.Tensor) else found[i] for i in case.exported.outputs]
+    wanted = [found[i] if i < len(found) else None for i in case.exported.outputs]
+    return [one.detach() if isinstance(one, torch.Tensor) else one for one in wanted]
 
 
 def _session(file: Path) -> Any:
@@ -191,17 +196,20 @@ def _largest(tensor: torch.Tensor) -> float:
 @dataclass(frozen=True)
 class Trained:
     """A step by PyTorch or by dnnc: the loss, gradients and new running averages by their names. ``scale``: the root of the sum
-    of squares of the terms of the loss."""
+    of squares of the terms of the loss. Of PyTorch's, ``averages`` are all buffers, and ``moved`` those that changed."""
 
     loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
     averages: Mapping[str, torch.Tensor]
     scale: float = 0.0
+    moved: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class _Step:
-    """The training step of a model. ``values``: weights and constants; ``inputs``: names of the arguments as the step reads
+    """The training step of a model, or why there is none (``refused``).
+
+    ``values``: weights and constants; ``inputs``: names of the arguments as the step reads
     them; ``gradients`` and ``averages``: which value is that of which weight; ``probes``: of each output of floats its place
     among all, and the resource that it is multiplied by."""
 
@@ -212,7 +220,8 @@ class _Step:
     averages: Mapping[str, str]
     probes: Mapping[int, str]
     differentiated: bool = True
-    """Whether the gradients are values of the step; else those of autograd."""
+    """Whether the gradients are values of the step; else those of autograd, and running averages are not compared."""
+    refused: str = ""
 
     @classmethod
     def of(cls, case: Case, file: Path) -> _Step | None:
@@ -228,24 +237,34 @@ class _Step:
         if not probes:
             return None
         context = PassContext(sink=sink, evaluate=OnnxEvaluator(), bodies=OnnxBodies(), dialects=DIALECTS)
-        trained = _passed(TrainingPass(loss=f"output:{_LOSS}", optimizer="sgd"), probed, context)
+        trained: Module | None = None
+        refused = ""
+        try:
+            trained = PassManager((TrainingPass(loss=f"output:{_LOSS}", optimizer="sgd"),)).run(probed, context)
+        except DnncError as error:
+            told = error.diagnostics[0].message
+            refused = "" if told == NOTHING_TRAINS else told
         after = trained and _passed(DifferentiatePass(), _passed(CanonicalizePass(), trained, context) or trained, context)
         if after is None:  # dnnc does not train it: compared is what PyTorch makes of the forward pass alone
             forward = trained or with_stated(probed)
             func = forward.entry
             forward = forward.replace(func, replace(func, results=func.results[-1:]))
-            learned = {one.name: one.name for one in forward.of_type(Resource) if _learns(one, trained is None)}
+            found = (one for one in forward.of_type(Resource) if one.name[1:].rpartition(".")[2] not in RUNNING)
+            learned = {one.name: one.name for one in found if _learns(one, trained is None)}
             values = {one.name: from_array(read_resource(one, file.parent).copy()) for one in forward.of_type(Resource)}
-            return cls(forward, values, inputs, learned, {}, probes, differentiated=False)
+            return cls(forward, values, inputs, learned, {}, probes, False, refused)
         func = after.entry
+        func = replace(func, ops=_one_after_another(func.ops))
         makers = {value.name: op for op in func.ops for value in op.results}
         gradients = {op.operands[0]: _gradient(makers, op) for op in func.ops if op.name == "grad.sgd"}
-        averages = {op.operands[0]: op.operands[1] for op in func.ops if op.name == ASSIGN and phase_of(op.facets) != UPDATE}
+        averages = {
+            op.operands[0]: op.operands[1] for op in after.entry.ops if op.name == ASSIGN and phase_of(op.facets) != UPDATE
+        }
         ops = tuple(op for op in func.ops if phase_of(op.facets) != UPDATE and op.results)
         types = {value.name: value.type for op in ops for value in op.results}
         wanted = (*gradients.values(), *averages.values())
         results = (*func.results, *(Value(name, types[name]) for name in wanted))
-        after = after.replace(func, replace(func, ops=ops, results=results))
+        after = after.replace(after.entry, replace(func, ops=ops, results=results))
         values = {one.name: from_array(read_resource(one, file.parent).copy()) for one in after.of_type(Resource)}
         return cls(after, values, inputs, gradients, averages, probes)
 
@@ -265,6 +284,20 @@ class _Step:
         return Trained(
             loss, dict(zip(self.gradients, found[:count], strict=True)), dict(zip(self.averages, found[count:], strict=True))
         )
+
+
+def _one_after_another(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """The ops with each batch normalisation reading the running averages that an earlier one assigned, if any."""
+    new: dict[str, str] = {}
+    made = []
+    for op in ops:
+        if op.name == ASSIGN and phase_of(op.facets) != UPDATE:
+            new[op.operands[0]] = op.operands[1]
+        elif op.name == BATCH_NORMALIZATION:
+            averages = (new.get(name, name) for name in op.operands[3:5])
+            op = replace(op, operands=(*op.operands[:3], *averages, *op.operands[5:]))
+        made.append(op)
+    return tuple(made)
 
 
 def _passed(step: Pass, module: Module, context: PassContext) -> Module | None:
@@ -324,8 +357,12 @@ def _probed(module: Module, of_inputs: bool) -> tuple[Module, tuple[str, ...], d
     return replace(whole, symbols=(*new, *whole.symbols)), tuple(names.get(a.name, a.name) for a in func.args), probes
 
 
-def _by_torch(case: Case, leaves: Sequence[Any], probes: Mapping[int, torch.Tensor], inputs: Sequence[str]) -> Trained:
-    """What PyTorch does in the module's own mode. Buffers and gradients are afterwards as they were."""
+def _by_torch(
+    case: Case, leaves: Sequence[Any], probes: Mapping[int, torch.Tensor], inputs: Sequence[str], averages: bool
+) -> Trained:
+    """What PyTorch does in the module's own mode; ``averages``: with the running averages.
+
+    Buffers and gradients are afterwards as they were."""
     module, named = case.module, dict(case.module.named_parameters())
     held = {name: value.grad for name, value in named.items()}
     before = {name: value.detach().clone() for name, value in module.named_buffers()}
@@ -345,12 +382,10 @@ def _by_torch(case: Case, leaves: Sequence[Any], probes: Mapping[int, torch.Tens
             if case.of_inputs:
                 numbers = zip(inputs, (given[i] for i in case.exported.inputs), strict=True)
                 gradients |= {name: _of(one) for name, one in numbers if one.dtype in CLOSE}
-            changed = {
-                f"@{name}": value.detach().clone().cpu()
-                for name, value in module.named_buffers()
-                if not torch.equal(value, before[name]) and not name.endswith("num_batches_tracked")
-            }
-            return Trained(loss.detach().cpu(), gradients, changed, scale)
+            buffers = {name: value for name, value in module.named_buffers() if averages and value.is_floating_point()}
+            moved = frozenset(f"@{name}" for name, value in buffers.items() if not torch.equal(value, before[name]))
+            after = {f"@{name}": value.detach().clone().cpu() for name, value in buffers.items()}
+            return Trained(loss.detach().cpu(), gradients, after, scale, moved)
         finally:
             for name, value in named.items():
                 value.grad = held[name]
@@ -372,15 +407,24 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     shapes = {number: step.values[name].shape for number, name in step.probes.items()}
     probes = {number: torch.randn(shape, generator=generator) for number, shape in shapes.items()}
     given = [leaves[i].detach().cpu() for i in case.exported.inputs]
+    if step.refused:
+        return f"it cannot train: {step.refused}"
     try:
         found = step.run(given, probes)
     except InvalidInput:
         return ""
+    except Exception as error:  # of torch, whose words alone would name nothing of the module
+        return f"its training step does not run: {_first_line(error)}"
 
     def by_torch() -> Trained:
-        return _by_torch(case, leaves, probes, step.inputs)
+        return _by_torch(case, leaves, probes, step.inputs, averages=step.differentiated)
 
-    wanted = by_torch()
+    try:
+        wanted = by_torch()
+    except InvalidInput:
+        raise
+    except Exception as error:  # random arguments need not suit a module
+        return f"PyTorch itself cannot train it: {_first_line(error)}" if leaves is case.leaves else ""
     worst = _differences(found, wanted, _names(case.module))
     far = {key: off for key, off in worst.items() if off > case.close}
     if not far:
@@ -395,6 +439,10 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
         return ""
     shown = ", ".join(sorted(far)[:_SHOWN]) + (", .." if len(far) > _SHOWN else "")
     return f"as it trains, {shown}: off by {max(far.values()):.2g} of the largest number of PyTorch's"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
 
 
 def _names(module: torch.nn.Module) -> dict[str, list[str]]:
@@ -414,7 +462,7 @@ def _differences(found: Trained, wanted: Trained, names: Mapping[str, Sequence[s
         made = next((found.gradients[one] for one in names.get(name, (name,)) if one in found.gradients), None)
         made = torch.zeros_like(gradient) if made is None else made.to(gradient.dtype)
         worst[f"the gradient of '{name[1:]}'"] = distance(made, gradient, SMALL * largest)
-    for name in {*found.averages, *wanted.averages}:
+    for name in {*found.averages, *wanted.moved}:
         one, other = found.averages.get(name), wanted.averages.get(name)
         worst[f"the average '{name[1:]}'"] = float("inf") if one is None or other is None else distance(one, other)
     return worst

@@ -71,6 +71,7 @@ def exported(
     _tell_apart(model)
     for node in model.graph:
         _state(node, nodes.get(_origin(node)))
+    _unchain(model)
     _fix(model, _trained_names(module))
     _quiet(model)
     model.producer_name = model.producer_name or "pytorch"
@@ -165,7 +166,7 @@ def _refuse_changes(program: Any) -> None:
     """Raises InvalidInput for a buffer that forward changes and that is no running average."""
     for spec in program.graph_signature.output_specs:
         name = str(spec.target or "")
-        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT):
+        if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, OutputKind.USER_INPUT_MUTATION):
             continue
         if name.rpartition(".")[2] not in (*RUNNING, _COUNTED):
             maker = next((node for node in program.graph.nodes if node.name == getattr(spec.arg, "name", "")), None)
@@ -218,6 +219,19 @@ def _tell_apart(model: onnx_ir.Model) -> None:
     for value, name in values:
         if name in graph.initializers and value is not graph.initializers[name]:
             value.name = unique(name, taken)
+
+
+def _unchain(model: onnx_ir.Model) -> None:
+    """Let each batch normalisation read its running averages themselves.
+
+    Of a module that is called twice, the exporter lets the second call read what the first made of them; training assigns
+    these in between anyway."""
+    for node in model.graph:
+        for index in (3, 4) if node.op_type == "BatchNormalization" else ():
+            while (value := node.inputs[index]) is not None and (maker := value.producer()) is not None:
+                if maker.op_type != "Identity":
+                    break
+                node.replace_input_with(index, maker.inputs[0])
 
 
 def _fix(model: onnx_ir.Model, trained: set[str]) -> None:

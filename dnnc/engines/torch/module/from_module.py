@@ -84,7 +84,7 @@ def _write(model: onnx_ir.Model, file: Path) -> list[str]:
 def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: str) -> InvalidInput:
     path, part, args, kwargs, told = _innermost(module, args, kwargs, told)
     with as_it_was(part), torch.enable_grad():
-        made = part(*args, **kwargs)
+        made = part(*_detached(args), **_detached(kwargs))  # forward may change its arguments in place
     functions = custom_functions(one for one in tree_flatten(made)[0] if isinstance(one, torch.Tensor))
     where = ", ".join([described(part, path), *functions])
     if functions:
@@ -127,7 +127,7 @@ def _calls(module: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[tuple[st
         hooks.append(child.register_forward_pre_hook(noted(name), with_kwargs=True))
     try:
         with as_it_was(module), Rewriting(dropout=False, exporting=False):
-            module(*args, **kwargs)
+            module(*_detached(args), **_detached(kwargs))
     finally:
         for hook in hooks:
             hook.remove()

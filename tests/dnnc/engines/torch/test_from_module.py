@@ -170,6 +170,8 @@ CASES = {
         lambda m, x: x + m.sub(ROWS), lambda: nn.Embedding(5, 6, max_norm=0.5), r"forward changes 'head.sub.weight'"
     ),
     "batch normalisation": Case(by_sub, lambda: nn.BatchNorm1d(6, momentum=0.3)),
+    "averages that do not move": Case(by_sub, lambda: nn.BatchNorm1d(6, momentum=0.0)),
+    "a batch normalisation called twice": Case(lambda m, x: m.sub(torch.relu(m.sub(x))), lambda: nn.BatchNorm1d(6)),
     "batch normalisation that infers": Case(by_sub, lambda: nn.BatchNorm1d(6).eval()),
     "batch normalisation without averages": Case(by_sub, lambda: nn.BatchNorm1d(6, track_running_stats=False)),
     "cumulative averages": Case(
@@ -328,3 +330,41 @@ def test_three_steps_are_pytorchs(optimizer: str, tmp_path: Path, monkeypatch: p
     for name, value in module.state_dict().items():
         if not name.endswith("num_batches_tracked"):
             torch.testing.assert_close(value, twin.state_dict()[name], rtol=1e-4, atol=1e-5, msg=name)
+
+
+class Whole(nn.Module):
+    """A linear layer, and a forward pass of any results."""
+
+    def __init__(self, body: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fc, self.body = nn.Linear(6, 6), body
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.body(self, x)
+
+
+def shifted(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    x -= 0.5
+    return m.fc(x)
+
+
+@pytest.mark.slow
+def test_an_argument_changed_in_place_is_no_state(tmp_path: Path) -> None:
+    given = torch.ones(4, 6)
+    file = dnnc.from_torch(Whole(shifted), (given,), tmp_path / "net.onnx")
+    assert len(onnx.load(file).graph.output) == 1
+    assert torch.equal(given, torch.ones(4, 6))
+
+
+@pytest.mark.slow
+def test_fewer_results_in_inference_are_refused(tmp_path: Path) -> None:
+    module = Whole(lambda m, x: (m.fc(x), x.sum()) if m.training else m.fc(x))
+    with pytest.raises(InvalidInput, match=r"Whole: .*other results as it infers than as it trains\n.*self.training"):
+        dnnc.from_torch(module, (torch.randn(4, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_averages_of_a_constant_batch(tmp_path: Path) -> None:
+    """They stay what they are: a batch of zeros has the mean 0, and here its variance is 0 as well."""
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
+    dnnc.from_torch(module, (torch.zeros(2, 3, 8, 8),), tmp_path / "net.onnx")
