@@ -1,4 +1,4 @@
-"""From a model and a topology to a build directory: the one place that joins frontends, passes and backend.
+"""From a model and a topology to a build directory: the one place that joins imports, passes and engines.
 
 ``compile_model`` is what ``dnnc compile`` does; the other commands use its parts. Options are data, results are data, and
 nothing here prints: warnings collect in a sink, progress goes to a callback, seconds are measured per step.
