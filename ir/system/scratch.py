@@ -118,6 +118,8 @@ def told_of_disk(path: Path, hint: str) -> Iterator[None]:
                 str(error.filename or path),
                 error.strerror or f"it is full, or files may not grow so large ({error})",
             )
+            if error.errno == errno.EFBIG:
+                hint = "a limit on the size of files is set (ulimit -f)"
             raise InvalidInput(f"the disk refused: {reason}", where=where, hint=hint) from error
         raise
 

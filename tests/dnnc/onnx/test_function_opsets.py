@@ -113,4 +113,4 @@ def test_every_operator_is_read_in_one_way_or_refused(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["y"], right["y"], name)
         tried.add(name)
     assert len(tried) > 40
-    assert refused == {"Softmax", "LogSoftmax", "Hardmax", "DFT"}
+    assert refused == {"Softmax", "LogSoftmax", "Hardmax"}

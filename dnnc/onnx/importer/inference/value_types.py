@@ -78,7 +78,7 @@ def _better_dim(proven: Dim, stated: Dim) -> Dim:
 
 
 def contradicts(one: Type, other: Type) -> bool:
-    """Whether no value is of both types. Names of dimensions may stand for any number."""
+    """Whether no value is of both types. Names of dimensions may stand for any number; an optional may hold its element."""
     match one, other:
         case (UnknownType(), _) | (_, UnknownType()):
             return False
@@ -92,6 +92,8 @@ def contradicts(one: Type, other: Type) -> bool:
                 or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
             )
         case (SeqType(element=a), SeqType(element=b)) | (OptionalType(element=a), OptionalType(element=b)):
+            return contradicts(a, b)
+        case (OptionalType(element=a), b) | (b, OptionalType(element=a)):
             return contradicts(a, b)
         case MapType(), MapType():
             return one.key is not other.key or contradicts(one.value, other.value)
