@@ -23,6 +23,10 @@ PROGRESS_AFTER = 1.0
 """Seconds of work before a person is shown that it goes on."""
 
 
+_objects: list[str] = []
+"""The commands whose JSON objects this process has written."""
+
+
 def put(text: str) -> None:
     """Data: to standard output, with the newline it lacks, and without what a terminal would obey (``visible``)."""
     text = visible(text, lines=True)
@@ -30,7 +34,11 @@ def put(text: str) -> None:
 
 
 def put_json(command: str, fields: dict[str, Any], version: int = 1) -> None:
-    """One JSON object with the schema of ``command``, in its ``version``. JSON has no infinity: it is written as null."""
+    """One JSON object with the schema of ``command``, in its ``version``. JSON has no infinity: it is written as null. A
+    command that fails after it has written its own object writes no second one."""
+    if command == "error" and _objects:
+        return
+    _objects.append(command)
     data = finite({"schema": f"dnnc.{command}/{version}", **fields})
     put(visible_json(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)))
 

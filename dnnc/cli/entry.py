@@ -11,13 +11,22 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import typer
 from typer.main import get_command
 
+from dnnc.cli.faults import (
+    InternalError,
+    LibraryNotLoaded,
+    NoCurrentDirectory,
+    OutOfMemory,
+    OutputNotWritten,
+    RefusedBySystem,
+    WrongArguments,
+)
 from dnnc.cli.streams import OUTPUT, settle_streams
 from dnnc.cli.values import quicken
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
@@ -90,25 +99,36 @@ def _report(error: Exception, arguments: list[str]) -> int:
         case typer.Abort():
             raise KeyboardInterrupt from error
         case DnncError():
-            _say("\n".join(dict.fromkeys(map(str, error.diagnostics))))
-            return error.exit_code
+            return _tell(error.diagnostics, error.exit_code, arguments)
         case MemoryError():
-            _say("error: out of memory; try a smaller model, fewer stages, or a machine with more memory")
-            return ExitCode.INVALID_INPUT
+            return _tell([OutOfMemory().at()], ExitCode.INVALID_INPUT, arguments)
         case OSError() | ImportError() if "shared object" in str(error):
-            hint = "is there enough memory, and are enough files allowed (ulimit -v, ulimit -n)? If so, install dnnc again"
-            _say(str(Diagnostic(f"a library cannot be loaded: {error}".partition("\n")[0], hint=hint)))
-            return ExitCode.INVALID_INPUT
+            reason = str(error).partition("\n")[0]
+            return _tell([LibraryNotLoaded(reason).at()], ExitCode.INVALID_INPUT, arguments)
         case OSError() if error.filename is not None or error.errno is not None:
-            _say(str(_refused_by_system(error)))
-            return ExitCode.INVALID_INPUT
+            return _tell([_refused_by_system(error)], ExitCode.INVALID_INPUT, arguments)
     if isinstance(error, CLICK_EXCEPTION):
         told = io.StringIO()
         error.show(told)
-        _say(told.getvalue().rstrip("\n").replace(PYDANTIC, ": "))
+        _tell([WrongArguments(error.format_message()).at()], ExitCode.USAGE, arguments, told.getvalue().rstrip("\n"))
         return ExitCode.USAGE
-    _say(_internal_error(error, arguments))
-    return ExitCode.INTERNAL
+    message = _internal_error(error, arguments)
+    reason = message.partition("\n")[0].partition("not in your input: ")[2]
+    return _tell([InternalError(reason).at()], ExitCode.INTERNAL, arguments, message)
+
+
+def _tell(diagnostics: Iterable[Diagnostic], code: int, arguments: Sequence[str], text: str = "") -> int:
+    """Writes diagnostics, or ``text`` in their place, to standard error, and with ``--json`` also one object to standard
+    output. Returns ``code``."""
+    once = list(dict.fromkeys(diagnostics))
+    _say(text.replace(PYDANTIC, ": ") or "\n".join(dict.fromkeys(map(str, once))))
+    if "--json" in arguments:
+        from dnnc.cli.console import put_json
+
+        with suppress(OSError, ValueError):
+            put_json("error", {"exit": int(code), "errors": [one.to_json() for one in once]})
+            sys.stdout.flush()
+    return code
 
 
 def _refused_by_system(error: OSError) -> Diagnostic:
@@ -124,10 +144,10 @@ def _refused_by_system(error: OSError) -> Diagnostic:
         errno.EFBIG: "a limit on the size of files is set (ulimit -f)",
     }
     if not where and isinstance(error, FileNotFoundError):  # of ``os.getcwd``
-        return Diagnostic("the current directory was removed", hint="go to another, or name whole paths")
+        return NoCurrentDirectory().at()
     if where == OUTPUT:
-        return Diagnostic(f"cannot be written: {error.strerror}", where=where, hint="what was written to files stands")
-    return Diagnostic(error.strerror or str(error), where=where, hint=hints.get(error.errno or 0, ""))
+        return OutputNotWritten(error.strerror or str(error)).at(where)
+    return RefusedBySystem(error.strerror or str(error), hints.get(error.errno or 0, "")).at(where)
 
 
 def _internal_error(error: Exception, arguments: list[str]) -> str:
@@ -136,7 +156,7 @@ def _internal_error(error: Exception, arguments: list[str]) -> str:
     # PassCrash and InvariantError say who failed and how. Nothing is imported here: an import may be what failed.
     told = isinstance(error, InvariantError) or hasattr(error, "pass_name")
     first = (str(error) if told else f"{type(error).__name__}: {error}").splitlines()[0]
-    lines = [f"error: a fault inside dnnc, not in your input: {first[:400]}"]
+    lines = [str(InternalError(first[:400]).at())]
     if isinstance(error, InvariantError):
         lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
     lines += [f"  {note}" for note in notes]

@@ -27,7 +27,7 @@ def test_no_input_breaks_the_command(name: str, times: float, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("result", "fault"),
     [
-        (Result("", code=1, stderr="error: a fault inside dnnc"), "exit 1"),
+        (Result("", code=1, stderr="error[E0107]: a fault inside dnnc"), "exit 1"),
         (Result("", code=-9), "exit -9"),
         (Result("", code=3, stderr="error: no such thing"), "no location"),
         (Result("", code=3, stderr="a.ir:1:2: error: x\nerror: and another"), "no location"),

@@ -59,7 +59,7 @@ def test_a_bug_is_one_plain_message_and_a_report(
 ) -> None:
     assert raising(error, monkeypatch) == 1
     err = capsys.readouterr().err
-    assert err.startswith("error: a fault inside dnnc, not in your input: ")
+    assert err.startswith("error[E0107]: a fault inside dnnc, not in your input: ")
     assert "Traceback" not in err
     assert "it holds the command line" in err
     path = Path(err.partition("report: ")[2].partition(" (")[0])

@@ -74,7 +74,7 @@ class Ended:
     def _own(self, said: Mapping[str, Any]) -> DnncError:
         """What a rank said of itself. Usage and input are faults of all ranks alike and need no rank."""
         code = said["code"]
-        told = [Diagnostic(one["message"], where=one["where"], hint=one["hint"]) for one in said["diagnostics"]]
+        told = [Diagnostic.from_json(one) for one in said["diagnostics"]]
         if code in (ExitCode.USAGE, ExitCode.INVALID_INPUT):
             return (UsageError if code == ExitCode.USAGE else InvalidInput)(told)
         first = told[0]

@@ -74,7 +74,7 @@ class Telling:
             for diagnostic in diagnostics:
                 print(f"rank {os.environ.get('RANK', '0')}: {diagnostic}", file=sys.stderr, flush=True)
             return
-        told = [{"message": one.message, "where": one.where, "hint": one.hint} for one in diagnostics]
+        told = [one.to_json() for one in diagnostics]
         said = {"rank": self.job.rank, "code": int(code), "lost": lost, "time": time.time(), "diagnostics": told}
         self._tell({"failed": said})
 
