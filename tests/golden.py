@@ -33,7 +33,9 @@ _RUN = re.compile(r"\s*(?://|#)\s*RUN:\s*(?P<command>.*\S)\s*")
 _MARK = r"(?://|#)\s*(?:error|warning):"
 _EXPECT = re.compile(rf"(?://|#)\s*(?P<severity>error|warning):\s*(?P<words>.*?\S)\s*(?={_MARK}|$)")
 _SAID = re.compile(
-    r"(?:(?P<where>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: )?(?P<severity>error|warning|note): (?P<message>.*)", re.DOTALL
+    r"(?:(?P<where>.*?)(?::(?P<line>\d+):(?P<column>\d+))?: )?"
+    r"(?P<severity>error|warning|note)(?:\[\w+\])?: (?P<message>.*)",
+    re.DOTALL,
 )
 _NAME = re.compile(r'[%@]?(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_./:$-]+)')
 
