@@ -12,6 +12,27 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnc.workloads.faults import (
+    AcceleratorsUnknown,
+    BackwardNodesInInference,
+    BytesWithoutTopology,
+    CompareWithMethod,
+    DevicesUnknown,
+    ExpertUnused,
+    ForwardOfTraining,
+    GroupBandwidthMissing,
+    GroupBandwidthsSwapped,
+    GroupsDisagree,
+    GroupsWithBaselines,
+    GroupsWithCpus,
+    IdTwice,
+    InnerBandwidthWithoutGroups,
+    MachinesWithTopology,
+    NoDevices,
+    NoMethod,
+    NotAWorkload,
+    ObjectiveNotOnTopology,
+)
 from dnnc.workloads.methods import EXACT, EXPERT, METHODS, SolveOptions
 from ir.core.attributes import attributes
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -41,7 +62,7 @@ def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
     """The workload of a file on the machines that are asked for. Raises InvalidInput, UsageError."""
     from_topology = bool(options.topology) or (is_text(options.file) and not options.format)
     if options.by_bytes and not from_topology:
-        raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY; --bandwidth is of the file's machines")
+        raise UsageError(BytesWithoutTopology())
     read = _read_on_topology(options, sink) if from_topology else _read_on_own(options, sink)
     _check_machines(read.module, options)
     return read
@@ -76,22 +97,18 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
         "--inner-bandwidth": options.inner_bandwidth,
     }
     where, by_bytes = options.file, options.by_bytes
-    if given := [flag for flag, value in own.items() if value is not None]:
-        message = f"{', '.join(given)}: of the machines of a file, not of a topology"
-        hint = "leave it out: a topology states devices, memory and links"
-        raise UsageError(message, where=options.topology or where, hint=hint)
+    if flags := tuple(flag for flag, value in own.items() if value is not None):
+        raise UsageError(MachinesWithTopology(flags), where=options.topology or where)
     known = offered(Planned.PROFILE)
     if options.objective and objective_of(options.objective) not in known:
-        message = f"--objective {options.objective} is of equal accelerators, not of a topology"
-        hint = f"there {names(known)} can be minimised; --accelerators and --bandwidth state equal ones"
-        raise UsageError(message, where=options.topology or where, hint=hint)
+        raise UsageError(ObjectiveNotOnTopology(options.objective, names(known)), where=options.topology or where)
     module = read_workload(where, sink, options.format)
     suggested = TRAINING if has_backward(module) and not options.forward else THROUGHPUT
     objective = options.objective or suggested.name
     _check(options, objective, has_backward_nodes(module))
     trains = objective_of(objective).trains
     if trains and options.forward:
-        raise UsageError(f"--forward leaves out what {objective} is of", hint="--objective throughput")
+        raise UsageError(ForwardOfTraining(objective))
     module, note = on_topology(module, options.topology, training=trains, by_bytes=by_bytes, sink=sink, where=where)
     machines = {"topology": options.topology or None, "bytes": by_bytes, "seconds": note}
     text = is_text(where) and not options.format
@@ -102,16 +119,14 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
 def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
     """Raises UsageError for options that contradict each other, and for inference where there are backward nodes."""
     if (objective, options.split) not in METHODS:
-        known = ", ".join(f"--objective {kind} --split {split}" for kind, split in METHODS)
-        raise UsageError(f"no method for --objective {objective} --split {options.split}", hint=f"there is {known}")
+        methods = tuple(f"--objective {kind} --split {split}" for kind, split in METHODS)
+        raise UsageError(NoMethod(objective, options.split, methods))
     if options.compare and options.method != EXACT:
-        raise UsageError("--compare shows every method", hint="leave --method out")
+        raise UsageError(CompareWithMethod())
     if options.expert and not options.compare and options.method != EXPERT:
-        raise UsageError("--expert is of --method expert, and of --compare")
+        raise UsageError(ExpertUnused())
     if not objective_of(objective).trains and backward_nodes and not options.forward:
-        raise UsageError(
-            f"{options.file} has backward nodes, and {objective} is an objective of inference", hint="--forward leaves them out"
-        )
+        raise UsageError(BackwardNodesInInference(options.file, objective))
 
 
 def _suggested(profile: Profile, options: SolveOptions) -> str:
@@ -129,31 +144,28 @@ def _suggested(profile: Profile, options: SolveOptions) -> str:
 def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
     """The options with all that groups of accelerators need. Raises UsageError for what is missing or contradicts them."""
     if options.hierarchy is None:
-        raise UsageError("--inner-bandwidth is of --hierarchy", hint="add --hierarchy GROUPSxSIZE")
+        raise UsageError(InnerBandwidthWithoutGroups())
     count = options.hierarchy[0] * options.hierarchy[1]
-    if options.accelerators not in (None, count):
-        raise UsageError(f"--hierarchy has {count} accelerators, --accelerators {options.accelerators}", hint="leave one out")
+    if options.accelerators is not None and options.accelerators != count:
+        raise UsageError(GroupsDisagree(count, options.accelerators))
     if options.cpus:
-        raise UsageError("--hierarchy is of accelerators alone", hint="leave --cpus out")
+        raise UsageError(GroupsWithCpus())
     if options.compare or options.method != EXACT:
-        raise UsageError("baselines know no groups of accelerators", hint="leave --hierarchy or the baselines out")
+        raise UsageError(GroupsWithBaselines())
     between = options.bandwidth or profile.machines.bandwidth
     if between is None or options.inner_bandwidth is None:
-        missing = "--inner-bandwidth" if between is not None else "--bandwidth"
-        raise UsageError("--hierarchy needs both speeds: inside a group and between groups", hint=f"add {missing}")
+        raise UsageError(GroupBandwidthMissing("--bandwidth" if between is None else "--inner-bandwidth"))
     if between > options.inner_bandwidth:
-        raise UsageError("--inner-bandwidth is below --bandwidth, that between groups", hint="exchange the two")
+        raise UsageError(GroupBandwidthsSwapped(options.inner_bandwidth, between))
     return replace(options, accelerators=count, cpus=0, bandwidth=between)
 
 
 def _check_machines(module: Module, options: SolveOptions) -> None:
     topology = module.first(Topology)
     if topology is None:
-        raise UsageError(
-            "the file does not say how many accelerators there are", where=options.file, hint="add --accelerators N"
-        )
+        raise UsageError(AcceleratorsUnknown(), where=options.file)
     if not topology.devices:
-        raise UsageError("there is no device to run on", where=options.file, hint="give --accelerators or --cpus above 0")
+        raise UsageError(NoDevices(), where=options.file)
 
 
 def is_text(file: str | Path) -> bool:
@@ -173,7 +185,7 @@ def read_workload(file: str, sink: DiagnosticSink, format: str = "") -> Module:
         return lower(read_profile(file, sink=sink, format=format), Machines(), backward=True, sink=sink)
     module = expand(load_module(read_text(file), file, dialects=DIALECTS))
     if not is_profile(module):
-        raise InvalidInput("it is no profiled workload: no op is dnnc.work", where=file, hint="'dnnc compile' plans models")
+        raise InvalidInput(NotAWorkload(), where=file)
     return _with_ids(module, file)
 
 
@@ -197,7 +209,7 @@ def on_topology(
         module = with_topology(module, machines_of(spec, sink))
     topology = module.first(Topology)
     if topology is None:
-        raise UsageError("the workload does not say which devices there are", where=where, hint="add -t TOPOLOGY")
+        raise UsageError(DevicesUnknown(), where=where)
     return fitted(module, topology, training=training, sink=sink, where=where, by_bytes=by_bytes)
 
 
@@ -236,7 +248,7 @@ def _with_ids(module: Module, where: str) -> Module:
     for op in module.entry.ops:
         id_ = op.get("id", op.id[1:])
         if id_ in seen:
-            raise InvalidInput(f"two nodes have the id {id_!r}", where=f"{where}: {op.id}", hint="ids are unique")
+            raise InvalidInput(IdTwice(str(id_)), where=f"{where}: {op.id}")
         seen.add(id_)
         more = () if op.get("id") is not None else attributes(id=id_)
         ops.append(replace(op, attributes=tuple(sorted((*op.attributes, *more)))))

@@ -13,6 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.build.snapshot import Snapshot
+from dnnc.workloads.faults import (
+    BuildWithoutPlan,
+    NodeMissing,
+    NodesOnUncountedCpus,
+    NodeTwice,
+    NoMachines,
+    NothingToSimulate,
+    NotObjects,
+    ReplicasDiffer,
+    SplitInGroups,
+    SplitWithoutWorkload,
+    TopologyUnused,
+    UnknownNode,
+    WrongMachine,
+    WrongPieces,
+    WrongSplit,
+)
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.limits import LIMITS
 from ir.core.module import Module, Plan, Schedule
@@ -22,16 +39,13 @@ from ir.core.topology import Topology
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
 
-MADE = "make it again with 'dnnc solve'"
-
 
 def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str = "") -> Module:
     """The module with a plan and a schedule that ``subject`` is of: a directory that ``dnnc compile`` wrote, or a file of
     ``dnnc solve`` (``--json`` or ``-o``). ``workload`` and ``topology`` stand over those that the file names. Raises
     InvalidInput."""
     if not subject.exists():
-        message = "no such file or directory; expected a build directory, or a split that 'dnnc solve' wrote"
-        raise InvalidInput(message, where=str(subject), hint="make it with 'dnnc compile MODEL -t TOPOLOGY -o DIR'")
+        raise InvalidInput(NothingToSimulate(), where=str(subject))
     if not subject.is_file():
         return _of_folder(subject, sink)
     return _with_schedule(_of_split(subject, workload, topology, sink), sink)
@@ -55,8 +69,7 @@ def written_plan(files: Snapshot) -> Module:
 
     module = load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
     if module.first(Plan) is None:
-        hint = "make it again with 'dnnc compile --plan-only'"
-        raise InvalidInput("the module has no plan", where=files.where(PROGRAM), hint=hint)
+        raise InvalidInput(BuildWithoutPlan(), where=files.where(PROGRAM))
     return module
 
 
@@ -106,12 +119,11 @@ def _stated(claimed: Any, path: Path) -> Mapping[str, Any]:
     """What the split says of itself. Raises InvalidInput where it lacks what a timeline needs."""
     stated = claimed.get("dnnc", claimed) if isinstance(claimed, dict) else None
     if not isinstance(stated, dict) or not all(isinstance(stated.get(key), str) for key in ("kind", "workload")):
-        message = "it is no split that says what it is of: 'kind' and 'workload' are expected"
-        raise InvalidInput(message, where=str(path), hint=MADE)
+        raise InvalidInput(SplitWithoutWorkload(), where=str(path))
     if not isinstance(stated.get("machines"), dict) or not isinstance(stated.get("options", {}), dict):
-        raise InvalidInput("'machines' and 'options' are expected as objects", where=str(path), hint=MADE)
+        raise InvalidInput(NotObjects(), where=str(path))
     if stated.get("options", {}).get("hierarchy"):
-        raise InvalidInput("accelerators in groups have two speeds, which no timeline is made for", where=str(path))
+        raise InvalidInput(SplitInGroups(), where=str(path))
     return stated
 
 
@@ -129,17 +141,17 @@ def _workload(
     if "topology" in stated["machines"]:
         return _on_topology(stated["machines"], path, str(file), topology_file, training, sink)
     if topology_file:
-        raise UsageError("the split is of its workload's own machines", where=str(path), hint="leave -t out")
+        raise UsageError(TopologyUnused(), where=str(path))
     machines = {key: value for key, value in stated["machines"].items() if value is not None}
     most = {"accelerators": MOST_DEVICES, "cpus": MOST_DEVICES, "memory": MOST_BYTES, "bandwidth": MOST_BYTES}
     for key, value in machines.items():
         whole = isinstance(value, int) or (key == "bandwidth" and isinstance(value, float))
         if key not in most or not whole or isinstance(value, bool) or not 0 <= value <= most[key]:
-            raise InvalidInput(f"'machines' has {key} {str(value)[:40]}", where=str(path), hint=MADE)
+            raise InvalidInput(WrongMachine(key, str(value)[:40]), where=str(path))
     module = lower(read_profile(file, sink=sink), Machines(**machines), backward=training, sink=DiagnosticSink())
     topology = module.first(Topology)
     if topology is None or not topology.devices or machines.get("bandwidth") == 0:
-        raise InvalidInput("'machines' has no device, or links without a bandwidth", where=str(path), hint=MADE)
+        raise InvalidInput(NoMachines(), where=str(path))
     return fitted(module, topology, training=training, sink=DiagnosticSink(), where=str(file))[0]
 
 
@@ -151,7 +163,7 @@ def _on_topology(
 
     spec = topology or machines.get("topology") or ""
     if not isinstance(spec, str):
-        raise InvalidInput(f"'machines' has topology {str(spec)[:40]}", where=str(path), hint=MADE)
+        raise InvalidInput(WrongMachine("topology", str(spec)[:40]), where=str(path))
     by_bytes = machines.get("bytes") is True
     module = read_workload(file, sink)
     quiet = DiagnosticSink()  # what is left out was told when the split was made
@@ -171,17 +183,17 @@ def _rows(
     try:
         devices, _ = claims_of(claimed, types if named else None)
     except Malformed as error:
-        raise InvalidInput(str(error), where=str(path), hint=MADE) from None
+        raise InvalidInput(WrongSplit(str(error)), where=str(path)) from None
     alone = objective_of(str(stated["kind"])).alone
     of_kind: dict[str, list[str]] = {device.kind: [] for device in devices}
     for name, type_ in types.items():
         of_kind.setdefault(type_, []).append(name)
     cpus = {type_.name for type_ in topology.types if type_.free_transfers and type_.memory is None}
     if alone and any(device.kind in cpus and device.name not in types and device.nodes for device in devices):
-        raise InvalidInput("nodes on CPUs, each on one of its own, are in no row of a schedule", where=str(path))
+        raise InvalidInput(NodesOnUncountedCpus(), where=str(path))
     pieces_of = stated.get("options", {}).get("pieces", 1) if alone and "devices" not in claimed else 1
     if not isinstance(pieces_of, int) or not 1 <= pieces_of <= MOST_DEVICES:
-        raise InvalidInput("'pieces' is a whole number above 0", where=str(path), hint=MADE)
+        raise InvalidInput(WrongPieces(), where=str(path))
     rows: dict[object, tuple[list[str], Sequence[int | str]]] = {}
     for number, device in enumerate(device for device in devices if device.nodes):
         if device.name in of_kind[device.kind]:
@@ -195,7 +207,7 @@ def _rows(
         if name not in names:
             names.append(name)
         if nodes is not device.nodes and sorted(map(str, nodes)) != sorted(map(str, device.nodes)):
-            raise InvalidInput(f"{name} and {names[0]} are of one stage and hold different nodes", where=str(path))
+            raise InvalidInput(ReplicasDiffer(name, names[0]), where=str(path))
     return list(rows.values())
 
 
@@ -214,14 +226,14 @@ def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Pat
         found = set()
         for id_ in row:
             if id_ not in place or place[id_] in seen:
-                what = "twice" if id_ in place else "and not in the workload"
-                raise InvalidInput(f"node {id_} is in the split {what}", where=str(path), hint="'dnnc verify-plan' tells all")
+                node = str(id_)
+                raise InvalidInput(NodeTwice(node) if id_ in place else UnknownNode(node), where=str(path))
             seen.add(place[id_])
             color = ops[place[id_]].facet(Color)
             found |= {place[id_], *(mates.get(color.color, ()) if color is not None else ())}
         sets.append(sorted(found))
     if missing := [id_ for id_, v in place.items() if v not in seen]:
-        raise InvalidInput(f"node {missing[0]} is on no device", where=str(path), hint="'dnnc verify-plan' tells all")
+        raise InvalidInput(NodeMissing(str(missing[0])), where=str(path))
     return sets
 
 

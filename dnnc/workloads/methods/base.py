@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dnnc.workloads.faults import NothingFits, NothingFound, OptionNotOfObjective
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module
 from ir.core.topology import Topology
@@ -158,14 +159,13 @@ def takes(options: SolveOptions, *flags: str) -> None:
     }
     wrong = [flag for flag, value in given.items() if value and flag not in flags]
     if wrong:
-        hints = [f"{flag} is of {_OF[flag]}" for flag in wrong]
-        raise UsageError(f"{', '.join(wrong)}: not an option of this objective or split", hint="; ".join(hints))
+        raise UsageError(OptionNotOfObjective(tuple(wrong), tuple(_OF[flag] for flag in wrong)))
 
 
 _OF = {
     "--straight": "--objective pipedream",
     "--schedule": "--objective training and pipedream",
-    "--microbatches": "--objective pipedream, and of training with --replicas",
+    "--microbatches": "--objective pipedream, and to training with --replicas",
     "--pieces": "--objective latency",
     "--hierarchy": "--objective throughput and pipedream with --split contiguous",
     "--replicas": "the exact method of --objective throughput and training, with --split contiguous",
@@ -184,14 +184,10 @@ def budget_of(options: SolveOptions) -> Budget:
 
 def does_not_fit(status: str, topology: Topology) -> Infeasible:
     """The error where a search without an explanation of its own found no plan."""
-    limits = sorted({topology.memory(device) for device in topology.devices} - {None}, key=lambda size: size or 0)
-    most = f" to {limits[-1]}" if len(limits) > 1 else ""
-    memory = f" of {limits[0]}{most} bytes of memory" if limits else ""
+    limits = [limit for device in topology.devices if (limit := topology.memory(device)) is not None]
     proven = status == "infeasible"
-    words = "no plan fits" if proven else "the search ended at its budget without a plan that fits"
-    error = Infeasible(
-        f"{words} {len(topology.devices)} devices{memory}", where=topology.name, hint="use more devices or more memory"
-    )
+    machines = len(topology.devices), min(limits, default=-1), max(limits, default=-1)
+    error = Infeasible(NothingFits(*machines) if proven else NothingFound(*machines), where=topology.name)
     error.proven = proven
     return error
 

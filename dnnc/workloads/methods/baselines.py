@@ -12,6 +12,15 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from dnnc.workloads.faults import (
+    BaselineDoesNotFit,
+    BaselineWithoutPlan,
+    ExpertMissing,
+    KindWithoutDevice,
+    MethodWithoutPipeline,
+    ReplicasNotOfObjective,
+    UnknownMethod,
+)
 from dnnc.workloads.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
 from dnnc.workloads.methods.canonical import canonical_module, in_file_order
 from ir.core.diagnostics import Infeasible, UsageError
@@ -58,9 +67,9 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
     plan = _run(options.method, module, case, options, seconds, progress)
     found = time.perf_counter()
     if isinstance(plan, str) or plan.faults:
-        told = "has no plan: " + plan if isinstance(plan, str) else "has no plan that fits: " + "; ".join(plan.faults)
-        hint = "--method exact finds one if there is any; --compare shows all"
-        error = Infeasible(f"{options.method} {told}", where=options.file, hint=hint)
+        name = options.method
+        fault = BaselineWithoutPlan(name, plan) if isinstance(plan, str) else BaselineDoesNotFit(name, tuple(plan.faults))
+        error = Infeasible(fault, where=options.file)
         error.proven = False
         raise error
     return Solved(
@@ -114,11 +123,11 @@ def compare_all(module: Module, objective: str, options: SolveOptions, progress:
 
 def _check(objective: str, options: SolveOptions) -> None:
     if options.method == EXPERT and not options.expert:
-        raise UsageError("--method expert needs the split of the expert", hint="add --expert FILE")
+        raise UsageError(ExpertMissing())
     if options.method not in NAMES:
-        raise UsageError(f"--method takes {', '.join(NAMES)}, found '{options.method}'")
+        raise UsageError(UnknownMethod(options.method, NAMES))
     if options.method in ("local-search", "metis") and objective == PIPEDREAM.name:
-        raise UsageError(f"--method {options.method} knows no pipeline, which --objective pipedream needs")
+        raise UsageError(MethodWithoutPipeline(options.method))
 
 
 def _status(plan: Plan) -> str:
@@ -149,9 +158,9 @@ def _given(path: str, module: Module, case: Case) -> Stages:
     types = {device.name: device.type for device in topology_of(module).devices}
     for type_, nodes, devices in read_expert(path, positions, types):
         if type_ not in kinds:
-            raise UsageError(f"the split uses a device of kind {type_}, and there is none", where=path)
+            raise UsageError(KindWithoutDevice(type_), where=path)
         if devices > 1 and not case.replicated:
-            raise UsageError("the split has replicas, which only --objective pipedream values", where=path)
+            raise UsageError(ReplicasNotOfObjective(), where=path)
         stages.append((devices if case.replicated else kinds[type_], nodes))
     return tuple(stages)
 

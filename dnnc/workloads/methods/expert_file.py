@@ -16,6 +16,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dnnc.workloads.faults import (
+    NodesOnTwoDevices,
+    NoNodes,
+    NoStages,
+    NotAList,
+    NotASplit,
+    NotIds,
+    UnknownKind,
+    UnknownNodes,
+)
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.limits import LIMITS
 from ir.system.files import read_input_text
@@ -41,10 +51,10 @@ def read_expert(
     for name, kind, ids in rows:
         kind = types.get(name, kind)
         if kind not in known:
-            raise InvalidInput(f"{name} is of kind '{kind}', expected {' or '.join(known)}", where=path)
+            raise InvalidInput(UnknownKind(name, kind, tuple(known)), where=path)
         unknown = [id_ for id_ in ids if id_ not in positions]
         if unknown:
-            faults.append(Diagnostic(f"{name} holds {_some(unknown)}, which the workload does not have", where=path))
+            faults.append(UnknownNodes(name, *_some(unknown)).at(path))
         nodes = tuple(sorted({positions[id_] for id_ in ids if id_ in positions}))
         if not nodes:
             continue
@@ -53,10 +63,10 @@ def read_expert(
             continue
         twice = [id_ for id_ in ids if home.setdefault(positions.get(id_, -1), name) != name]
         if twice:
-            faults.append(Diagnostic(f"{name} holds {_some(twice)}, which another device holds as well", where=path))
+            faults.append(NodesOnTwoDevices(name, *_some(twice)).at(path))
         stages[kind, nodes] = 1
     if not stages and not faults:
-        faults.append(Diagnostic("no device holds a node", where=path))
+        faults.append(NoNodes().at(path))
     if faults:
         raise InvalidInput(faults[:20])
     return [(kind, nodes, count) for (kind, nodes), count in stages.items()]
@@ -74,23 +84,22 @@ def _rows(text: str, where: str) -> list[tuple[str, str, list[Any]]]:
         listed = [("fpgas", "accelerator", row) for row in _list(data, "fpgas", where)]
         listed += [("cpus", "cpu", row) for row in _list(data, "cpus", where)]
     else:
-        hint = "what 'dnnc solve' prints with --json or writes with -o, or a profile with stage_id"
-        raise InvalidInput("found an object without 'fpgas', 'cpus' or 'devices'", where=where, hint=f"expected {hint}")
+        raise InvalidInput(NotASplit(), where=where)
     rows = []
     for number, (key, kind, row) in enumerate(listed):
         ids = row.get("nodes") if isinstance(row, dict) else None
         name = str(row.get("name", row.get("device", f"{key}[{number}]"))) if isinstance(row, dict) else f"{key}[{number}]"
         if not isinstance(ids, list) or not all(isinstance(id_, int | str) and not isinstance(id_, bool) for id_ in ids):
-            raise InvalidInput(f"{name} has no list 'nodes' of ids", where=where, hint="ids are numbers or texts")
+            raise InvalidInput(NotIds(name), where=where)
         rows.append((name, kind, ids))
     return rows
 
 
 def _list(data: dict[str, Any], key: str, where: str) -> list[Any]:
-    found = data.get(key, [])
-    if not isinstance(found, list):
-        raise InvalidInput(f"'{key}' is {type(found).__name__}, expected a list of devices", where=where)
-    return found
+    devices = data.get(key, [])
+    if not isinstance(devices, list):
+        raise InvalidInput(NotAList(key, type(devices).__name__), where=where)
+    return devices
 
 
 def _stage(row: Any) -> int:
@@ -109,13 +118,13 @@ def _staged(text: str, where: str, positions: Mapping[int | str, int]) -> list[t
         if match is not None and staged and (match["id"] in positions or not match["desc"].startswith(_DROPPED)):
             stages.setdefault(int(stage), []).append(match["id"])
     if not stages:
-        hint = "expected a split as JSON, or a PipeDream profile whose nodes end in '-- stage_id=N'"
-        raise InvalidInput("no node says its stage", where=where, hint=hint)
+        raise InvalidInput(NoStages(), where=where)
     return [(f"stage {stage}", "accelerator", ids) for stage, ids in sorted(stages.items())]
 
 
-def _some(ids: list[Any]) -> str:
-    return "node " + ", ".join(repr(id_) for id_ in ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+def _some(ids: list[Any]) -> tuple[tuple[str, ...], int]:
+    """Five of the ids as a message spells them, and how many more there are."""
+    return tuple(map(repr, ids[:5])), max(0, len(ids) - 5)
 
 
 __all__ = ["read_expert"]

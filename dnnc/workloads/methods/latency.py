@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from dnnc.workloads.faults import CommOnlyForThroughput, LatencyNotDefined, TooManyKinds
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -17,6 +18,7 @@ from dnnc.workloads.methods.base import (
 )
 from ir.core.diagnostics import UsageError
 from ir.core.module import Module
+from ir.core.objectives import LATENCY
 
 if TYPE_CHECKING:
     from passes.model.stages.problem import Problem
@@ -39,7 +41,7 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
     try:
         solution = at_least_a_plan(lambda given: solve_latency(built.problem, given, progress), budget)
     except TooManyKindsError as error:
-        raise UsageError(str(error), where=topology.name, hint="use fewer kinds of accelerators, or fewer --pieces") from None
+        raise UsageError(TooManyKinds(str(error)), where=topology.name) from None
     found = time.perf_counter()
     if solution.schedule is None:
         raise does_not_fit(solution.status, topology)
@@ -69,14 +71,14 @@ def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltL
 
     takes(options, "--pieces")
     if options.comm != "sum":
-        raise UsageError("--comm is of throughput; a piece receives, computes and sends, one after the other")
+        raise UsageError(CommOnlyForThroughput(LATENCY.name))
     topology = topology_of(module)
     throughput = problem_of(module, topology, network(topology))
     free = [topology.type(kind.type).free_transfers for kind in throughput.kinds]
     try:
         return throughput, latency_problem(throughput, free, color_classes(module.entry), options.pieces)
     except ValueError as error:
-        raise UsageError(str(error), where=topology.name) from None
+        raise UsageError(LatencyNotDefined(str(error)), where=topology.name) from None
 
 
 def stages_of(throughput: Problem, built: BuiltLatency, plan: Schedule) -> tuple[SolvedStage, ...]:

@@ -6,6 +6,13 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
+from dnnc.workloads.faults import (
+    BandwidthUnknown,
+    CommOnlyForThroughput,
+    MicrobatchesMissing,
+    NoAccelerators,
+    UnknownSchedule,
+)
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -20,6 +27,7 @@ from dnnc.workloads.methods.base import (
 from dnnc.workloads.methods.groups import hierarchy_told
 from ir.core.diagnostics import UsageError
 from ir.core.module import Module
+from ir.core.objectives import PIPEDREAM
 
 if TYPE_CHECKING:
     from passes.partition.pipedream import Machines, Profile
@@ -58,18 +66,18 @@ def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machin
 
     takes(options, "--straight", "--schedule", "--microbatches", "--hierarchy")
     if options.comm != "sum":
-        raise UsageError("--comm is of throughput; PipeDream's objective is the largest of compute and transfers")
+        raise UsageError(CommOnlyForThroughput(PIPEDREAM.name))
     schedule = options.schedule or SCHEDULES[0]
     if schedule not in SCHEDULES:
-        raise UsageError(f"--schedule takes {', '.join(SCHEDULES)}, found '{schedule}'")
+        raise UsageError(UnknownSchedule(PIPEDREAM.name, schedule, tuple(SCHEDULES)))
     if schedule == "gpipe" and options.microbatches is None:
-        raise UsageError("--schedule gpipe needs the number of microbatches", hint="add --microbatches N")
+        raise UsageError(MicrobatchesMissing())
     topology = topology_of(module)
     devices = [device for device in topology.devices if device.type == "accelerator"]
     if not devices:
-        raise UsageError("PipeDream's objective is of accelerators, and there is none", hint="add --accelerators N")
+        raise UsageError(NoAccelerators())
     if not topology.links:
-        raise UsageError("PipeDream's objective needs the bandwidth of the links", hint="add --bandwidth, such as 10GB/s")
+        raise UsageError(BandwidthUnknown("--objective pipedream"))
     profile = profile_of(module, topology.type("accelerator"))
     machines = Machines(
         count=len(devices),

@@ -8,6 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnc.workloads.faults import (
+    BandwidthUnknown,
+    CommOnlyForThroughput,
+    MicrobatchesMissing,
+    NoBackwardNodes,
+    UnknownSchedule,
+)
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -104,13 +111,13 @@ def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, st
 
     schedule = options.schedule or "1f1b"
     if schedule not in SCHEDULES:
-        raise UsageError(f"--schedule of training takes {' or '.join(SCHEDULES)}, found '{schedule}'")
+        raise UsageError(UnknownSchedule(TRAINING.name, schedule, tuple(SCHEDULES)))
     if options.comm != "sum":
-        raise UsageError("--comm is of throughput; training adds compute and transfers up")
+        raise UsageError(CommOnlyForThroughput(TRAINING.name))
     topology = topology_of(module)
     graph = training_graph_of(module, topology, network(topology))
     if not graph.backward.any():
-        raise UsageError(f"{options.file} has no backward nodes", hint="--objective throughput, or pipedream for its profiles")
+        raise UsageError(NoBackwardNodes(options.file))
     return graph, schedule
 
 
@@ -121,10 +128,9 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     from passes.partition.training.problem import Replication
 
     if not topology.links:
-        hint = "add --bandwidth, such as 10GB/s, or links to the topology"
-        raise UsageError("replicas synchronise over links of unknown speed", hint=hint)
+        raise UsageError(BandwidthUnknown("the averaging of gradients among replicas"))
     if schedule == "gpipe" and options.microbatches is None:
-        raise UsageError("--schedule gpipe with --replicas synchronises at each flush", hint="add --microbatches N")
+        raise UsageError(MicrobatchesMissing())
     net = network(topology)
     bandwidths = []
     for kind in graph.kinds:

@@ -33,6 +33,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dnnc.workloads.faults import (
+    AcceleratorsUnknown,
+    DevicesUnknown,
+    SplitNotOnTopology,
+    TopologyMissing,
+    WrongSplit,
+    WrongWorkload,
+)
 from dnnc.workloads.verify_plan.claims import Report, claims_of
 from dnnc.workloads.verify_plan.devices import verify_devices
 from dnnc.workloads.verify_plan.ir_text import read_ir
@@ -88,7 +96,8 @@ def verify_files(
             where=str(workload),
         )
     except Malformed as error:
-        raise InvalidInput(str(error), where=str(result if error.result else workload)) from None
+        fault = WrongSplit(str(error)) if error.result else WrongWorkload(str(error))
+        raise InvalidInput(fault, where=str(result if error.result else workload)) from None
 
 
 def verify(
@@ -118,11 +127,9 @@ def verify(
         workload = read_workload(text, limits, format=format)
     machines = stated["machines"] if isinstance(stated.get("machines"), dict) else {}
     if topology is None and machines.get("topology") is not None:
-        message = f"the result is of the devices of a topology, {str(machines['topology'])[:80]}"
-        raise UsageError(message, where=where, hint="add -t TOPOLOGY")
+        raise UsageError(TopologyMissing(str(machines["topology"])[:80]), where=where)
     if topology is None and workload.accelerators is None:
-        hint = "add -t TOPOLOGY" if format == IR else "add --accelerators N"
-        raise UsageError("the workload does not say how many accelerators there are", where=where, hint=hint)
+        raise UsageError(DevicesUnknown() if format == IR else AcceleratorsUnknown(), where=where)
     if topology is not None:
         workload = on_topology(workload, topology, by_bytes=by_bytes or machines.get("bytes") is True)
     if forward or stated.get("forward") is True:
@@ -135,7 +142,7 @@ def verify(
         suggested = (TRAINING if backward else THROUGHPUT).name
     statement = chosen(stated, suggested, objective=objective, comm=comm, split=split, options=options or {})
     if topology is not None and statement["kind"] == PIPEDREAM.name:
-        raise UsageError("PipeDream's objective is of equal accelerators, not of a topology", where=where, hint="leave -t out")
+        raise UsageError(SplitNotOnTopology(), where=where)
     if statement["kind"] == LATENCY.name:
         report = verify_latency(workload, claimed, statement)
     else:

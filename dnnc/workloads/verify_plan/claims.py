@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from dnnc.workloads.faults import BandwidthOfSplitUnknown
 from dnnc.workloads.verify_plan.numbers import CLOSE, Malformed, claim, fraction
 from dnnc.workloads.verify_plan.workload import Id
 from ir.core.diagnostics import UsageError
@@ -104,7 +105,7 @@ def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple
     if len(sizes) != 2 or not all(size.isascii() and size.isdigit() and int(size) for size in sizes) or not inner:
         raise Malformed("expected a 'hierarchy' such as 4x8, and its 'inner_bandwidth'", result=True)
     if bandwidth is None:
-        raise UsageError("groups are joined at an unknown speed", hint="add --bandwidth, as for the result")
+        raise UsageError(BandwidthOfSplitUnknown("a transfer between groups"))
     return int(sizes[1]), inner / (bandwidth * 1000)
 
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, TypeAlias
 
+from dnnc.workloads.faults import BandwidthOfSplitUnknown
 from dnnc.workloads.verify_plan.claims import Device, Report, groups_of, microbatches_of, statement_faults
 from dnnc.workloads.verify_plan.numbers import Malformed, same, some, told
 from dnnc.workloads.verify_plan.workload import Id, Machine, Workload
@@ -183,7 +184,7 @@ def _sync(workload: Workload, machine: Machine, inside: set[Id], replicas: int, 
         return Fraction(0)
     bandwidth = workload.bandwidth if machine.port is None else machine.port[1]
     if bandwidth is None:
-        raise UsageError("replicas synchronise over links of unknown speed", hint="add --bandwidth, as for the result")
+        raise UsageError(BandwidthOfSplitUnknown("the averaging of gradients among replicas"))
     weights = sum((workload.nodes[v].size for v in inside if not workload.nodes[v].backward), Fraction(0))
     every = microbatches_of(_options(statement)) or replicas
     return 4 * (replicas - 1) * weights / (bandwidth * replicas * every)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dnnc.workloads.faults import InnerBandwidthWithoutGroups, OptionNotOfSplit
 from dnnc.workloads.verify_plan.numbers import Malformed, told
 from ir.core.diagnostics import UsageError
 from ir.core.objectives import LATENCY, PIPEDREAM, THROUGHPUT, TRAINING
@@ -50,11 +51,9 @@ def chosen(
     options of other objectives, Malformed for what is none."""
     kind = objective or str(stated.get("kind") or suggested)
     if foreign := [name for name in options if name not in OPTIONS[kind]]:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in foreign)
-        others = [f"--objective {name}" for name, taken in OPTIONS.items() if set(foreign) <= set(taken)]
-        raise UsageError(
-            f"{flags}: not of {kind}, as which the result is checked", hint=f"add {' or '.join(others)}" if others else ""
-        )
+        flags = tuple(f"--{name.replace('_', '-')}" for name in foreign)
+        others = tuple(name for name, taken in OPTIONS.items() if set(foreign) <= set(taken))
+        raise UsageError(OptionNotOfSplit(flags, kind, others))
     comm = comm or str(stated.get("comm", "sum"))
     if comm not in ("sum", "overlap", "duplex"):
         raise Malformed(f"'comm' is {comm!r}, expected sum, overlap or duplex", result=True)
@@ -62,7 +61,7 @@ def chosen(
     own = stated.get("options", {}) if kind == stated.get("kind", kind) else {}
     merged = {**own, **options}
     if "inner_bandwidth" in options and not merged.get("hierarchy"):
-        raise UsageError("--inner-bandwidth is of --hierarchy", hint="add --hierarchy GROUPSxSIZE")
+        raise UsageError(InnerBandwidthWithoutGroups())
     return {**stated, "kind": kind, "comm": comm, "split": split, "options": merged}
 
 

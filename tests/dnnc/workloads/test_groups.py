@@ -129,14 +129,17 @@ def test_pipedream_in_groups_verifies(tmp_path: Path, straight: bool) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"hierarchy": (2, 2)}, "needs both speeds"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB}, "needs both speeds"),
-        ({"inner_bandwidth": GB}, "--inner-bandwidth is of --hierarchy"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": 2 * GB}, "is below --bandwidth"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "accelerators": 3}, "has 4 accelerators"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "cpus": 1}, "of accelerators alone"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "split": "any"}, "--hierarchy: not an option"),
-        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "method": "greedy"}, "baselines know no groups"),
+        ({"hierarchy": (2, 2)}, r"E1325.*needs two bandwidths"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB}, r"E1325.*needs two bandwidths"),
+        ({"inner_bandwidth": GB}, r"E1321.*--inner-bandwidth needs --hierarchy"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": 2 * GB}, r"E1326.*below the 2e.09 bytes/s between groups"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "accelerators": 3}, r"E1322.*has 4 accelerators"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "cpus": 1}, r"E1323.*groups of accelerators only"),
+        ({"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "split": "any"}, r"E1301.*--hierarchy: "),
+        (
+            {"hierarchy": (2, 2), "inner_bandwidth": GB, "bandwidth": GB, "method": "greedy"},
+            r"E1324.*baselines cannot plan for groups",
+        ),
     ],
 )
 def test_what_groups_need(tmp_path: Path, options: dict[str, Any], words: str) -> None:
