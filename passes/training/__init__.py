@@ -8,8 +8,8 @@ normalisation trains.
   targets are further arguments.
 - A resource is trained iff it has the facet ``optimizer``, whose ``size`` is the bytes of the optimizer's state. Trained are
   all floating-point initializers from which a path of floats leads to the loss, unless globs say otherwise: neither the running
-  averages of batch normalisation and the weights of classes in a loss, nor what the model says is frozen, nor single numbers to
-  which an exporter gave a name.
+  averages of batch normalisation and the weights of classes in a loss, nor what the model says is frozen, nor (but for
+  models of ``from_torch``) numbers and tables that are called as exporters call theirs.
 - BatchNormalization takes the statistics of its batch and names its new running averages, which ``differentiate`` keeps (of the
   variance the unbiased one, as in every framework that exports models); it stays as it is with ``batchnorm = frozen``, or where
   the model says it is frozen, unless ``batchnorm = train``.
@@ -44,6 +44,8 @@ from passes.training.dropout import with_masks
 from passes.training.losses import with_loss
 from passes.training.stated import is_frozen, with_stated
 
+FROM_TORCH = "dnnc.from_torch"
+"""The producer of a model file in which every initializer is a parameter that trains: no name has to be guessed from."""
 _MADE_BY_EXPORTERS = re.compile(
     r"(val_|onnx::\w+_|_to_copy_?|scalar_tensor_default_?|constant_?)?\d*|.*(_output_|/Constant_?)\d*", re.IGNORECASE
 )
@@ -147,7 +149,9 @@ class TrainingPass(Pass):
         candidates = [r for r in floats if r.name in reached and r.name not in untrained]
         self._check_globs(floats, candidates)
         generated = any(isinstance(resource.data, Random | Declared) for resource in candidates)
-        chosen = {resource.name for resource in candidates if self._trains(resource, generated)}
+        producers = (str(attribute.value) for key, attribute in module.attributes if key == "producer")
+        guessed = not any(producer.startswith(FROM_TORCH) for producer in producers)
+        chosen = {resource.name for resource in candidates if self._trains(resource, generated, guessed)}
         if not chosen:
             hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
             raise InvalidInput(NOTHING_TRAINS, where=module.entry.name, hint=hint)
@@ -162,21 +166,20 @@ class TrainingPass(Pass):
         context.count(self.name, trained=len(chosen), frozen=len(candidates) - len(chosen))
         return replace(module, symbols=tuple(symbols))
 
-    def _trains(self, resource: Resource, generated: bool) -> bool:
-        """``generated``: whether the model's weights are random or declared."""
+    def _trains(self, resource: Resource, generated: bool, guessed: bool) -> bool:
+        """``generated``: whether the model's weights are random or declared. ``guessed``: whether a name tells of tables and
+        numbers that an exporter made initializers."""
         name = resource.name[1:]
         if any(fnmatchcase(name, glob) for glob in self.frozen):
             return False
         if self.trainable:
             return any(fnmatchcase(name, glob) for glob in self.trainable)
         assert isinstance(resource.type, TensorType)
-        if (
-            is_frozen(resource.facets)
-            or _BUFFERS.fullmatch(name)
-            or (generated and not isinstance(resource.data, Random | Declared))
-        ):
+        if is_frozen(resource.facets) or (generated and not isinstance(resource.data, Random | Declared)):
             return False
-        return resource.type.elements != 1 or not _MADE_BY_EXPORTERS.fullmatch(name)
+        if not guessed:
+            return True
+        return not _BUFFERS.fullmatch(name) and (resource.type.elements != 1 or not _MADE_BY_EXPORTERS.fullmatch(name))
 
     def _check_globs(self, floats: Sequence[Resource], candidates: Sequence[Resource]) -> None:
         """Raises UsageError for a glob that matches no weight."""
@@ -254,4 +257,4 @@ def _all_reads(ops: Iterable[Op]) -> set[str]:
     return {name for op in ops for name in reads(op)}
 
 
-__all__ = ["NOTHING_TRAINS", "TrainingPass", "with_stated"]
+__all__ = ["FROM_TORCH", "NOTHING_TRAINS", "TrainingPass", "with_stated"]

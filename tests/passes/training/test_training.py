@@ -10,7 +10,7 @@ from dnnc.engines.torch.statements.run import run_function
 from dnnc.onnx.opdefs import DIALECTS
 from dnnc.zoo import catalogue
 from ir import OptimizerState, Resource
-from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import Sync
 from passes.framework.base import PassContext
 from passes.model.learning import StepLoss
@@ -55,6 +55,19 @@ def test_numbers_of_the_program_are_not_trained() -> None:
     assert all(resource.name.endswith(".weight") for resource in trained)
     (embedding,) = [resource for resource in trained if "embed" in resource.name]
     assert embedding.facets == (OptimizerState("adamw", 2 * 11 * 16 * 4),)
+
+
+@pytest.mark.parametrize("producer", ["", ', producer = "pytorch 2.9"', ', producer = "dnnc.from_torch pytorch 2.9"'])
+def test_names_tell_of_tables_only_where_the_model_does_not(producer: str) -> None:
+    """What other exporters call ``inv_freq`` is a table of theirs; ``from_torch`` states what does not train."""
+    text = LOGITS.replace("{opset.onnx = 20}", f"{{opset.onnx = 20{producer}}}").replace("@w", "@rope.inv_freq")
+    module, asked = ir.load_module(text, dialects=DIALECTS), TrainingPass(loss="mse:y")
+    if "from_torch" in producer:
+        after = asked.run(module, PassContext(dialects=DIALECTS))
+        assert [one.name for one in after.of_type(Resource) if one.facets] == ["@rope.inv_freq"]
+    else:
+        with pytest.raises(InvalidInput, match="no weight to train"):
+            asked.run(module, PassContext(dialects=DIALECTS))
 
 
 def test_one_of_several_outputs_is_named() -> None:

@@ -29,6 +29,7 @@ from dnnc.engines.torch.module.rewriting import Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.names import unique
+from passes.training import FROM_TORCH
 
 RUNNING = ("running_mean", "running_var")
 _COUNTED = "num_batches_tracked"
@@ -74,7 +75,7 @@ def exported(
     _unchain(model)
     _fix(model, _trained_names(module))
     _quiet(model)
-    model.producer_name = model.producer_name or "pytorch"
+    model.producer_name, model.producer_version = FROM_TORCH, f"pytorch {torch.__version__}"
     signature = program.exported_program.graph_signature
     given = [spec.arg for spec in signature.input_specs if spec.kind.name == "USER_INPUT"]
     made = [spec.arg for spec in signature.output_specs if spec.kind is OutputKind.USER_OUTPUT]

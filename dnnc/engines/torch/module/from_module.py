@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from dnnc.engines.torch.module.agreement import case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported
 from dnnc.engines.torch.module.places import custom_functions, described
+from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
 from ir.core.diagnostics import InvalidInput, UsageError
 
@@ -51,16 +52,18 @@ def from_torch(
     one = isinstance(example_inputs, torch.Tensor)
     kwargs = _in_order(module, example_inputs) if isinstance(example_inputs, Mapping) else {}
     args = (example_inputs,) if one else () if isinstance(example_inputs, Mapping) else tuple(example_inputs)
-    made = exported(module, args, kwargs, dynamic_shapes=dynamic_shapes, dropout=dropout)
-    try:
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-            files = _write(made.model, Path(folder, target.name))
-            if told := disagreement(case_of(module, made, args, kwargs), Path(folder, target.name)):
-                raise _refusal(module, args, kwargs, told)
-            for name in files:
-                os.replace(Path(folder, name), target.parent / name)
-    except OSError as error:
-        raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(target)) from error
+    with restored():
+        refuse_draws(module, lambda: _called(module, args, kwargs))
+        made = exported(module, args, kwargs, dynamic_shapes=dynamic_shapes, dropout=dropout)
+        try:
+            with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+                files = _write(made.model, Path(folder, target.name))
+                if told := disagreement(case_of(module, made, args, kwargs), Path(folder, target.name)):
+                    raise _refusal(module, args, kwargs, told)
+                for name in files:
+                    os.replace(Path(folder, name), target.parent / name)
+        except OSError as error:
+            raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(target)) from error
     return target
 
 
@@ -83,8 +86,7 @@ def _write(model: onnx_ir.Model, file: Path) -> list[str]:
 
 def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: str) -> InvalidInput:
     path, part, args, kwargs, told = _innermost(module, args, kwargs, told)
-    with as_it_was(part), torch.enable_grad():
-        made = part(*_detached(args), **_detached(kwargs))  # forward may change its arguments in place
+    made = _called(part, args, kwargs)
     functions = custom_functions(one for one in tree_flatten(made)[0] if isinstance(one, torch.Tensor))
     where = ", ".join([described(part, path), *functions])
     if functions:
@@ -95,6 +97,12 @@ def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
         hint = "write it with other operators, without hooks"
     hint += "; for a model that only infers, module.eval().requires_grad_(False) first"
     return InvalidInput(f"the exported model is another: {told}", where=where, hint=hint)
+
+
+def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
+    """The result of the module on copies of the arguments, which forward may change in place."""
+    with as_it_was(module), torch.enable_grad():
+        return module(*_detached(args), **_detached(kwargs))
 
 
 def _innermost(module: torch.nn.Module, args: Any, kwargs: Any, told: str) -> tuple[str, torch.nn.Module, Any, Any, str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import linecache
 import re
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 
 import torch
 
@@ -36,21 +38,42 @@ def operator(node: torch.fx.Node) -> str:
 
 def of_error(error: BaseException, root: torch.nn.Module) -> tuple[str, str]:
     """Where the error of an export arose, and the operator or the source there; empty where nothing tells."""
-    names = {id(part): name for name, part in root.named_modules() if name}
+    names = _names(root)
     for one in reversed([*causes(error)]):
         inside, line_of, source = "", "", ""
         for frame, line in traceback.walk_tb(one.__traceback__):
             node = frame.f_locals.get("node")
             if isinstance(node, torch.fx.Node) and node.op == "call_function":
                 return of_node(node), operator(node)
-            file, part = frame.f_code.co_filename, frame.f_locals.get("self")
-            if isinstance(part, torch.nn.Module) and id(part) in names:
-                inside = _module(names[id(part)], type(part).__name__)
+            file = frame.f_code.co_filename
+            inside = _inside(frame, names) or inside
             if is_persons(file):
                 line_of, source = f"{Path(file).name}:{line}", linecache.getline(file, line).strip()
         if line_of:
             return ", ".join(filter(None, (inside, line_of))), source
     return "", ""
+
+
+def of_frame(frame: FrameType | None, root: torch.nn.Module) -> str:
+    """The innermost line of a person's code among a frame and its callers, and the innermost module that these are calls of."""
+    if frame is None:
+        return ""
+    stack, names = [*traceback.walk_stack(frame)], _names(root)  # the innermost first
+    inside = next((told for one, _ in stack if (told := _inside(one, names))), "")
+    own = ((one.f_code.co_filename, number) for one, number in stack if is_persons(one.f_code.co_filename))
+    line = next((f"{Path(file).name}:{number}" for file, number in own), "")
+    return ", ".join(filter(None, (inside, line)))
+
+
+def _names(root: torch.nn.Module) -> dict[int, str]:
+    return {id(part): name for name, part in root.named_modules() if name}
+
+
+def _inside(frame: FrameType, names: Mapping[int, str]) -> str:
+    """The part of the module that this is a call of; empty where it is none."""
+    part = frame.f_locals.get("self")
+    named = isinstance(part, torch.nn.Module) and id(part) in names
+    return _module(names[id(part)], type(part).__name__) if named else ""
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
@@ -67,6 +90,7 @@ def _module(path: str, kind: str) -> str:
     return f"module '{path}' ({kind.rpartition('.')[2]})"
 
 
+@functools.cache
 def is_persons(file: str) -> bool:
     """Whether a file is no part of torch, of the exporter, of this package or of Python."""
     if file.startswith("<"):
@@ -98,4 +122,4 @@ def custom_functions(results: Iterable[torch.Tensor]) -> list[str]:
     return list(found)
 
 
-__all__ = ["causes", "custom_functions", "described", "is_persons", "of_error", "of_node", "operator"]
+__all__ = ["causes", "custom_functions", "described", "is_persons", "of_error", "of_frame", "of_node", "operator"]

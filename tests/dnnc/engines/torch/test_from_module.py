@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
@@ -25,6 +27,7 @@ from ir.ops.grads import STATE  # noqa: E402
 Body = Callable[[nn.Module, torch.Tensor], torch.Tensor]
 LABELS = torch.tensor([0, 2, 1, 3])
 IGNORED = torch.tensor([0, -100, 1, 3])
+GENERATOR = np.random.default_rng(0)
 ROWS = torch.tensor([0, 1, 1, 2])
 
 
@@ -111,6 +114,20 @@ def half(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
 def counted(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     m.sub.steps.add_(1)
     return x * m.sub.steps
+
+
+def stochastic_depth(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    return x if m.training and random.random() < 1e-9 else x * 2
+
+
+def of_numpy(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    keep = GENERATOR.random() > 1e-9
+    return x * keep
+
+
+def seeded(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    random.seed(3)
+    return x * random.random() + x * np.random.default_rng(3).random()
 
 
 def counter() -> nn.Module:
@@ -200,6 +217,11 @@ CASES = {
     ),
     "a buffer that changes": Case(counted, counter, r"forward changes 'head.sub.steps'"),
     "random numbers": Case(lambda m, x: x + torch.randn(6), words=r"module 'head' \(Head\), .*:\d+: .*randn draws random"),
+    "random numbers of Python": Case(
+        stochastic_depth, words=r"module 'head' \(Head\), test_from_module.py:\d+: .*random numbers of Python.*\n.*\.eval\(\)"
+    ),
+    "random numbers of numpy": Case(of_numpy, words=r"module 'head' \(Head\), .*py:\d+: .*random numbers of numpy"),
+    "numbers of generators that forward seeds": Case(seeded),
     "cdist": Case(lambda m, x: torch.cdist(x, x) @ x, words=r"test_from_module.py:\d+: .*cannot export Net.*in: cdist"),
     "median": Case(lambda m, x: x * x.median(), words=r"test_from_module.py:\d+: .*cannot export Net.*in: median"),
     "a branch on values": Case(branches, words=r"module.py:\d+: .*data-dependent.*in: if x.sum\(\) > 0:\n.*torch.where"),
@@ -231,6 +253,7 @@ def test_a_module_is_exported_as_it_trains_or_refused(name: str, tmp_path: Path)
     case = CASES[name]
     module = Net(case.body, case.sub())
     before = {key: value.clone() for key, value in module.state_dict().items()}
+    generators = random.getstate(), GENERATOR.bit_generator.state, np.random.get_state()[2]
     file = tmp_path / "net.onnx"
     if case.words:
         with pytest.raises(InvalidInput, match=case.words):
@@ -241,6 +264,7 @@ def test_a_module_is_exported_as_it_trains_or_refused(name: str, tmp_path: Path)
     for key, value in module.state_dict().items():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
     assert all(value.grad is None for value in module.parameters())
+    assert generators == (random.getstate(), GENERATOR.bit_generator.state, np.random.get_state()[2])
 
 
 @pytest.mark.slow
@@ -250,6 +274,32 @@ def test_functional_dropouts_stay(tmp_path: Path) -> None:
     module = Net(lambda m, x: functional.dropout(attended(m, x), 0.2, m.training) + functional.dropout(x, 0.1, False), sub)
     file = dnnc.from_torch(module, (torch.randn(4, 6),), tmp_path / "net.onnx", dropout=True)
     assert [node.op_type for node in onnx.load(file).graph.node].count("Dropout") == 2
+
+
+class Named(nn.Module):
+    """Parameters called as exporters call numbers and tables of their own, beside such numbers and tables."""
+
+    def __init__(self, names: dict[str, tuple[int, ...]]) -> None:
+        super().__init__()
+        self.fc, self.names = nn.Linear(6, 6), tuple(names)
+        for name, shape in names.items():
+            self.register_parameter(name, nn.Parameter(torch.rand(shape) + 0.5))
+        self.register_buffer("table", torch.rand(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = torch.tanh(self.fc(x)) * 2.5 + self.table
+        for name in self.names:
+            y = y * getattr(self, name) + (x > 0).float() * 0.5
+        return y
+
+
+@pytest.mark.slow
+def test_parameters_train_however_they_are_called(tmp_path: Path) -> None:
+    names = {"constant": (1,), "val_0": (), "val_3": (1,), "inv_freq": (6,), "scalar_tensor_default": (), "_to_copy_1": (1,)}
+    file = dnnc.from_torch(Named(names), (torch.randn(4, 6),), tmp_path / "net.onnx")
+    model = onnx.load(file)
+    assert {one.name for one in model.graph.initializer} == {"fc.weight", "fc.bias", *names}
+    assert model.producer_name == "dnnc.from_torch"
 
 
 class Told(nn.Module):
