@@ -26,7 +26,15 @@ from typing import Any, NoReturn
 from dnnc.build.build import Build
 from dnnc.build.members import Part
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
-from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, last_words, raise_ended, raise_said
+from dnnc.engines.onnxruntime.faults import (
+    BuildWithoutWeights,
+    NothingMoves,
+    NothingToRun,
+    NotSoManyThreads,
+    StageSilent,
+    StageTooSlow,
+)
+from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, raise_said
 from dnnc.engines.onnxruntime.results import Event, RunResult
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
@@ -52,13 +60,9 @@ class Pipeline:
         self.build = build
         self.options = options or RunOptions()
         if self.options.threads < 0:
-            raise UsageError("a run needs at least 1 thread a device, or 0 for as many as the device has cores")
+            raise UsageError(NotSoManyThreads(self.options.threads))
         if build.weights == "none":
-            raise InvalidInput(
-                "this build was written without weights, so its stages cannot run",
-                where=str(build.folder),
-                hint="compile it again with weights",
-            )
+            raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
         require_providers(build)
         self._all = Processes(build, self.options)
         self._selector = selectors.DefaultSelector()
@@ -111,7 +115,7 @@ class Pipeline:
         """Feeds every microbatch (model input name to array) and collects its outputs. Raises RuntimeFailure, and InvalidInput
         where the weights were changed meanwhile."""
         if not microbatches:
-            raise UsageError("there is no microbatch to run")
+            raise UsageError(NothingToRun())
         base, count = self._count, len(microbatches)
         self._base, self._count = base, base + count
         take: Callable[[int], dict[str, Any]]
@@ -265,18 +269,14 @@ class Pipeline:
             allowed = max(limit, START_SECONDS) if state in (STARTING, LOADING) else limit
             if state in (STARTING, LOADING, RUNNING) and now - since > allowed * 1e9:
                 stage, doing = self._doing(process)
-                raise StageStopped(
-                    f"still {doing} after {allowed:g} s; it was stopped",
-                    where=process.label(stage),
-                    hint="give a longer --timeout if that much time is expected" + last_words(process),
-                )
+                raise StageStopped(StageTooSlow(doing, allowed, process.last_words), where=process.label(stage))
         if (
             all(process.ready for process in self._all.every)
             and now - max(int(self._all.status[:, 2].max()), self._begun) > 2 * limit * 1e9
         ):
             seen = ((process, *self._doing(process)) for process in self._all.every)
             states = "; ".join(f"{process.label(stage)} is {doing}" for process, stage, doing in seen)
-            raise StageStopped(f"nothing has moved for {2 * limit:g} s: {states}", hint="was a process stopped from outside?")
+            raise StageStopped(NothingMoves(2 * limit, states))
 
     def _blame(self) -> NoReturn:
         """Finds the stage at fault, for neighbours of a dead one end too. Raises RuntimeFailure."""
@@ -297,10 +297,8 @@ class Pipeline:
                 status = process.popen.poll()
                 if status not in (None, PEER_GONE, FAILED) and process.closed:
                     raise_ended(process, self._doing(process)[0], status, self._doing(process)[1])
-        gone = [process.label(min(process.members)) for process in self._all.every if process.closed]
-        raise RuntimeFailure(
-            f"ended without a word: {', '.join(gone) or 'a stage'}", hint="run it again; report it if it stays"
-        )
+        gone = tuple(process.label(min(process.members)) for process in self._all.every if process.closed)
+        raise RuntimeFailure(StageSilent(gone or ("a stage",)))
 
 
 class Collector:

@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from dnnc.engines.onnxruntime.engine import Process
 from dnnc.engines.onnxruntime.errors import (
-    REFUSED_HINT,
     RuntimeFailure,
     StageStopped,
     failure_for,
@@ -20,6 +19,7 @@ from dnnc.engines.onnxruntime.errors import (
     memory_limit,
     refusal,
 )
+from dnnc.engines.onnxruntime.faults import ModelNotLoaded, ModelNotRunnable, StageEnded, StageFailed
 from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from dnnc.engines.onnxruntime.transport.edges import config_text
 from dnnc.onnx.ort import plain_words
@@ -58,6 +58,12 @@ class DeviceProcess:
     error: dict[str, Any] | None = None
     closed: bool = False
 
+    @property
+    def last_words(self) -> str:
+        """What the process wrote to standard error last, as a note, without the colours of onnxruntime's log."""
+        lines = [line for line in (_COLOUR.sub("", line) for line in self.tail) if line]
+        return "".join(["its last lines on standard error:", *(f"\n    {line}" for line in lines)]) if lines else ""
+
     def label(self, stage: int) -> str:
         """The process at work on one of its stages."""
         member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
@@ -67,20 +73,10 @@ class DeviceProcess:
 def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
     """Raises what a process said of a stage: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
     if reason := "" if process.ready else refusal(error):
-        raise InvalidInput(f"its model cannot be run: {reason}", where=process.label(stage), hint=REFUSED_HINT)
-    where = process.label(stage)
-    machine, failure, words = machine_hint(error), failure_for(error), plain_words(error)
-    if process.ready:
-        other = "is every input what the model accepts? --inputs FILE.npz gives others; 'dnnc check' tries the unsplit model"
-        hint = machine or other
-        raise failure(
-            f"failed at microbatch {microbatch}: {words}", where=process.label(stage), hint=hint + last_words(process)
-        )
-    raise failure(
-        f"could not load its model: {words}",
-        where=where,
-        hint=(machine or "compile it again") + last_words(process),
-    )
+        raise InvalidInput(ModelNotRunnable(reason), where=process.label(stage))
+    reason, last, machine = plain_words(error), process.last_words, machine_hint(error)
+    fault = StageFailed(microbatch, reason, last, machine) if process.ready else ModelNotLoaded(reason, last, machine)
+    raise failure_for(error)(fault, where=process.label(stage))
 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
@@ -88,8 +84,7 @@ def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> 
     machine = machine_ended(status, "\n".join(process.tail))
     outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
     failure = StageStopped if outside else RuntimeFailure
-    hint = (machine or "see what it said last") + last_words(process)
-    raise failure(f"{ending(status)} while {doing}", where=process.label(stage), hint=hint)
+    raise failure(StageEnded(ending(status), doing, process.last_words, machine), where=process.label(stage))
 
 
 def machine_ended(status: int, said: str) -> str:
@@ -109,12 +104,6 @@ def ending(status: int | None) -> str:
         except ValueError:
             return f"was killed by signal {-status}"
     return f"ended with status {status}"
-
-
-def last_words(process: DeviceProcess) -> str:
-    """What the process wrote to standard error last, without the colours of onnxruntime's log."""
-    lines = (_COLOUR.sub("", line) for line in process.tail)
-    return "".join(f"\n    {line}" for line in lines if line)
 
 
 class LocalProcesses:
@@ -139,4 +128,4 @@ class LocalProcesses:
         return process
 
 
-__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_said"]
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "raise_ended", "raise_said"]

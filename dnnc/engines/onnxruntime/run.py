@@ -21,11 +21,19 @@ from dnnc.data.inputs import (
     split_microbatches,
     write_outputs,
 )
+from dnnc.engines.onnxruntime.faults import (
+    CoresShared,
+    CountsTooSmall,
+    MicrobatchNotAlone,
+    OtherThreads,
+    PipelineNotFull,
+    PlannedForOthers,
+)
 from dnnc.engines.onnxruntime.pipeline import Pipeline
 from dnnc.engines.onnxruntime.results import RunResult
 from dnnc.engines.onnxruntime.starting import RunOptions
 from dnnc.onnx.providers import CPU
-from ir.core.diagnostics import Diagnostic, Severity, UsageError
+from ir.core.diagnostics import Diagnostic, UsageError
 from ir.system.host import local_cores
 
 
@@ -152,16 +160,12 @@ def foreign_types(build: Build) -> tuple[str, ...]:
 def require_measures(build: Build, microbatches: int, threads: int) -> None:
     """Raises UsageError where a run of so many microbatches, by so many threads, would not measure the plan's value."""
     if other := [device for device in build.devices if build.threads(device, threads) != build.threads(device)]:
-        by = f"{threads} thread{'s' if threads > 1 else ''}"
-        message = f"it would run by {by}, and the plan is for {build.threads(other[0])} on '{other[0]}'"
-        raise UsageError(f"{message}: that is no row", where="--runs", hint="leave --threads out")
+        raise UsageError(OtherThreads(threads, build.threads(other[0]), other[0]), where="--runs")
     require_row(build.files, emulate=True)
     if build.plan.minimises.alone and microbatches > 1:
-        hint = "run one microbatch; --repeat and --warmup as you like"
-        raise UsageError("a plan for latency is measured by a microbatch that is alone", where="--runs", hint=hint)
+        raise UsageError(MicrobatchNotAlone(microbatches), where="--runs")
     if not build.plan.minimises.alone and len(build.stages) > 1 and microbatches < 2 * len(build.stages):
-        hint = f"run at least {2 * len(build.stages)} microbatches"
-        raise UsageError("with so few microbatches the pipeline is not full", where="--runs", hint=hint)
+        raise UsageError(PipelineNotFull(microbatches, 2 * len(build.stages)), where="--runs")
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
@@ -170,12 +174,9 @@ def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
     counts = [build.threads(device, threads) for device in build.devices]
     if sum(counts) <= cores:
         return None
-    each = " to ".join(map(str, sorted({min(counts), max(counts)})))
-    message = f"{len(counts)} devices at once need {sum(counts)} cores ({each} each), here are {cores}: they take turns"
-    if any(stage.collectives for stage in build.stages):
-        message += ", and members wait at each collective for others that do not run, many times as long as predicted"
-    hint = "use fewer --threads" if threads > 1 else "compile for fewer devices, or run on more cores"
-    return Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING)
+    meshes = sum(bool(stage.collectives) for stage in build.stages)
+    crowded = CoresShared(len(counts), sum(counts), min(counts), max(counts), cores, meshes, threads)
+    return crowded.at(str(build.folder))
 
 
 def run_command(
@@ -186,7 +187,7 @@ def run_command(
     """Does what ``dnnc run`` does: verifies, reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises
     DnncError."""
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
-        raise UsageError("--repeat and --microbatches are at least 1, --warmup at least 0")
+        raise UsageError(CountsTooSmall())
     build = Build.open(command.build, progress)
     require_here(build.files, emulate=command.emulate)
     progress("run", None)
@@ -205,10 +206,7 @@ def run_command(
     if crowded is not None:
         warn(crowded)
     if foreign := foreign_types(build):
-        names = ", ".join(foreign)
-        message = f"this build is for {names} and runs on this machine's CPU: its predictions are of {names}"
-        hint = 'a device type that names a provider (provider = "CUDAExecutionProvider") runs on that'
-        warn(Diagnostic(message, where=str(build.folder), hint=hint, severity=Severity.WARNING))
+        warn(PlannedForOthers(foreign).at(str(build.folder)))
     with Pipeline(build, command.options) as pipeline:
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)

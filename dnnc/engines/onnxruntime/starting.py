@@ -20,6 +20,7 @@ import numpy as np
 
 from dnnc.build.build import Build, StageProgram
 from dnnc.engines.onnxruntime.engine import Launcher
+from dnnc.engines.onnxruntime.faults import NoPipe, NoSharedMemory
 from dnnc.engines.onnxruntime.processes import DeviceProcess, LocalProcesses
 from dnnc.engines.onnxruntime.transport.collectives import Places
 from dnnc.engines.onnxruntime.transport.edges import (
@@ -232,7 +233,7 @@ class Processes:
         write_memory(memory, map(files.read, names))
         return _Models(memory, found, tuple({d for _, _, weights in found.values() for d in weights.values()}))
 
-    def _memory(self, size: int, what: str) -> int:
+    def _memory(self, size: int, purpose: str) -> int:
         """Shared memory. Raises InvalidInput where the system does not give so much: a manifest may ask for any."""
         try:
             descriptor = self._own(anonymous_memory(size))
@@ -240,8 +241,7 @@ class Processes:
         except (OSError, OverflowError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
-            message = f"{what} needs {size} bytes of shared memory, which the system does not give ({error})"
-            raise InvalidInput(message, where=str(self.build.folder), hint="compile for smaller microbatches") from error
+            raise InvalidInput(NoSharedMemory(purpose, size, str(error)), where=str(self.build.folder)) from error
         return descriptor
 
     def _pipe(self, size: int) -> tuple[int, int]:
@@ -253,11 +253,7 @@ class Processes:
             try:
                 fcntl.fcntl(write, resize, size)
             except (OSError, OverflowError) as error:
-                message = (
-                    f"a cut needs a pipe of {size} bytes for what may be under way, which the system does not give ({error})"
-                )
-                hint = "compile with fewer slots in the schedule, or with fewer tensors between stages"
-                raise InvalidInput(message, where=str(self.build.folder), hint=hint) from error
+                raise InvalidInput(NoPipe(size, str(error)), where=str(self.build.folder)) from error
         return read, write
 
     def _own(self, descriptor: int) -> int:

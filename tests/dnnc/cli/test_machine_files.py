@@ -52,7 +52,7 @@ def test_a_device_of_several_cores_runs_by_as_many_threads(tmp_path: Path, capsy
     capsys.readouterr()
     rows = str(tmp_path / "rows.csv")
     assert main(["run", str(build), "-m", "4", "--threads", "1", "--runs", rows]) == 2
-    assert "it would run by 1 thread, and the plan is for 2 on 'one'" in capsys.readouterr().err
+    assert "with --threads 1 the run does not measure the plan, which is for 2 on 'one'" in capsys.readouterr().err
     assert main(["run", str(build), "-m", "4", "--runs", rows]) == 0
 
 

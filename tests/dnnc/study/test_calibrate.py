@@ -196,7 +196,7 @@ def test_a_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert main(["calibrate", "core", str(rows)]) == 0
     capsys.readouterr()
     assert main(["run", str(tmp_path / "two"), "-m", "2", "--runs", str(rows), "-q"]) == 2
-    assert "the pipeline is not full" in capsys.readouterr().err
+    assert "do not fill the pipeline" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "two"), "-m", "8", "--runs", str(tmp_path / "none" / "rows.csv"), "-q"]) == 3
     assert "its folder does not exist" in capsys.readouterr().err
     assert len(read_rows(rows)) == 3

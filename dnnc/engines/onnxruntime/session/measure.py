@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dnnc.engines.onnxruntime.faults import InputsNotAccepted
 from dnnc.engines.onnxruntime.session.program import Program
 from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.engines.onnxruntime.write.labelled import labelled_model
@@ -39,8 +40,7 @@ def measure(module: Module, files: WeightFiles, feeds: Mapping[str, Any], where:
             program = Program(model, (), settings, {name: file.descriptor for name, file in held.items()})
             program.run_all(feeds)
         except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
-            message = f"the model does not run on these inputs: {plain_words(str(error)) or type(error).__name__}"
-            raise InvalidInput(message, where=where, hint="give inputs that the model accepts") from None
+            raise InvalidInput(InputsNotAccepted(plain_words(str(error)) or type(error).__name__), where=where) from None
         files.confirm()
         events = json.loads(Path(program.session.end_profiling()).read_text(encoding="utf-8"))
     return _measurements(events, ops)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.engine import Executor
+from dnnc.engines.onnxruntime.faults import ProviderMissing
 from dnnc.engines.onnxruntime.session.program import OnnxRuntime
 from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.onnx.ort import load_onnxruntime
 from dnnc.onnx.providers import CPU, what_to_install
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 
 def require_providers(build: Build) -> None:
@@ -22,10 +23,8 @@ def require_providers(build: Build) -> None:
     available = load_onnxruntime().get_available_providers()
     faults = []
     for provider in sorted(wanted.keys() - set(available)):
-        types = sorted(wanted[provider])
-        who = f"device type '{types[0]}' runs" if len(types) == 1 else f"device types {', '.join(map(repr, types))} run"
-        message = f"{who} on {provider}, and the onnxruntime of this environment has only {', '.join(available)}"
-        faults.append(Diagnostic(message, where=str(build.folder), hint=what_to_install(provider)))
+        missing = ProviderMissing(tuple(sorted(wanted[provider])), provider, tuple(available), what_to_install(provider))
+        faults.append(missing.at(str(build.folder)))
     if faults:
         raise InvalidInput(faults)
 

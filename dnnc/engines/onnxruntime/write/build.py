@@ -35,6 +35,7 @@ from dnnc.build.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
 from dnnc.build.transaction import refuse_foreign, whole_directory
+from dnnc.engines.onnxruntime.faults import ModelNotWritten, NoStagePrograms, StageOnNoDevice, UnknownWeights, WeightWithoutData
 from dnnc.engines.onnxruntime.write.annotate import annotate, annotation_faults
 from dnnc.engines.onnxruntime.write.branches import forget_shapes
 from dnnc.engines.onnxruntime.write.one_session import SESSION, session_settings
@@ -86,13 +87,13 @@ def write_build(
     written to since it was opened, or the disk refuses; then ``out`` is as it was before.
     """
     if weights not in WEIGHTS:
-        raise UsageError(f"weights '{weights}' found, one of {', '.join(WEIGHTS)} expected", where="--weights")
+        raise UsageError(UnknownWeights(weights, tuple(WEIGHTS)), where="--weights")
     stages = tuple(module.of_type(Stage))
     if not stages:
-        raise InvalidInput("the module has no stage programs", where=module.name, hint="run 'lower' before writing")
+        raise InvalidInput(NoStagePrograms(), where=module.name)
     unplaced = [stage.index for stage in stages if not stage.devices]
     if unplaced:
-        raise InvalidInput(f"stage {unplaced[0]} is on no device", where=module.name, hint="run 'place' before 'lower'")
+        raise InvalidInput(StageOnNoDevice(unplaced[0]), where=module.name)
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
@@ -155,7 +156,7 @@ def write_model(
             for path in written:
                 os.replace(temporary / path.name, path)
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(out)) from error
+        raise InvalidInput(ModelNotWritten(error.strerror or str(error)), where=str(out)) from error
     return written
 
 
@@ -275,10 +276,7 @@ def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
     for of_stage in used:
         for resource in of_stage:
             if isinstance(resource.data, Declared) and (weights != "none" or not in_file(resource)):
-                hint = "the model can be planned: use --plan-only"
-                raise InvalidInput(
-                    "the weight is declared without data, so no program can be written", where=resource.name, hint=hint
-                )
+                raise InvalidInput(WeightWithoutData(), where=resource.name)
 
 
 def _inlined(module: Module, used: list[list[Resource]], files: WeightFiles) -> Module:

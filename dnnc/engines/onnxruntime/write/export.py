@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import onnx_ir
 from onnx_ir import serde
 
+from dnnc.engines.onnxruntime.faults import NotAnOnnxOp, OpsetMissing, OpsetTooNew, WeightOfUnknownShape, WeightWithoutData
 from dnnc.onnx.attributes import attribute_proto
 from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY
 from dnnc.onnx.opdefs import operator_of
@@ -89,8 +90,7 @@ def reference_tensor(resource: Resource) -> onnx_ir.TensorProtocol:
         case Inline(data):
             return serde.deserialize_tensor(tensor_proto(Dense(type_, data), name))
         case Declared():
-            hint = "the program can be planned (--plan-only) but not run"
-            raise InvalidInput(f"{resource.name} is declared without data", where=resource.name, hint=hint)
+            raise InvalidInput(WeightWithoutData(), where=resource.name)
     return onnx_ir.LazyTensor(lambda: read_tensor(resource, Path()), dtype, shape, name=name)
 
 
@@ -123,12 +123,12 @@ def read_tensor(resource: Resource, source: WeightSource) -> onnx_ir.TensorProto
 def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model:
     """The model in the older default opset ``version``: as it is where no operator it uses has changed since, else through
     onnx's converter. Raises InvalidInput naming the operators that stand in the way."""
-    given = model.opset_imports.get("", version)
+    opset = model.opset_imports.get("", version)
     changed = sorted(
         {
             node.op_type
             for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph)
-            if node.domain == "" and schema(node.op_type, given).since_version > version
+            if node.domain == "" and schema(node.op_type, opset).since_version > version
         }
     )
     if not changed:
@@ -140,9 +140,7 @@ def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model
         converted = serde.deserialize_model(version_converter.convert_version(serde.serialize_model(model), version))
         _check_operators(converted, version)
     except Exception as error:  # the converter raises bare RuntimeError, ConvertError...
-        names = ", ".join(changed)
-        message = f"opset {given} cannot be run: onnxruntime takes up to {version}, and {names} changed or came since ({error})"
-        raise InvalidInput(message, where=where, hint=f"export the model with opset {version} or older") from None
+        raise InvalidInput(OpsetTooNew(opset, version, tuple(changed), str(error)), where=where) from None
     # The converter forgets where external data lies.
     for name, value in model.graph.initializers.items():
         if name in converted.graph.initializers:
@@ -203,9 +201,8 @@ class _Builder:
         for op in _all_ops(self.func.ops):
             domain = operator_of(op.name)[0] if op.dialect == "onnx" else ""
             if op.dialect == "onnx" and domain not in found:
-                hint = f"add the attribute opset.{domain or 'onnx'} to the module"
-                message = f"{op.id} is {op.name}; the module does not say which opset of that domain it uses"
-                raise InvalidInput(message, where=self.source.name, hint=hint)
+                attribute = f"opset.{domain or 'onnx'}"
+                raise InvalidInput(OpsetMissing(op.id, op.name, attribute), where=self.source.name)
         return found
 
     def define(self, value: Value) -> onnx_ir.Value:
@@ -257,8 +254,7 @@ class _Builder:
 
     def node(self, op: Op, index: int, path: str) -> onnx_ir.Node:
         if op.dialect != "onnx":
-            hint = "only onnx ops and the comm.recv and comm.send of a stage have an ONNX form"
-            raise InvalidInput(f"{op.id} is {op.name}, which ONNX does not have", where=self.source.name, hint=hint)
+            raise InvalidInput(NotAnOnnxOp(op.id, op.name), where=self.source.name)
         domain, op_type = operator_of(op.name)
         here = op.location.path or path
         label = op.location.node or f"{op_type}_{index}"
@@ -335,7 +331,7 @@ def _all_ops(ops: Iterable[Op]) -> Iterator[Op]:
 
 def _tensor_type(resource: Resource) -> TensorType:
     if not isinstance(resource.type, TensorType) or resource.type.elements is None:
-        raise InvalidInput(f"{resource.name} has no static tensor type: {resource.type}", where=resource.name)
+        raise InvalidInput(WeightOfUnknownShape(str(resource.type)), where=resource.name)
     return resource.type
 
 

@@ -16,14 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from dnnc.engines.onnxruntime.errors import no_cpu_kernel, refusal, refused_operator
+from dnnc.engines.onnxruntime.faults import ProgramRefused
 from dnnc.engines.onnxruntime.session.program import Program
 from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.onnx.ort import ProviderUnavailable, load_onnxruntime, plain_words
 from dnnc.onnx.providers import ON_CPU, Provider
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 
-HINT = "onnxruntime runs the programs; --no-load-test writes them without asking it"
 _STAGE = re.compile(r"stage(\d+)(?:\.member(\d+)\.segment(\d+))?\.onnx")
 _NODE = re.compile(r"""node with name '([^']+)'|Node:? ?\(([^)]+)\)|In Node, \("([^"]+)\"""")
 
@@ -52,10 +52,9 @@ def load_test(
             if not node and (operator := refused_operator(text)):
                 node = node_of(operator)
             reason += f" (node {node})" if node and node not in reason else ""
-            faults.append(Diagnostic(f"onnxruntime refuses its program: {reason}", where=_label(model)))
+            faults.append(ProgramRefused(reason).at(_label(model)))
     if faults:
-        faults[-1] = Diagnostic(faults[-1].message, faults[-1].where, None, HINT)
-        raise InvalidInput(faults)
+        raise InvalidInput([*(replace(fault, hint="") for fault in faults[:-1]), faults[-1]])
 
 
 def _open(model: Path, provider: Provider) -> None:

@@ -16,6 +16,7 @@ from dnnc.build.collective import Collective
 from dnnc.build.collective_faults import collective_faults
 from dnnc.build.members import Local, MemberProgram, Part, Segment
 from dnnc.build.plan_json import bare
+from dnnc.engines.onnxruntime.faults import ValueNotExchanged
 from dnnc.onnx.elements import BY_NAME
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func, Mesh, Module, Stage
@@ -85,7 +86,7 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
     collectives = _collectives(programs, levels, mesh)
     for collective in collectives:
         for fault in collective_faults(collective, len(programs)):
-            raise InvalidInput(fault, where=f"stage {stage.index}, value '{collective.operand}'")
+            raise InvalidInput(ValueNotExchanged(fault), where=f"stage {stage.index}, value '{collective.operand}'")
     return MeshStage(mesh.axes, tuple(members), collectives, tuple(models), tuple(program.parts for program in programs))
 
 

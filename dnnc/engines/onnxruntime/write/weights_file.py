@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dnnc.engines.onnxruntime.faults import WeightOfOtherSize, WeightWithoutData
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
 from ir.core.types import DType, TensorType, type_bytes
@@ -93,8 +94,7 @@ def write_weights(
                 progress("write the weights", file.tell() / total)
             written = file.tell() - place.offset
             if written != place.length:
-                message = f"{written} bytes of data found, {place.length} expected for {resources[name].type}"
-                raise InvalidInput(message, where=name)
+                raise InvalidInput(WeightOfOtherSize(written, place.length, str(resources[name].type)), where=name)
 
 
 def pieces(resource: Resource, source: WeightSource) -> Iterator[bytes]:
@@ -116,8 +116,7 @@ def pieces(resource: Resource, source: WeightSource) -> Iterator[bytes]:
         case View(whole=(External() | Inline(data=bytes()) | Splat() | Random())) as data:
             yield from _view(resource, data, source)
         case _:
-            hint = "the model can be planned: use --plan-only"
-            raise InvalidInput("the weight has no data, so nothing can be written for it", where=resource.name, hint=hint)
+            raise InvalidInput(WeightWithoutData(), where=resource.name)
 
 
 def _external(name: str, data: External, source: WeightSource) -> Iterator[bytes]:

@@ -221,7 +221,7 @@ def test_declared_weights_cannot_be_written(tmp_path: Path) -> None:
     module = _with_weight(tmp_path)
     resource = module.resources["@w"]
     declared = module.replace(resource, replace(resource, data=Declared()))
-    with pytest.raises(InvalidInput, match="@w is declared without data"):
+    with pytest.raises(InvalidInput, match=r"@w: error\[E0601\]: the weight is declared without data"):
         export_func(declared, declared.entry)
 
 
@@ -285,7 +285,7 @@ def test_an_operator_that_no_older_opset_has_is_named(tmp_path: Path) -> None:
     proto = helper.make_model(helper.make_graph([node], "g", infos[:-1], infos[-1:]))
     proto.opset_import[0].version = newest
     module = load(proto, tmp_path)
-    with pytest.raises(InvalidInput, match=f"onnxruntime takes up to 26.*{new}") as raised:
+    with pytest.raises(InvalidInput, match=f"onnxruntime takes 26 at most; .*{new}") as raised:
         export_func(module, module.entry)
     assert "opset 26 or older" in raised.value.diagnostics[0].hint
 

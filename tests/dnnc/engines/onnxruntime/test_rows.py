@@ -280,5 +280,5 @@ def test_a_device_with_several_stages_names_the_one_that_fails(tmp_path: Path) -
     build = on(make_build(tmp_path, *texts), (("p",), ("q",), ("p",)))
     with Pipeline(build) as pipeline:
         assert len(pipeline.processes) == 2
-        with pytest.raises(RuntimeFailure, match=r"stage 2 on p: error: failed at microbatch 1"):
+        with pytest.raises(RuntimeFailure, match=r"stage 2 on p: error\[E0627\]: failed at microbatch 1"):
             pipeline.run([{"i": np.array([number])} for number in (0, 99, 1)])

@@ -124,7 +124,7 @@ def test_more_devices_than_cores_are_told_once(
     os.sched_setaffinity(0, {min(cores)})
     try:
         told = said()
-        assert told.count("2 devices at once need 2 cores (1 each), here are 1") == 1
+        assert told.count("2 devices at once need 2 cores (1 each), this machine has 1") == 1
         assert words in told
         assert said("--quiet") == ""
     finally:
