@@ -1,7 +1,7 @@
 """The intermediate representation: types, ops, modules, their text, and the checks that keep them honest.
 
-Public names are reached from here. The parser, the printer and the verifier load at their first use, so that ``import ir`` is
-cheap and needs no lark.
+Public names are reached from here. Each module loads when one of its names is first used, so that ``import ir`` is cheap and
+needs no lark.
 """
 
 from __future__ import annotations
@@ -9,104 +9,119 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
-from ir.core.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
-from ir.core.diagnostics import (
-    CheckFailed,
-    Diagnostic,
-    DiagnosticSink,
-    DnncError,
-    ExitCode,
-    Infeasible,
-    InvalidInput,
-    InvariantError,
-    Severity,
-    Span,
-    UsageError,
-)
-from ir.core.facets import (
-    BackwardTime,
-    Color,
-    Cost,
-    Direction,
-    Facet,
-    Facets,
-    Group,
-    InTraining,
-    Measured,
-    OptimizerState,
-    Phase,
-    ShardRule,
-    StageSet,
-    Sync,
-    Time,
-    Transfer,
-)
-from ir.core.module import (
-    Action,
-    Declared,
-    External,
-    Func,
-    Inline,
-    Mesh,
-    Module,
-    Plan,
-    PlanStage,
-    Program,
-    Random,
-    Resource,
-    ResourceData,
-    Schedule,
-    Splat,
-    Stage,
-    StoredData,
-    Symbol,
-    View,
-)
-from ir.core.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
-from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
-from ir.core.types import (
-    UNKNOWN,
-    BytesType,
-    Dim,
-    DType,
-    Layout,
-    MapType,
-    OptionalType,
-    Partial,
-    Placement,
-    Replicate,
-    SeqType,
-    Shard,
-    TensorType,
-    Type,
-    UnknownType,
-    type_bytes,
-)
-
 if TYPE_CHECKING:
+    from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
+    from ir.core.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
+    from ir.core.diagnostics import (
+        CheckFailed,
+        Diagnostic,
+        DiagnosticSink,
+        DnncError,
+        ExitCode,
+        Infeasible,
+        InvalidInput,
+        InvariantError,
+        Severity,
+        Span,
+        UsageError,
+    )
+    from ir.core.facets import (
+        BackwardTime,
+        Color,
+        Cost,
+        Direction,
+        Facet,
+        Facets,
+        Group,
+        InTraining,
+        Measured,
+        OptimizerState,
+        Phase,
+        ShardRule,
+        StageSet,
+        Sync,
+        Time,
+        Transfer,
+    )
+    from ir.core.module import (
+        Action,
+        Declared,
+        External,
+        Func,
+        Inline,
+        Mesh,
+        Module,
+        Plan,
+        PlanStage,
+        Program,
+        Random,
+        Resource,
+        ResourceData,
+        Schedule,
+        Splat,
+        Stage,
+        StoredData,
+        Symbol,
+        View,
+    )
+    from ir.core.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+    from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
+    from ir.core.types import (
+        UNKNOWN,
+        BytesType,
+        Dim,
+        DType,
+        Layout,
+        MapType,
+        OptionalType,
+        Partial,
+        Placement,
+        Replicate,
+        SeqType,
+        Shard,
+        TensorType,
+        Type,
+        UnknownType,
+        type_bytes,
+    )
     from ir.text.parser import ParseResult, SourceMap, parse, parse_module, read_text
     from ir.text.printer import print_module, print_op, print_symbol
     from ir.verifier import load_module, verify
 
-_LAZY = {
-    "ParseResult": "ir.text.parser",
-    "SourceMap": "ir.text.parser",
-    "parse": "ir.text.parser",
-    "parse_module": "ir.text.parser",
-    "read_text": "ir.text.parser",
-    "print_module": "ir.text.printer",
-    "print_op": "ir.text.printer",
-    "print_symbol": "ir.text.printer",
-    "load_module": "ir.verifier",
-    "verify": "ir.verifier",
+_HOME = {
+    "ir.core.attributes": "Attribute Attributes AttrKind Dense attr attributes",
+    "ir.core.builder": "BodyBuilder Builder FuncBuilder RegionBuilder",
+    "ir.core.diagnostics": (
+        "CheckFailed Diagnostic DiagnosticSink DnncError ExitCode Infeasible InvalidInput InvariantError Severity "
+        "Span UsageError"
+    ),
+    "ir.core.facets": (
+        "BackwardTime Color Cost Direction Facet Facets Group InTraining Measured OptimizerState Phase ShardRule "
+        "StageSet Sync Time Transfer"
+    ),
+    "ir.core.module": (
+        "Action Declared External Func Inline Mesh Module Plan PlanStage Program Random Resource ResourceData "
+        "Schedule Splat Stage StoredData Symbol View"
+    ),
+    "ir.core.ops": "UNKNOWN_LOCATION Location Op Region Value",
+    "ir.core.topology": "Device DeviceType Host Link Route Switch Topology",
+    "ir.core.types": (
+        "UNKNOWN BytesType Dim DType Layout MapType OptionalType Partial Placement Replicate SeqType Shard "
+        "TensorType Type UnknownType type_bytes"
+    ),
+    "ir.text.parser": "ParseResult SourceMap parse parse_module read_text",
+    "ir.text.printer": "print_module print_op print_symbol",
+    "ir.verifier": "load_module verify",
 }
+"""Public names by their module."""
+_MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name not in _MODULES:
         raise AttributeError(f"module 'ir' has no attribute '{name}'")
-    return getattr(import_module(_LAZY[name]), name)
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
 
 __all__ = [

@@ -1,18 +1,21 @@
 """The tree of commands: every command and group of ``dnnc``, in the order of the help.
 
-A process runs one command. So the modules of commands are named here and imported when ``tree`` is asked for them: reading the
-options of all others would take longer than most commands do.
+A process runs one command. So the modules of commands are named here, and ``tree`` imports those that it is asked for: to read
+the options of all others would take longer than most commands do. The help needs names and summaries alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from importlib import import_module
+from itertools import dropwhile
 from typing import Annotated
 
 import typer
 
 from dnnc import __version__
+from dnnc.cli.logs import with_verbose
+from dnnc.cli.panels import COMPILER, LOOK, MACHINES, RESEARCH, USE, PanelCommand, PanelGroup
 
 _HELP = """
 Compiles a neural network (ONNX) and a description of machines (a topology) into one program per device, with a proof of how
@@ -40,56 +43,63 @@ def _root(
     pass
 
 
-_COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("compile", "compile_command.compile_", "Plan a model and write its stage programs."),
-    ("run", "execute.run", "Run a build, one process per device."),
-    ("check", "execute.check", "Compare a build with the unsplit model."),
-    ("train", "train.train", "Train a build, one process per device."),
-    ("simulate", "execute.simulate", "Predict the timeline of a build."),
-    ("whatif", "whatif_command.whatif", "Say what some machines give, and more of them."),
-    ("profile", "profile_command.profile", "Measure a model's operators on this machine."),
-    ("calibrate", "calibrate_command.calibrate", "Fit a device type's numbers to measured runs."),
-    ("solve", "solve_command.solve", "Split a profiled workload, with its proof."),
-    ("verify-plan", "solve_command.verify_plan", "Recompute such a split from the workload alone."),
-    ("inspect", "inspection.inspect_", "Show what a model or a build holds."),
-    ("import", "ir_tools.import_", "Print a model as IR text."),
-    ("opt", "ir_tools.opt_", "Run passes on IR text."),
-    ("passes", "ir_tools.passes_", "List passes and pipelines."),
+_COMMANDS: tuple[tuple[str, str, str, str], ...] = (
+    ("compile", "compile_command.compile_", USE, "Plan a model for machines and write its programs."),
+    ("run", "execute.run", USE, "Run a build, one process per device."),
+    ("check", "execute.check", USE, "Compare a build with the unsplit model."),
+    ("train", "train.train", USE, "Train a build, one process per device."),
+    ("inspect", "inspection.inspect_", LOOK, "Show what a model, an IR text or a build holds."),
+    ("simulate", "execute.simulate", LOOK, "Predict the timeline of a build."),
+    ("zoo", "zoo", LOOK, "List and write the models that come with dnnc."),
+    ("topology", "topology", MACHINES, "Show, check, detect, measure and merge descriptions of machines."),
+    ("whatif", "whatif_command.whatif", MACHINES, "Predict what fewer or more devices would gain."),
+    ("profile", "profile_command.profile", MACHINES, "Measure a model's operators on this machine."),
+    ("calibrate", "calibrate_command.calibrate", MACHINES, "Fit a device type's numbers to measured runs."),
+    ("solve", "solve_command.solve", RESEARCH, "Split a profiled workload, and prove how good the split is."),
+    ("verify-plan", "solve_command.verify_plan", RESEARCH, "Recompute such a split from the workload alone."),
+    ("tag", "tag", RESEARCH, "Train the prior of TAG's search (--search tag)."),
+    ("import", "ir_tools.import_", COMPILER, "Print a model as IR text."),
+    ("opt", "ir_tools.opt_", COMPILER, "Run passes on IR text."),
+    ("passes", "ir_tools.passes_", COMPILER, "List the passes and the named pipelines."),
 )
-"""Commands: name, module and function, summary."""
+"""Name, module and function (of a group of commands the module, whose ``app`` it is), panel, summary."""
 
-_GROUPS = ("zoo", "topology", "tag")
-"""Groups of commands, each the ``app`` of the module of its name."""
-
-_NAMES = frozenset((*(name for name, _, _ in _COMMANDS), *_GROUPS))
+_NAMES = frozenset(name for name, *_ in _COMMANDS)
 
 
-def tree(only: Collection[str] = _NAMES) -> typer.Typer:
-    """The commands, or those of some names."""
+def tree(imported: Collection[str] = _NAMES, *, listed: bool = True) -> typer.Typer:
+    """The commands of the names ``imported``, whole. ``listed``: the others too, by name and summary alone."""
     app = typer.Typer(
         name="dnnc",
+        cls=PanelGroup,
         help=_HELP,
         epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input or refused by the machine, 4 infeasible, "
         "5 numerical check failed, 130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
     )
     app.callback()(_root)
-    for name, place, summary in _COMMANDS:
-        if name in only:
-            module, _, function = place.partition(".")
-            app.command(name, short_help=summary)(getattr(import_module(f"dnnc.cli.{module}"), function))
-    for name in _GROUPS:
-        if name in only:
-            app.add_typer(import_module(f"dnnc.cli.{name}").app, name=name)
+    for name, place, panel, summary in _COMMANDS:
+        module, _, function = place.partition(".")
+        if name not in imported:
+            if listed:
+                app.command(name, short_help=summary, rich_help_panel=panel)(_listed)
+        elif function:
+            command = with_verbose(getattr(import_module(f"dnnc.cli.{module}"), function))
+            app.command(name, cls=PanelCommand, short_help=summary, rich_help_panel=panel)(command)
+        else:
+            app.add_typer(import_module(f"dnnc.cli.{module}").app, name=name, short_help=summary, rich_help_panel=panel)
     return app
 
 
-def needed(arguments: list[str]) -> Collection[str]:
-    """The names that ``tree`` needs for these arguments: the command that comes first, none for the version alone, else all
-    (help, and what to suggest for a name that is wrong)."""
-    if arguments == ["--version"]:
-        return ()
-    return arguments[:1] if arguments and arguments[0] in _NAMES else _NAMES
+def _listed() -> None:
+    """Stands for a command that is only listed."""
+
+
+def needed(arguments: list[str]) -> typer.Typer:
+    """The tree for these arguments: the command that comes first, alone; for the help, a wrong name, or options before it, all
+    others by name too."""
+    named = next(dropwhile(lambda argument: argument.startswith("-"), arguments), "")
+    return tree((named,), listed=named not in _NAMES or named != arguments[0])

@@ -12,9 +12,7 @@ from dnnc.cli import options as opt
 from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from dnnc.compile.kinds import NO_MESH
 from ir.core.diagnostics import DiagnosticSink, ExitCode
-from ir.core.facets import ShardRule
 
 if TYPE_CHECKING:
     from dnnc.compile.driver import CompileOptions, CompileResult
@@ -245,6 +243,8 @@ def _print_explanation(result: CompileResult) -> None:
 def _advice(result: CompileResult, options: CompileOptions) -> str:
     """What to try where a mesh that the search was free on gains nothing over one device; empty where it gains, or where
     the plan was asked for by name."""
+    from dnnc.compile.kinds import NO_MESH
+
     plan = result.plan
     if options.mesh in ("", NO_MESH) or options.strategy or plan.value < plan.single * (1 - 1e-9):
         return ""
@@ -261,6 +261,8 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
 
 def _is_split(op: Op) -> bool:
     """Whether an axis splits the op."""
+    from ir.core.facets import ShardRule
+
     shard = op.facet(ShardRule)
     return shard is not None and any(name.strip() != "replicate" for name in shard.rule.split(";"))
 
@@ -268,6 +270,7 @@ def _is_split(op: Op) -> bool:
 def _print_result(result: CompileResult, options: CompileOptions) -> None:
     """The table of stages, how good the plan is, what it leaves unused, and what to do next."""
     from dnnc.compile.driver import is_profiled
+    from dnnc.compile.kinds import NO_MESH
     from dnnc.report import idle_text, mesh_axes, plan_headline, print_table, shares_lines, stages_table
 
     if result.explanation is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import sys
 import threading
@@ -22,6 +23,7 @@ from ir.system.scratch import whole_file
 PROGRESS_AFTER = 1.0
 """Seconds of work before a person is shown that it goes on."""
 
+_LOG = logging.getLogger("dnnc.steps")
 
 _objects: list[str] = []
 """The commands whose JSON objects this process has written."""
@@ -98,7 +100,7 @@ class _Display:
 
     def _show(self) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
         with self._lock:
             if self._stopped:
@@ -108,8 +110,11 @@ class _Display:
                 TextColumn("{task.description}", markup=False),
                 BarColumn(bar_width=24),
                 TimeElapsedColumn(),
+                TimeRemainingColumn(),
             )
-            self._bar = Progress(*layout, console=Console(stderr=True), transient=True)
+            # Lines of standard output appear above the bar where both are the terminal; elsewhere they go where they should.
+            here = sys.stdout.isatty()
+            self._bar = Progress(*layout, console=Console(stderr=True), transient=True, redirect_stdout=here)
             self._task = self._bar.add_task("", total=None)
             self._bar.start()
             self._update()
@@ -138,15 +143,27 @@ class _Display:
                 self._bar.stop()
 
 
+Report = Callable[[str, float | None], None]
+"""What is being done now, and how much of it is done (0 to 1, None when unknown)."""
+
+
 @contextmanager
-def progress(wanted: bool = True) -> Iterator[Callable[[str, float | None], None]]:
-    """A ``progress(label, fraction)`` callback; it shows something only when standard error is a terminal, ``wanted`` holds,
-    and the work takes over a second."""
-    if not wanted or not sys.stderr.isatty():
-        yield lambda label, fraction: None
-        return
-    display = _Display()
+def progress(wanted: bool = True) -> Iterator[Report]:
+    """A callback for each step of the work. Standard error shows a bar if it is a terminal, ``wanted`` holds and the work takes
+    over a second; the logger ``dnnc.steps`` is told each new label."""
+    display = _Display() if wanted and sys.stderr.isatty() else None
+    last = ""
+
+    def report(label: str, fraction: float | None) -> None:
+        nonlocal last
+        if label != last:
+            last = label
+            _LOG.debug("%s", label)
+        if display is not None:
+            display.report(label, fraction)
+
     try:
-        yield display.report
+        yield report
     finally:
-        display.stop()
+        if display is not None:
+            display.stop()

@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
     if VARIABLE in os.environ:
         sys.stdout.write(complete(os.environ, lambda: tree()(args=arguments, prog_name="dnnc")))
         return ExitCode.OK
-    command = get_command(tree(needed(arguments)))
+    command = get_command(needed(arguments))
     quicken(command)
     with command.make_context("dnnc", arguments) as context:
         command.invoke(context)

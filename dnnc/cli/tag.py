@@ -10,12 +10,16 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
+from dnnc.cli.logs import with_verbose
+from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
     from dnnc.search_tag.training import Step
 
-app = typer.Typer(help="The prior of TAG's search, for --search tag.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=PanelGroup, help="The prior of TAG's search, for --search tag.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.callback()
@@ -24,6 +28,7 @@ def _tag() -> None:
 
 
 @app.command()
+@with_verbose
 def train(
     out: Annotated[Path, typer.Option("-o", "--out", metavar="FILE.npz", help="File to write, for --search-prior.")],
     model: Annotated[

@@ -9,12 +9,16 @@ import typer
 from dnnc.cli import machine
 from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings
+from dnnc.cli.logs import with_verbose
+from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:
     from ir.core.topology import Topology
 
-app = typer.Typer(help="Descriptions of the machines that a plan may use.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=PanelGroup, help="Descriptions of the machines that a plan may use.", no_args_is_help=True, rich_markup_mode=None
+)
 
 TopologyArgument = Annotated[
     str,
@@ -86,7 +90,7 @@ def presets(json: opt.JsonOption = False) -> None:
 
 
 app.command()(machine.detect)
-app.command()(machine.measure)
+app.command()(with_verbose(machine.measure))
 app.command()(machine.merge)
 
 

@@ -9,8 +9,9 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, talk
+from dnnc.cli.panels import PanelGroup
 
-app = typer.Typer(help="Models that come with dnnc.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=PanelGroup, help="Models that come with dnnc.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("list")

@@ -8,6 +8,7 @@ its first line.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -24,6 +25,7 @@ from ir.core.module import Func, Module, Program, Stage
 from passes.framework.base import Pass, PassContext
 from passes.framework.pipeline import made_by, pass_text, pipeline_text
 
+_LOG = logging.getLogger("dnnc.passes")
 _RUN_LINE = re.compile(r"// RUN: dnnc opt %s --passes (?P<passes>.+)")
 
 
@@ -143,6 +145,7 @@ class PassManager:
             raise PassCrash(step.name, error, self._reproduce(number, module, error)) from error
         ops = sum(len(symbol.ops) for symbol in result.symbols if isinstance(symbol, Func | Stage | Program))
         self.reports.append(PassReport(step.name, pass_text(step), seconds, time.perf_counter() - start, changed, ops))
+        _LOG.debug("%s: %.3f s, %d ops%s", self.reports[-1].text, seconds, ops, "" if changed else ", no change")
         return result if changed else module
 
     def _blame_input(self, error: BaseException, context: PassContext) -> None:

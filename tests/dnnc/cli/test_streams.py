@@ -44,7 +44,7 @@ def test_output_that_cannot_be_written_is_named(arguments: list[str]) -> None:
     code, seen = shell(">/dev/full", *arguments)
     assert (code, seen) == (
         3,
-        "standard output: error: cannot be written: No space left on device\n  hint: what was written to files stands\n",
+        "standard output: error[E0105]: cannot be written: No space left on device\n  hint: what was written to files stands\n",
     )
 
 
@@ -64,7 +64,7 @@ def test_a_build_stands_though_nothing_could_be_said(tmp_path: Path) -> None:
     build = tmp_path / "build"
     code, seen = shell(">/dev/full", "compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", str(build))
     assert code == 3
-    assert "standard output: error: cannot be written" in seen
+    assert "standard output: error[E0105]: cannot be written" in seen
     assert (build / "manifest.json").exists()
 
 

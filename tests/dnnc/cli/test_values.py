@@ -52,7 +52,7 @@ def test_folders_absent_files_and_broken_paths(tmp_path: Path) -> None:
 
 def parsed(words: list[str], *, quick: bool) -> Any:
     """The values and their types that the command would get, or the words that refuse the arguments."""
-    group: Any = get_command(tree(needed(words)))
+    group: Any = get_command(needed(words))
     if quick:
         quicken(group)
     command = group.commands[words[0]]
