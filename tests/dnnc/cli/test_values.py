@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from dnnc.cli.app import needed, tree
+from dnnc.cli.app import needed
 from dnnc.cli.entry import CLICK_EXCEPTION
 from dnnc.cli.values import quicken
 from ir.core.diagnostics import UsageError
