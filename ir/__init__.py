@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
-    from ir.core.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
     from ir.core.diagnostics import (
         CheckFailed,
         Diagnostic,
@@ -84,13 +83,14 @@ if TYPE_CHECKING:
         UnknownType,
         type_bytes,
     )
+    from ir.ops.builder import BodyBuilder, Builder, FuncBuilder, RegionBuilder
     from ir.text.parser import ParseResult, SourceMap, parse, parse_module, read_text
     from ir.text.printer import print_module, print_op, print_symbol
     from ir.verifier import load_module, verify
 
 _HOME = {
     "ir.core.attributes": "Attribute Attributes AttrKind Dense attr attributes",
-    "ir.core.builder": "BodyBuilder Builder FuncBuilder RegionBuilder",
+    "ir.ops.builder": "BodyBuilder Builder FuncBuilder RegionBuilder",
     "ir.core.diagnostics": (
         "CheckFailed Diagnostic DiagnosticSink DnncError ExitCode Infeasible InvalidInput InvariantError Severity "
         "Span UsageError"

@@ -4,7 +4,8 @@
 - ``snapshot``: the files of a build, verified once and then read as they were;
 - ``transaction``: a directory that is written whole or not at all;
 - ``training``: what ranks need to know of a training step; ``elsewhere``: what of a plan is for other machines;
-- ``plan_json``, ``trace``, ``timeline``: the documents ``plan.json`` and ``trace.json``, and the predicted timeline.
+- ``plan_json``, ``plan_reader``: ``plan.json`` written; an edited plan read and checked;
+- ``trace``, ``timeline``: ``trace.json``, and the predicted timeline; ``faults``: why a build is refused.
 
 A stage process imports some of these and must start fast: nothing is imported here.
 """

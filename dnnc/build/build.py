@@ -31,12 +31,28 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.build.collective import Collective
+from dnnc.build.faults import (
+    BrokenChannel,
+    BrokenSchedule,
+    BrokenStage,
+    BuildForTraining,
+    ChannelUsedTwice,
+    InvalidManifest,
+    NotOnnx,
+    PlanOnly,
+    ProfilePlanOnly,
+    TensorCrossesTwice,
+    TrainingPlanOnly,
+    UnpairedChannel,
+    WeightsNotInBuild,
+    WrongEntry,
+)
 from dnnc.build.members import Known, MemberProgram, in_numbers, matches, stage_faults
-from dnnc.build.plan_json import plan_from_json
-from dnnc.build.snapshot import MANIFEST, REBUILD, Progress, Snapshot
+from dnnc.build.plan_reader import plan_from_json
+from dnnc.build.snapshot import MANIFEST, Progress, Snapshot
 from dnnc.onnx.protobuf.places import locations
 from dnnc.onnx.providers import ON_CPU, Provider
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, Fault, InvalidInput
 from ir.core.module import Action, Module, Plan, Schedule
 from ir.core.ranges import MOST_MICROBATCHES
 from ir.core.types import DType, TensorType, Type, type_bytes
@@ -130,6 +146,9 @@ class Channel:
         port = Port.of(name, type_)
         known = type_bytes(type_) if port.dtype != "string" else None
         return cls(id_, name, port.dtype, port.shape, source, target, known, port.type)
+
+    def __str__(self) -> str:
+        return f"'{self.tensor}' ({self.type}, {self.nbytes} bytes) from stage {self.source} to {self.target}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -247,15 +266,13 @@ class Build:
         where = files.where(MANIFEST)
         require_programs(files)
         if files.manifest.get("engine") == TORCH:
-            hint = f"'dnnc train {files.folder}' trains it; with --check it compares the steps with those of the unsplit model"
-            raise InvalidInput("it is a build for training", where=str(files.folder), hint=hint)
+            raise InvalidInput(BuildForTraining(str(files.folder)), where=str(files.folder))
         try:
             build = _from_manifest(files)
             problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build) or _broken_rows(build)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
-            message = f"the manifest does not describe a build: {reason}"
-            raise InvalidInput(message, where=where, hint=REBUILD) from error
+            raise InvalidInput(InvalidManifest(reason), where=where) from error
         if problems:
             raise InvalidInput(problems)
         return build
@@ -279,20 +296,15 @@ class Build:
 def require_programs(files: Snapshot) -> None:
     """Raises InvalidInput for the files of a plan alone."""
     if files.manifest.get("stages") == []:
-        raise InvalidInput("it holds a plan only, no programs", where=str(files.folder), hint=_programs_hint(files))
+        raise InvalidInput(_plan_only(files), where=str(files.folder))
 
 
-def _programs_hint(files: Snapshot) -> str:
-    """How programs are made of a plan alone: ``--plan`` replays it, for inference."""
-    try:
-        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
-    except InvalidInput:
-        return REBUILD
+def _plan_only(files: Snapshot) -> Fault:
+    """Why there are no programs; the kinds differ in how the plan becomes a build. Raises InvalidInput for a wrong plan."""
+    plan = plan_from_json(files.json(PLAN), files.where(PLAN))
     if "profile" in dict(plan.certificate):
-        return "its plan is of a profiled workload, which has seconds in place of operators; 'dnnc simulate' shows its timeline"
-    if plan.minimises.trains:
-        return "compile again without --plan-only, with --loss, and 'dnnc train' trains; without --objective training to run it"
-    return f"compile again without --plan-only; --plan {files.where(PLAN)} keeps this plan"
+        return ProfilePlanOnly()
+    return TrainingPlanOnly() if plan.minimises.trains else PlanOnly(files.where(PLAN))
 
 
 def _from_manifest(files: Snapshot) -> Build:
@@ -424,12 +436,11 @@ def _missing_files(build: Build) -> list[Diagnostic]:
             problems += error.diagnostics
             continue
         except ValueError as error:
-            problems.append(Diagnostic(f"it is no ONNX model: {error}", where=build.files.where(model), hint=REBUILD))
+            problems.append(NotOnnx(str(error)).at(build.files.where(model)))
             continue
         given = build.files.weights_for(model)
         for name in (name for name in named if name not in given):
-            message = f"it refers to '{name}', which is no weights file of the build"
-            problems.append(Diagnostic(message, where=build.files.where(model), hint=REBUILD))
+            problems.append(WeightsNotInBuild(name).at(build.files.where(model)))
     return problems
 
 
@@ -444,14 +455,13 @@ def _broken_meshes(build: Build) -> list[Diagnostic]:
         faults = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
         if tuple(member.device for member in stage.members) != stage.devices:
             faults.insert(0, f"its members are not those of its devices {list(stage.devices)}")
-        problems += [Diagnostic(f"stage {stage.index}: {fault}", where=where, hint=REBUILD) for fault in faults[:4]]
+        problems += [BrokenStage(stage.index, reason).at(where) for reason in faults[:4]]
     if problems:
         return problems
     for channel in build.channels:
         maker, reader = build.stages[channel.source], build.stages[channel.target]
         if maker.members or reader.members:
-            for fault in _crossing_faults(channel, maker, reader):
-                problems.append(Diagnostic(f"channel {channel.id}: {fault}", where=where, hint=REBUILD))
+            problems += [BrokenChannel(channel.id, reason).at(where) for reason in _crossing_faults(channel, maker, reader)]
     return problems
 
 
@@ -477,27 +487,34 @@ def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram
 def _broken_rows(build: Build) -> list[Diagnostic]:
     """What keeps the rows of the schedule from being followed."""
     if build.plan.comm not in COMM_MODELS:
-        return [Diagnostic(f"comm is '{build.plan.comm}', expected one of {', '.join(COMM_MODELS)}", build.files.where(PLAN))]
-    where, found = build.files.where(MANIFEST), faults(build.schedule, build.flow)
-    return [Diagnostic(f"schedule: {fault}", where=where, hint=REBUILD) for fault in found[:4]]
+        return [WrongEntry(f"'comm' as one of {', '.join(COMM_MODELS)}", f"'{build.plan.comm}'").at(build.files.where(PLAN))]
+    where = build.files.where(MANIFEST)
+    return [BrokenSchedule(reason).at(where) for reason in faults(build.schedule, build.flow)[:4]]
 
 
 def _broken_channels(build: Build) -> list[Diagnostic]:
-    where = str(build.folder / MANIFEST)
-    sent = {c.id: (stage.index, c) for stage in build.stages for c in stage.sends}
-    received = {c.id: (stage.index, c) for stage in build.stages for c in stage.receives}
+    """Channels whose ends do not agree; where all agree, channels that should be one, or that one stage lists twice."""
+    where = build.files.where(MANIFEST)
+    sent = {channel.id: (stage.index, channel) for stage in build.stages for channel in stage.sends}
+    received = {channel.id: (stage.index, channel) for stage in build.stages for channel in stage.receives}
     problems = []
     for id_ in sorted(sent.keys() | received.keys()):
         source, out = sent.get(id_, (-1, None))
         target, into = received.get(id_, (-1, None))
         if out is None or into is None or out != into or (out.source, out.target) != (source, target) or source >= target:
-            problems.append(
-                Diagnostic(f"channel {id_} does not pair up: sent by {out}, received by {into}", where=where, hint=REBUILD)
-            )
-    crossing = [(c.source, c.target, c.tensor) for stage in build.stages for c in stage.receives]
-    if not problems and len(set(crossing)) < len(crossing):
-        problems.append(Diagnostic("a tensor crosses twice between two stages", where=where, hint=REBUILD))
+            sides = _stage_text(source), str(out or "it"), _stage_text(target), str(into or "it")
+            problems.append(UnpairedChannel(id_, *sides).at(where))
+    if problems:
+        return problems
+    crossings: set[tuple[int, int, str]] = set()
+    for channel in (channel for stage in build.stages for channel in stage.receives):
+        crossing = (channel.source, channel.target, channel.tensor)
+        if crossing in crossings:
+            return [TensorCrossesTwice(channel.tensor, channel.source, channel.target).at(where)]
+        crossings.add(crossing)
     count = sum(len(stage.sends) for stage in build.stages), sum(len(stage.receives) for stage in build.stages)
-    if not problems and count != (len(sent), len(received)):
-        problems.append(Diagnostic("a channel id is used twice", where=where, hint=REBUILD))
-    return problems
+    return [ChannelUsedTwice().at(where)] if count != (len(sent), len(received)) else []
+
+
+def _stage_text(index: int) -> str:
+    return f"stage {index}" if index >= 0 else "no stage"

@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dnnc.build.faults import EmulatedRun, NoCpu, NoProvider, OtherHosts, SeveralHosts, TrainingNeedsCpu
 from dnnc.build.snapshot import Snapshot
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.topology import Topology
 from passes.model.graph import listing
-
-EMULATE = "--emulate runs it all the same, as one host and on its CPU: to try its numbers, for its seconds say nothing"
-
-NO_ROW = "leave --runs out, or measure on the machines of the plan"
 
 
 def require_here(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
@@ -35,19 +32,15 @@ def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -
     cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
     hosts = sorted({device.host for device in topology.devices if device.type in cpus})
     if not hosts:
-        raise InvalidInput("it has no CPU, and only CPUs are measured", where=where)
+        raise InvalidInput(NoCpu(), where=where)
     if len(hosts) > 1 and not emulate:
-        message = f"it has CPUs on {len(hosts)} hosts, {listing(hosts)}, and this is one machine"
-        hint = (
-            "measure each host on itself, by a topology of that host, and --merge the files; --emulate takes this one for all"
-        )
-        raise InvalidInput(message, where=where, hint=hint)
+        raise InvalidInput(SeveralHosts(len(hosts), listing(hosts)), where=where)
 
 
 def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
     """Raises UsageError where a build that is for other machines is emulated: what that measures is no row of ``--runs``."""
     if emulate and any(_missing(files, hosts, trains)):
-        raise UsageError("what is emulated is no row: the plan is for other machines", where="--runs", hint=NO_ROW)
+        raise UsageError(EmulatedRun(), where="--runs")
 
 
 def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
@@ -55,20 +48,19 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
     names, types = _machines(files)
     count = max(len(names), 1)  # without a topology there is one
     if count != hosts:
-        what = f"{count} hosts, {listing(names)}" if count > 1 else "one host"
-        here = "one machine" if hosts == 1 else f"{hosts}"
-        more = f"run 'dnnc train' on each of them with --nodes {count}; " if trains and count > 1 else ""
-        more = more or ("leave out --nodes; " if trains else "")
-        yield Diagnostic(f"it is for {what}, and runs on {here}", where=where, hint=more + EMULATE)
+        needed = f"{count} hosts, {listing(names)}" if count > 1 else "one host"
+        present = "one machine" if hosts == 1 else f"{hosts}"
+        advice = f"run 'dnnc train' on each of them with --nodes {count}; " if count > 1 else "leave out --nodes; "
+        advice = advice if trains else ""
+        yield OtherHosts(needed, present, advice).at(where)
     others = {name: kind for name, kind in _of(dict, manifest.get("kinds")).items() if kind != "cpu"}
     named = _of(dict, manifest.get("providers"))
     for name, kind in sorted(others.items()):
         on = [device for device, type_ in types.items() if type_ == name]
         lacking = on if trains else [device for device in on if device not in named]
         if lacking:
-            why = "ranks of a training run on the CPU" if trains else "its type names no execution provider that would run it"
-            message = f"it is for devices of type {name} ({kind}: {listing(lacking)}), and here is none: {why}"
-            yield Diagnostic(message, where=where, hint=EMULATE)
+            fields = name, str(kind), listing(lacking)
+            yield (TrainingNeedsCpu(*fields) if trains else NoProvider(*fields)).at(where)
 
 
 def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
@@ -93,4 +85,4 @@ def _of(kind: type[Any], value: Any) -> Any:
     return value if isinstance(value, kind) else kind()
 
 
-__all__ = ["EMULATE", "NO_ROW", "require_here", "require_one_host", "require_row"]
+__all__ = ["require_here", "require_one_host", "require_row"]

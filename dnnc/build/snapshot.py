@@ -23,13 +23,36 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, TypeAlias
 
+from dnnc.build.faults import (
+    EDITED,
+    EDITED_PLAN,
+    REBUILD,
+    BuildNotOpened,
+    BytesDiffer,
+    FileChanged,
+    FileOutsideBuild,
+    InvalidFileEntry,
+    InvalidFileName,
+    InvalidManifest,
+    ManifestChanged,
+    ManifestTooLarge,
+    ManifestWithoutDigest,
+    MoreFilesDiffer,
+    NoBuildDirectory,
+    NoManifest,
+    NotAFolderOfBuild,
+    NotInManifest,
+    SizeDiffers,
+    WrongSchema,
+)
 from dnnc.build.transaction import being_written
 from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.faults import NoSuchFile, NotUtf8
 from ir.core.limits import LIMITS
 from ir.system.digests import OpenFile, has_digest
 from ir.system.files import open_input, raise_exhausted
@@ -37,15 +60,7 @@ from ir.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
 SCHEMA = "dnnc.build/1"
-REBUILD = "make it again with 'dnnc compile MODEL -t TOPOLOGY -o DIR'"
-EDITED = (
-    "a build runs as it was written: compile the model again; an edited plan.json or plan.ir becomes a build by "
-    "'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2'"
-)
-EDITED_PLAN = (
-    "it holds a plan only, no programs: 'dnnc compile MODEL -t TOPOLOGY --plan {plan} -o DIR2' without --plan-only makes a "
-    "build of it, edited or not"
-)
+_EXPECTED = "a file of the build"
 _READ_WHOLE = (".onnx", ".json", ".ir", ".py", ".npz")
 """Programs, plans and arrays of inputs; every other file is held open."""
 _SHOWN = 8
@@ -88,7 +103,7 @@ class Snapshot:
     def read(self, name: str) -> bytes:
         """The bytes of a program or plan. Raises InvalidInput for one that the manifest does not list."""
         if name not in self.contents:
-            raise InvalidInput(f"the manifest lists no file '{name}'", where=self.where(MANIFEST), hint=REBUILD)
+            raise InvalidInput(NotInManifest(name), where=self.where(MANIFEST))
         return self.contents[name]
 
     def text(self, name: str) -> str:
@@ -114,10 +129,7 @@ class Snapshot:
 
     def confirm(self) -> None:
         """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
-        changed = []
-        for name, file in self.weights.items():
-            if file.was_written():
-                changed.append(Diagnostic("the file was changed while it was used", where=self.where(name)))
+        changed = [FileChanged().at(self.where(name)) for name, file in self.weights.items() if file.was_written()]
         if changed:
             raise InvalidInput(changed)
 
@@ -158,11 +170,10 @@ class _Directory:
                         raise
                     time.sleep(_PAUSE)
         except (FileNotFoundError, NotADirectoryError, ValueError):
-            message = "no such directory; expected a build directory"
-            raise InvalidInput(message, where=str(folder), hint=REBUILD) from None
+            raise InvalidInput(NoBuildDirectory(), where=str(folder)) from None
         except OSError as error:
             raise_exhausted(error, str(folder))
-            raise InvalidInput(f"cannot be opened: {error.strerror}", where=str(folder), hint=REBUILD) from None
+            raise InvalidInput(BuildNotOpened(error.strerror or str(error)), where=str(folder)) from None
         directory = cls(folder, descriptor)
         try:
             yield directory
@@ -174,8 +185,8 @@ class _Directory:
         """The file called ``name`` in the manifest. Raises InvalidInput."""
         path = PurePosixPath(name)
         parent = "" if len(path.parts) == 1 else path.parent.as_posix()
-        what = "a file of the build"
-        return open_input(path.name, what, directory=self._folder(parent, name), follow=False, where=str(self.folder / name))
+        where = str(self.folder / name)
+        return open_input(path.name, _EXPECTED, directory=self._folder(parent, name), follow=False, where=where)
 
     def _folder(self, name: str, of_file: str) -> int:
         if name not in self._inner:
@@ -184,14 +195,12 @@ class _Directory:
             try:
                 self._inner[name] = os.open(last, flags, dir_fd=self._folder(parent, of_file))
             except FileNotFoundError:
-                message = "no such file; expected a file of the build"
-                raise InvalidInput(message, where=str(self.folder / of_file)) from None
+                raise InvalidInput(NoSuchFile(_EXPECTED), where=str(self.folder / of_file)) from None
             except (OSError, ValueError) as error:
                 if isinstance(error, OSError) and error.errno not in (errno.ENOTDIR, errno.ELOOP):
                     # No fault of the build: no more descriptors, no permission.
                     raise OSError(error.errno, error.strerror, str(self.folder / of_file)) from None
-                message = f"found no directory '{name}' (a symbolic link is none), expected a file of the build"
-                raise InvalidInput(message, where=str(self.folder / of_file)) from None
+                raise InvalidInput(NotAFolderOfBuild(name), where=str(self.folder / of_file)) from None
         return self._inner[name]
 
     def is_changing(self) -> bool:
@@ -224,8 +233,7 @@ def _read(directory: _Directory, progress: Progress, only: Collection[str] | Non
             continue
         found = os.fstat(opened[name].fileno()).st_size
         if found != size:
-            place = str(directory.folder / name)
-            faults.append(Diagnostic(f"{found} bytes found, the manifest states {size}", where=place))
+            faults.append(SizeDiffers(found, size).at(str(directory.folder / name)))
     contents: dict[str, bytes] = {}
     weights: dict[str, OpenFile] = {}
     for name, file in opened.items() if not faults else ():
@@ -238,20 +246,18 @@ def _read(directory: _Directory, progress: Progress, only: Collection[str] | Non
             weights[name] = OpenFile(file, digest)
             right = has_digest(file, digest, partial(progress, f"verify {name}"))
         if not right:
-            faults.append(Diagnostic("its bytes are not those that were written", where=str(directory.folder / name)))
+            faults.append(BytesDiffer().at(str(directory.folder / name)))
     if faults:
-        raise InvalidInput(_told(faults, directory.folder, edited=EDITED if manifest.get("stages") else EDITED_PLAN))
+        raise InvalidInput(_with_cure(faults, directory.folder, edited=EDITED if manifest.get("stages") else EDITED_PLAN))
     return Snapshot(directory.folder, manifest, contents, weights)
 
 
-def _told(faults: list[Diagnostic], folder: Path, edited: str) -> list[Diagnostic]:
-    """The first of the faults, and under the last what to do: ``edited`` where a plan is among them, which people edit."""
+def _with_cure(faults: list[Diagnostic], folder: Path, edited: str) -> list[Diagnostic]:
+    """The first faults; the hint of the last says what to do: ``edited`` where a plan is among them, which people edit."""
     plan = next((fault.where for fault in faults if fault.where in map(str, (folder / "plan.json", folder / "plan.ir"))), "")
     if len(faults) > _SHOWN:
-        more = f"and {len(faults) - _SHOWN + 1} more files are missing or differ"
-        faults = [*faults[: _SHOWN - 1], Diagnostic(more, where=str(folder))]
-    last = faults[-1]
-    return [*faults[:-1], Diagnostic(last.message, last.where, hint=edited.format(plan=plan) if plan else REBUILD)]
+        faults = [*faults[: _SHOWN - 1], MoreFilesDiffer(len(faults) - _SHOWN + 1).at(str(folder))]
+    return [*faults[:-1], replace(faults[-1], hint=edited.replace("{plan}", plan) if plan else REBUILD)]
 
 
 def _read_manifest(directory: _Directory) -> dict[str, Any]:
@@ -260,19 +266,18 @@ def _read_manifest(directory: _Directory) -> dict[str, Any]:
         file = directory.open(MANIFEST)
     except InvalidInput as error:
         (fault,) = error.diagnostics
-        if fault.message.startswith("no such file"):
-            message = "no manifest.json in it; expected a build directory"
-            raise InvalidInput(message, where=str(directory.folder), hint=REBUILD) from None
-        raise InvalidInput(fault.message, where=where, hint=REBUILD) from None
+        if fault.code == NoSuchFile.code:
+            raise InvalidInput(NoManifest(), where=str(directory.folder)) from None
+        raise InvalidInput(replace(fault, hint=REBUILD)) from None
     with file:
         directory.manifest = os.fstat(file.fileno())
         data = file.read(LIMITS.document_bytes + 1)
     if len(data) > LIMITS.document_bytes:
-        raise InvalidInput(f"it has more than {LIMITS.document_bytes} bytes", where=where, hint=REBUILD)
+        raise InvalidInput(ManifestTooLarge(LIMITS.document_bytes), where=where)
     manifest = parse_json(_text(data, where), where, hint=REBUILD)
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
-        raise InvalidInput(f"schema {schema!r} found, '{SCHEMA}' expected", where=where, hint=REBUILD)
+        raise InvalidInput(WrongSchema(repr(schema), SCHEMA), where=where)
     return dict(manifest)
 
 
@@ -280,46 +285,35 @@ def _text(data: bytes, where: str) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        message = f"found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
-        raise InvalidInput(message, where=where, hint=REBUILD) from None
+        raise InvalidInput(NotUtf8(_EXPECTED, f"0x{data[error.start]:02x}", error.start, REBUILD), where=where) from None
 
 
 def _listed(manifest: Mapping[str, Any], where: str) -> dict[str, tuple[int, str]]:
     """Size and digest of each file that the manifest lists, by name. Raises InvalidInput."""
     files = manifest.get("files")
     if not isinstance(files, dict):
-        raise InvalidInput("the manifest does not describe a build: expected 'files' by name", where=where, hint=REBUILD)
+        raise InvalidInput(InvalidManifest("expected 'files' by name"), where=where)
     listed = {}
     for name, entry in sorted(files.items()):
         size, digest = (entry.get(key) for key in ("bytes", "sha256")) if isinstance(entry, dict) else (None, None)
-        fault = _name_fault(name)
-        if fault:
-            raise InvalidInput(f"file '{name}' {fault}", where=where, hint=REBUILD)
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise InvalidInput(FileOutsideBuild(name), where=where)
+        if not name.isprintable() or path.as_posix() != name or name in (".", MANIFEST):
+            raise InvalidInput(InvalidFileName(name), where=where)
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise InvalidInput(f"expected the bytes of file '{name}', found {size!r}", where=where, hint=REBUILD)
+            raise InvalidInput(InvalidFileEntry("the bytes", name, repr(size)), where=where)
         if not isinstance(digest, str) or not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-            raise InvalidInput(f"expected the SHA-256 digest of file '{name}', found {digest!r}", where=where, hint=REBUILD)
+            raise InvalidInput(InvalidFileEntry("the SHA-256 digest", name, repr(digest)), where=where)
         listed[name] = (size, digest)
     return listed
 
 
-def _name_fault(name: str) -> str:
-    """What is wrong with the name of a file of a build; empty for nothing."""
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        return "lies outside the build directory"
-    if not name.isprintable() or path.as_posix() != name or name in (".", MANIFEST):
-        return "is no name of a file of a build"
-    return ""
-
-
 def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
     if "sha256" not in manifest:
-        message = "the manifest states no digest of itself: an older dnnc wrote it, or it was edited"
-        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
+        raise InvalidInput(ManifestWithoutDigest(), where=str(folder / MANIFEST))
     if manifest["sha256"] != sealed(manifest)["sha256"]:
-        message = "the manifest is not what was written: its entries do not have the digest that it states of itself"
-        raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD)
+        raise InvalidInput(ManifestChanged(), where=str(folder / MANIFEST))
 
 
-__all__ = ["MANIFEST", "REBUILD", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]
+__all__ = ["MANIFEST", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]

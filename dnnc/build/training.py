@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
+from dnnc.build.faults import NotATensor, NotATrainingStep
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import FORWARD, UPDATE, phase_of
 from ir.core.module import Action, Mesh, Module, Program, Resource, Schedule, Stage
@@ -54,7 +55,7 @@ class Step:
 
         stages = tuple(module.of_type(Stage))
         if module.first(Schedule) is None or all(phase_of(op.facets) == FORWARD for stage in stages for op in stage.ops):
-            raise InvalidInput("it is no plan of a training step", where=where, hint="compile with --objective training")
+            raise InvalidInput(NotATrainingStep(), where=where)
         return cls(LocalizePass().run(module.without(Program), PassContext(dialects=dialects)))
 
     @cached_property
@@ -252,7 +253,7 @@ def tensor_type(type_: Type) -> TensorType:
     """The type without its layout. Raises InvalidInput for what is no tensor: training has no sequences."""
     bare = without_layout(type_)
     if not isinstance(bare, TensorType):
-        raise InvalidInput(f"a training step exchanges tensors, not {bare}")
+        raise InvalidInput(NotATensor(str(bare)))
     return bare
 
 

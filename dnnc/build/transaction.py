@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from dnnc.build.faults import FolderNotMade, FolderNotWritable, ForeignDirectory, NotADirectory
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.system.scratch import PARTIAL, locked_folder, partials, remove_dead, told_of_disk, umask
 from ir.system.signals import termination_raises
@@ -69,20 +70,16 @@ def _sibling(folder: Path, name: str) -> Iterator[Path]:
         try:
             temporary = stack.enter_context(locked_folder(folder, f".{name}.", PARTIAL))
         except OSError as error:
-            raise InvalidInput(f"cannot write there: {error.strerror}", where=str(folder)) from error
+            raise InvalidInput(FolderNotWritable(error.strerror or str(error)), where=str(folder)) from error
         yield temporary
 
 
 def refuse_foreign(target: Path, replaceable: Callable[[Path], bool]) -> None:
     """Raises UsageError when something stands at ``target`` that may not be replaced."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise UsageError("it exists and is not a directory", where=str(target), hint="choose another output directory with -o")
+        raise UsageError(NotADirectory(), where=str(target))
     if target.is_dir() and not set(target.iterdir()) <= set(partials(target, target.name)) and not replaceable(target):
-        raise UsageError(
-            "the directory is not empty and was not written by dnnc, so it is left alone",
-            where=str(target),
-            hint="choose another output directory with -o, or empty this one",
-        )
+        raise UsageError(ForeignDirectory(), where=str(target))
 
 
 def _move(temporary: Path, target: Path) -> None:
@@ -160,8 +157,9 @@ def _make_parents(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         _remove_empty(missing)
-        reason = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
-        raise InvalidInput(f"the directory cannot be made: {reason}", where=str(folder)) from error
+        in_the_way = isinstance(error, FileExistsError | NotADirectoryError)
+        reason = "a file is in the way" if in_the_way else error.strerror or str(error)
+        raise InvalidInput(FolderNotMade(reason), where=str(folder)) from error
     return missing
 
 

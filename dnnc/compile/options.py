@@ -361,7 +361,7 @@ _FLAGS = {
 
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
-    from dnnc.build.plan_json import read_plan
+    from dnnc.build.plan_reader import read_plan
     from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None

@@ -169,7 +169,8 @@ def _columns(path: Path) -> tuple[list[str], bool]:
 
 def read_stated(row: Row) -> StatedPlan:
     """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
-    from dnnc.build.plan_json import plan_to_json, replay_from_json
+    from dnnc.build.plan_json import plan_to_json
+    from dnnc.build.plan_reader import replay_from_json
     from dnnc.onnx import DIALECTS
     from ir import load_module, print_symbol
     from ir.core.module import Program, Schedule, Stage

@@ -14,7 +14,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.faults import (
+    CircularDimensions,
+    DimensionGivenTwice,
+    DimensionIsNumber,
+    NoSuchAxis,
+    NoSuchDimension,
+    NotADimension,
+    RankMismatch,
+    SizeContradicted,
+    SizeMismatch,
+)
 from ir.core.types import Dim
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(?!\s*\()\b")
@@ -124,18 +135,17 @@ def by_place(
         if key not in names and dot and axis.isdecimal() and base in inputs:
             shape = inputs[base]
             if int(axis) >= len(shape):
-                faults.append(Diagnostic(f"input '{base}' has {len(shape)} dimensions, counted from 0", where))
+                faults.append(NoSuchAxis(base, len(shape)).at(where))
                 continue
             dim = shape[int(axis)]
             if isinstance(dim, int) and dim != target:
-                faults.append(Diagnostic(f"dimension {axis} of input '{base}' is {dim}", where, None, "leave it out"))
+                faults.append(DimensionIsNumber(base, int(axis), dim).at(where))
             if not isinstance(dim, str) or dim == target:
                 continue
             name = dim
         other, before = found.setdefault(name, (key, target))
         if before != target:
-            one = f"the dimension '{name}' cannot be both" if key != name or other != name else "it cannot be both"
-            faults.append(Diagnostic(f"--dim {other}={before} contradicts it: {one}", where))
+            faults.append(DimensionGivenTwice(f"--dim {other}={before}", name).at(where))
     if faults:
         raise UsageError(faults)
     return {name: target for name, (_, target) in found.items()}
@@ -159,26 +169,25 @@ def of_arrays(
             continue
         array = array[1:] if len(array) == len(shape) + 1 else array
         if len(array) != len(shape):
-            faults.append(Diagnostic(f"input '{name}' has {len(array)} dimensions, the model expects {len(shape)}", where))
+            faults.append(RankMismatch(name, len(array), len(shape)).at(where))
             continue
         for axis, (dim, size) in enumerate(zip(shape, array, strict=True)):
-            here = f"dimension {axis} of input '{name}' is {size}"
             if dim is None or dim == size:
                 continue
             if isinstance(dim, int) or symbols(dim) != (dim,):
-                later.append((here, dim, size))
+                later.append((name, axis, dim, size))
                 continue
             symbol = dim
             while isinstance(target := bound.get(symbol), str):
                 symbol = target
             if bound.setdefault(symbol, size) != size:
-                faults.append(Diagnostic(f"{here}; '{dim}' is {bound[symbol]} by {said[symbol]}", where))
+                faults.append(SizeContradicted(name, axis, size, dim, str(bound[symbol]), said[symbol]).at(where))
             said.setdefault(symbol, f"dimension {axis} of input '{name}'")
-    for here, dim, size in later:
+    for name, axis, dim, size in later:
         expected = bind(dim, resolve(bound, bound))
         if isinstance(expected, int) and expected != size:
-            text = f"'{dim}', which is {expected}" if isinstance(dim, str) else dim
-            faults.append(Diagnostic(f"{here}; the model expects {text}", where))
+            text = f"'{dim}', which is {expected}" if isinstance(dim, str) else str(dim)
+            faults.append(SizeMismatch(name, axis, size, text).at(where))
     if faults:
         raise InvalidInput(faults)
     return bound
@@ -194,14 +203,12 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
     targets = {target for target in requested.values() if isinstance(target, str)}
     faults = []
     for name, target in sorted(requested.items()):
+        where = f"--dim {name}={target}"
         if name not in known | targets:
-            close = difflib.get_close_matches(name, sorted(known), 1)
-            have = f"it has: {', '.join(sorted(known))}" if known else "leave it out: every dimension of the model is a number"
-            hint = f"did you mean --dim {close[0]}={target}? " if close else ""
-            faults.append(Diagnostic(f"the model has no dimension '{name}'", f"--dim {name}={target}", None, f"{hint}{have}"))
+            close = "".join(f"--dim {other}={target}" for other in difflib.get_close_matches(name, sorted(known), 1))
+            faults.append(NoSuchDimension(name, close, tuple(sorted(known))).at(where))
         if not _possible(target):
-            hint = "give a whole number from 0 to 2^63 - 1, or another dimension's name"
-            faults.append(Diagnostic(f"dimension '{name}' cannot be {target}", f"--dim {name}={target}", None, hint))
+            faults.append(NotADimension(name, str(target)).at(where))
     if faults:
         raise UsageError(faults)
     resolved: dict[str, int | str] = {}
@@ -210,7 +217,7 @@ def resolve(requested: Mapping[str, int | str], known: Iterable[str]) -> dict[st
         while isinstance(target, str) and target in requested:
             if target in seen:
                 circle = " -> ".join([*seen, target])
-                raise UsageError(f"dimension aliases form a circle: {circle}", where=f"--dim {name}={requested[name]}")
+                raise UsageError(CircularDimensions(circle), where=f"--dim {name}={requested[name]}")
             seen.append(target)
             target = requested[target]
         resolved[name] = target

@@ -21,6 +21,7 @@ from typing import TypeAlias, TypeVar
 from ir.core.attributes import Attributes, Dense
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Facets
+from ir.core.faults import NoFunction
 from ir.core.objectives import Objective, objective_of
 from ir.core.ops import Op, Value
 from ir.core.shares import Shares, equal
@@ -309,7 +310,7 @@ class Module:
         """The first function. Raises InvalidInput when there is none: a module of machines alone is no program."""
         func = self.first(Func)
         if func is None:
-            raise InvalidInput("the module has no function, so there is no program to work on", where=self.name)
+            raise InvalidInput(NoFunction(), where=self.name)
         return func
 
     @property

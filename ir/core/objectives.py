@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ir.core.diagnostics import UsageError
+from ir.core.faults import UnknownObjective
 
 
 class Planned(StrEnum):
@@ -91,7 +92,7 @@ def objective_of(name: str, where: str = "--objective") -> Objective:
     for objective in OBJECTIVES:
         if objective.name == name:
             return objective
-    raise UsageError(f"found '{name}', expected {names(OBJECTIVES)}", where=where)
+    raise UsageError(UnknownObjective(name, names(OBJECTIVES)), where=where)
 
 
 def offered(*planned: Planned) -> tuple[Objective, ...]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ir.core.diagnostics import InvalidInput
+from ir.core.faults import FileNotOpened, FileNotRead, FileTooLarge, NoSuchFile, NotAFile, NotUtf8, SymbolicLink
 
 __all__ = ["decode_input", "kind_of_file", "open_input", "raise_exhausted", "read_input", "read_input_text"]
 
@@ -34,17 +35,17 @@ def open_input(
     try:
         descriptor = os.open(path, flags, dir_fd=directory)
     except FileNotFoundError:
-        raise InvalidInput(f"no such file; expected {what}", where=where, hint=hint) from None
+        raise InvalidInput(NoSuchFile(what, hint), where=where) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise_exhausted(error, where)
         if not follow and getattr(error, "errno", 0) == errno.ELOOP:
-            raise InvalidInput(f"found a symbolic link, expected {what}", where=where, hint=hint) from None
-        reason = getattr(error, "strerror", None) or error
-        raise InvalidInput(f"cannot be opened: {reason}", where=where, hint=hint) from None
+            raise InvalidInput(SymbolicLink(what, hint), where=where) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidInput(FileNotOpened(reason, hint), where=where) from None
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise InvalidInput(f"found {kind_of_file(mode)}, expected {what}", where=where, hint=hint)
+        raise InvalidInput(NotAFile(kind_of_file(mode), what, hint), where=where)
     return os.fdopen(descriptor, "rb")
 
 
@@ -59,10 +60,9 @@ def _limited(file: BinaryIO, where: str, what: str, limit: int, hint: str) -> by
         size = os.fstat(file.fileno()).st_size
         data = file.read(limit + 1) if size <= limit else b""
     except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror or error}", where=where, hint=hint) from None
+        raise InvalidInput(FileNotRead(error.strerror or str(error), hint), where=where) from None
     if max(size, len(data)) > limit:
-        message = f"it has {max(size, len(data))} bytes; {what} of more than {limit} is refused"
-        raise InvalidInput(message, where=where, hint=hint)
+        raise InvalidInput(FileTooLarge(max(size, len(data)), what, limit, hint), where=where)
     return data
 
 
@@ -79,8 +79,7 @@ def decode_input(file: BinaryIO, where: str, what: str, limit: int, *, hint: str
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        message = f"expected {what}, found byte 0x{data[error.start]:02x} at offset {error.start}, which is not UTF-8 text"
-        raise InvalidInput(message, where=where, hint=hint) from None
+        raise InvalidInput(NotUtf8(what, f"0x{data[error.start]:02x}", error.start, hint), where=where) from None
 
 
 def raise_exhausted(error: Exception, where: str) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ir.core.diagnostics import InvalidInput
+from ir.core.faults import DiskRefused, FileNotWritten, NotAFile
 from ir.system.files import kind_of_file
 from ir.system.signals import termination_raises
 
@@ -86,8 +87,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         except OSError as error:
             if error.errno in _DISK:
                 raise
-            message = f"cannot be written: {error.strerror or error}"
-            raise InvalidInput(message, where=str(path), hint="name another file") from None
+            raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(path)) from None
         with open(temporary, "r+b") as file:
             yield file
             file.flush()
@@ -101,9 +101,7 @@ def refuse_special(path: Path) -> None:
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
-            raise InvalidInput(
-                f"found {kind_of_file(mode)}, expected a file or nothing", where=str(path), hint="name another file"
-            )
+            raise InvalidInput(NotAFile(kind_of_file(mode), "a file or nothing", "name another file"), where=str(path))
 
 
 @contextmanager
@@ -114,13 +112,11 @@ def told_of_disk(path: Path, hint: str) -> Iterator[None]:
     except OSError as error:
         short = error.errno is None and "written" in str(error)  # numpy's tofile: "100 requested and 50 written"
         if error.errno in _DISK or short:
-            where, reason = (
-                str(error.filename or path),
-                error.strerror or f"it is full, or files may not grow so large ({error})",
-            )
+            where = str(error.filename or path)
+            reason = error.strerror or f"it is full, or files may not grow so large ({error})"
             if error.errno == errno.EFBIG:
-                hint = "a limit on the size of files is set (ulimit -f)"
-            raise InvalidInput(f"the disk refused: {reason}", where=where, hint=hint) from error
+                hint = f"a limit on the size of files is set (ulimit -f); {hint}"
+            raise InvalidInput(DiskRefused(reason, hint), where=where) from error
         raise
 
 

@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ir.core.builder import Builder
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
 from ir.core.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
 from ir.core.module import Module
@@ -22,6 +21,7 @@ from ir.core.names import unique
 from ir.core.ops import Location
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import BytesType
+from ir.ops.builder import Builder
 from passes.model.graph import topological
 
 ACCELERATOR, CPU = "accelerator", "cpu"

@@ -18,7 +18,8 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import PROGRAM
-from dnnc.build.snapshot import REBUILD, Snapshot
+from dnnc.build.faults import REBUILD
+from dnnc.build.snapshot import Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, read_memory, write_memory
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile

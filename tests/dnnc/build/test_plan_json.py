@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from dnnc.build.plan_json import plan_from_json, plan_to_json, read_plan, replay_from_json
+from dnnc.build.plan_json import plan_to_json
+from dnnc.build.plan_reader import plan_from_json, read_plan, replay_from_json
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Module, Plan

@@ -172,7 +172,7 @@ COMPILE = ["compile", "zoo:mlp,hidden=8", "-t", "preset:cpu-2"]
         ([*COMPILE, "--dim", "rows=4"], 2, ("rows",)),
         ([*COMPILE, "--time-limit", "inf"], 2, ("--time-limit", "1000000")),
         ([*COMPILE, "--sync", "rings"], 2, ("'--sync': 'rings' is not one of 'all_reduce'",)),
-        ([*COMPILE, "--profile", "none.json"], 3, ("none.json: error: no such file; expected a profile of operators",)),
+        ([*COMPILE, "--profile", "none.json"], 3, ("none.json: error[E2001]: no such file; expected a profile of operators",)),
         ([*COMPILE, "--plan", "none.json"], 3, ("none.json",)),
         ([*COMPILE, "--plan", "none.json", "--stages", "2"], 2, ("--plan", "--stages")),
         ([*COMPILE, "--passes", "canonicalise"], 2, ("canonicalise", "canonicalize")),

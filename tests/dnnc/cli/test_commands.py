@@ -149,7 +149,7 @@ def test_an_edited_plan_becomes_a_build_of_its_own(tmp_path: Path, capsys: pytes
     for command in ("run", "check", "simulate", "inspect"):
         assert main([command, str(tmp_path / "b")]) == 3
         said = capsys.readouterr().err
-        assert f"{path}: error: its bytes are not those that were written" in said
+        assert f"{path}: error[E0307]: its bytes are not those that were written" in said
         assert f"'dnnc compile MODEL -t TOPOLOGY --plan {path} -o DIR2'" in said
     dnnc(capsys, "compile", *common, "-o", tmp_path / "other", "--plan", path)
     moved = json.loads((tmp_path / "other" / "plan.json").read_text())["stages"]
@@ -239,7 +239,7 @@ def test_what_stands_in_the_place_of_the_trace_is_not_read(
     path.unlink()
     os.mkfifo(path)
     assert main(["run", str(tmp_path / "b"), "--trace"]) == 3
-    assert f"{path}: error: found a FIFO" in capsys.readouterr().err
+    assert f"{path}: error[E2004]: found a FIFO" in capsys.readouterr().err
 
 
 def test_check_names_the_stage_that_diverges(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +251,7 @@ def test_check_names_the_stage_that_diverges(tmp_path: Path, capsys: pytest.Capt
     values[np.flatnonzero(values)[0]] += 4.0
     values.tofile(data)
     assert main(["check", str(tmp_path / "b")]) == 3
-    assert "stage1.data: error: its bytes are not those that were written" in capsys.readouterr().err
+    assert "stage1.data: error[E0307]: its bytes are not those that were written" in capsys.readouterr().err
     refresh(tmp_path / "b", "stages/stage1.data")
     assert main(["check", str(tmp_path / "b")]) == 5
     out, err = capsys.readouterr()

@@ -106,7 +106,7 @@ def test_a_full_disk_for_outputs(tmp_path: Path) -> None:
     limit = limited(resource.RLIMIT_FSIZE, 400_000)
     code, said = dnnc("run", str(build), "-m", "20", "--outputs", str(tmp_path / "y.npz"), "--quiet", limit=limit)
     assert code == 3
-    assert f"{tmp_path / 'y.npz'}: error: the disk refused: File too large" in said
+    assert f"{tmp_path / 'y.npz'}: error[E2009]: the disk refused: File too large" in said
     assert sorted(os.listdir(tmp_path)) == ["build"]
 
 

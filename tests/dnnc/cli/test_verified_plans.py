@@ -45,7 +45,7 @@ def test_an_edited_plan_is_not_told(build: Path, capsys: pytest.CaptureFixture[s
             capsys.readouterr()
             assert main(form) == 3
             out, err = capsys.readouterr()
-            assert (out, f"{build / name}: error: its bytes are not those that were written" in err) == ("", True), form
+            assert (out, f"{build / name}: error[E0307]: its bytes are not those that were written" in err) == ("", True), form
         (build / name).write_text(before)
 
 
@@ -55,7 +55,7 @@ def test_a_row_of_an_edited_plan_is_not_fitted(build: Path, tmp_path: Path, caps
     before = plan.read_text()
     plan.write_text(before.replace("fc2", "fc9"))
     assert main(["calibrate", "preset:cpu-2", str(rows)]) == 3
-    assert f"{plan}: error: its bytes are not those that were written" in capsys.readouterr().err
+    assert f"{plan}: error[E0307]: its bytes are not those that were written" in capsys.readouterr().err
     plan.write_text(before)
 
 

@@ -116,7 +116,7 @@ def test_external_is_mapped_and_checked(tmp_path: Path) -> None:
         read_resource(_resource(External("w", 10, 24), 2, 3), tmp_path)
     with pytest.raises(InvalidInput, match="needs 24 bytes; 20 are given"):
         read_resource(_resource(External("w", 0, 20), 2, 3), tmp_path)
-    with pytest.raises(InvalidInput, match="v: error: no such file"):
+    with pytest.raises(InvalidInput, match=r"v: error\[E2001\]: no such file"):
         read_resource(_resource(External("v", 0, 24), 2, 3), tmp_path)
     with pytest.raises(InvalidInput, match="declared without data"):
         read_resource(_resource(Declared(), 2), tmp_path)

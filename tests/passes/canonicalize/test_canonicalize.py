@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from dnnc.compile.driver import pass_context
 from dnnc.onnx import DIALECTS, import_model
 from ir import Builder, Dense, DType, Module, TensorType, parse_module, print_module, verify
-from ir.core.builder import BodyBuilder
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.limits import Limits
 from ir.core.module import External, Inline, Resource, Splat
+from ir.ops.builder import BodyBuilder
 from passes.canonicalize import CanonicalizePass
 from tests.passes.running import assert_same_bits, run
 

@@ -14,7 +14,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dnnc.build.plan_json import plan_from_json, plan_text, plan_to_json, replay_from_json
+from dnnc.build.plan_json import plan_text, plan_to_json
+from dnnc.build.plan_reader import plan_from_json, replay_from_json
 from dnnc.compile.driver import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import PLAN, PROGRAM, TORCH, require_programs
-from dnnc.build.elsewhere import EMULATE
-from dnnc.build.plan_json import plan_from_json
-from dnnc.build.snapshot import MANIFEST, REBUILD, Snapshot
+from dnnc.build.faults import EMULATE, REBUILD
+from dnnc.build.plan_reader import plan_from_json
+from dnnc.build.snapshot import MANIFEST, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended

@@ -102,5 +102,5 @@ def test_weights_that_are_written_to_during_a_run(builds: tuple[Path, Path], tmp
         pipeline.run([feeds])
         with (tmp_path / "build/stages/weights.data").open("r+b") as file:
             file.write(b"other")
-        with pytest.raises(InvalidInput, match=r"weights\.data: error: the file was changed while it was used"):
+        with pytest.raises(InvalidInput, match=r"weights\.data: error\[E0302\]: the file was changed while it was used"):
             pipeline.run([feeds])

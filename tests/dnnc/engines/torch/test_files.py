@@ -75,7 +75,7 @@ def test_a_rank_by_hand_verifies_the_build(build: Path) -> None:
     (build / "stages/stage1.py").write_text("raise SystemExit(99)\n")
     done = subprocess.run([*RANK, str(build)], capture_output=True, text=True)
     assert done.returncode == 3
-    assert f"rank 0: {build / 'stages/stage1.py'}: error: 21 bytes found" in done.stderr
+    assert f"rank 0: {build / 'stages/stage1.py'}: error[E0306]: 21 bytes found" in done.stderr
 
 
 def swapped(build: Path) -> None:

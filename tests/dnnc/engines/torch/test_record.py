@@ -72,5 +72,5 @@ def test_a_loss_that_is_no_number_is_null(loss: float, tmp_path: Path) -> None:
 def test_what_is_no_regular_file_is_refused_unread(tmp_path: Path) -> None:
     """Reading a FIFO would wait for ever."""
     os.mkfifo(tmp_path / LOSSES)
-    with pytest.raises(InvalidInput, match=r"losses\.json: error: found a FIFO, expected losses of a training"):
+    with pytest.raises(InvalidInput, match=r"losses\.json: error\[E2004\]: found a FIFO, expected losses of a training"):
         Losses.open(tmp_path, 0)

@@ -98,7 +98,7 @@ def test_options_that_make_no_sense(
 def test_a_file_that_is_missing_is_no_valid_input(build: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = {"--data": "no.npz", "--resume": "no.safetensors"}[option]
     assert main(["train", str(build), option, name]) == 3
-    assert f"{name}: error: no such file; expected a" in capsys.readouterr().err
+    assert f"{name}: error[E2001]: no such file; expected a" in capsys.readouterr().err
 
 
 def test_a_plan_alone_has_no_programs_to_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

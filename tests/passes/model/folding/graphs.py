@@ -9,10 +9,10 @@ from typing import Any
 
 import ir
 from dnnc.onnx import DIALECTS
-from ir.core.builder import Builder, FuncBuilder
 from ir.core.module import Declared, Func, Module, Resource
 from ir.core.ops import Location, Op, Region, Value
 from ir.core.types import DType, TensorType
+from ir.ops.builder import Builder, FuncBuilder
 from passes.fold import FoldPass
 from passes.framework.base import PassContext
 from passes.model.folding import Folding, expand, folding
