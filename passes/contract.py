@@ -33,6 +33,8 @@ from ir.core.module import Module
 from ir.core.topology import Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
+from passes.framework.faults import LargeLattice
+from passes.model.faults import NotAChoice, NotInRange, NoTopology
 from passes.model.network import network
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
@@ -62,16 +64,15 @@ class ContractPass(Pass):
         """Raises InvalidInput for an unknown ``comm``, a negative ``max_ideals`` and a module without a topology. Warns when no
         contraction is small enough; the groups are then the exact ones."""
         if self.comm not in COMM:
-            raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.name)
+            raise InvalidInput(NotAChoice("comm", self.comm, f"one of {', '.join(COMM)}"), where=self.name)
         if self.max_ideals < 0:
-            raise InvalidInput(
-                f"max-ideals is {self.max_ideals}, expected a number above 0, or 0 for no limit", where=self.name
-            )
+            expected = "a number above 0, or 0 for no limit"
+            raise InvalidInput(NotInRange("max-ideals", self.max_ideals, expected), where=self.name)
         entry = module.entry
         classes = context.analyses.get(colocation, module)
         topology = module.first(Topology)
         if topology is None:
-            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+            raise InvalidInput(NoTopology(), where=module.name)
         net = context.analyses.get(network, topology)
         stated = streamed_problem_of if self.comm == "sum" else problem_of
         whole = context.analyses.get(stated, module, topology, net)
@@ -104,7 +105,7 @@ class ContractPass(Pass):
         try:
             return coarsen(problem, self.max_ideals)
         except TooLarge as error:
-            context.sink.warn(f"the lattice stays above {self.max_ideals} ideals: {error}", where=self.name)
+            context.sink.warn(LargeLattice(self.max_ideals, str(error)), where=self.name)
             return None
 
 

@@ -14,6 +14,7 @@ from typing import ClassVar
 from ir.core.diagnostics import UsageError
 from ir.core.module import Func, Module
 from passes.framework.base import Pass, PassContext
+from passes.model.faults import NotInRange
 from passes.model.folding import MIN_OPS, MIN_SUPPORT, Folding, expand, find_repeats, folded, folding, is_block
 
 
@@ -33,7 +34,7 @@ class FoldPass(Pass):
         """A module that is folded already is folded anew. Raises UsageError for options below 2."""
         for option, value in (("min-support", self.min_support), ("min-ops", self.min_ops)):
             if value < 2:
-                raise UsageError(f"{option} is {value}, expected at least 2", where=self.name)
+                raise UsageError(NotInRange(option, value, "at least 2"), where=self.name)
         module = expand(module)
         funcs = list(module.of_type(Func))
         found = [self.repeats(func, module, context) for func in funcs]

@@ -43,6 +43,8 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
+from passes.framework.faults import FalseBound, FewerBuffers, OtherStages
+from passes.model.faults import NoPlan, NoTopology
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
@@ -73,8 +75,7 @@ class PlacePass(Pass):
         """Raises Infeasible when a stage fits no free device, InvalidInput when the module has no plan or topology."""
         plan, topology = module.first(Plan), module.first(Topology)
         if plan is None or topology is None:
-            missing = "plan" if plan is None else "topology"
-            raise InvalidInput(f"the module has no {missing}", where=module.name, hint="run 'partition' before 'place'")
+            raise InvalidInput(NoPlan(self.name) if plan is None else NoTopology(), where=module.name)
         if any(stage.mesh for stage in plan.stages):
             return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)
@@ -130,8 +131,7 @@ class PlacePass(Pass):
             )
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
         if value < plan.bound * (1 - TIGHT):
-            found = f"the plan states that no plan is below {plan.bound!r} s, and takes {value!r} s itself"
-            raise InvalidInput(found, where=plan.name, hint="a bound that was edited proves nothing: take it out")
+            raise InvalidInput(FalseBound(plan.bound, value), where=plan.name)
         value = max(value, plan.bound)  # less by rounding only
         status = "optimal" if value <= plan.bound * (1 + TIGHT) else "feasible"
         placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
@@ -186,8 +186,8 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
     members = stage_members(module.entry)
     count = 1 + max((s for stages in members for s in stages), default=0)
     if [stage.index for stage in plan.stages] != list(range(count)):
-        found = f"the plan has stages {[stage.index for stage in plan.stages]}, the ops are in {count}"
-        raise InvalidInput(found, where=module.name, hint="run 'partition' again")
+        listed = ", ".join(str(stage.index) for stage in plan.stages)
+        raise InvalidInput(OtherStages(listed, count), where=module.name)
     return tuple(tuple(i for i, stages in enumerate(members) if stage in stages) for stage in range(count))
 
 
@@ -195,12 +195,7 @@ def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Se
     for device in devices:
         limit = topology.memory(device)
         if limit is not None and memory.total > limit:
-            context.sink.warn(
-                f"with {memory.spare} bytes of buffers for tensors that pass over stages it needs {memory.total} bytes on "
-                f"{device.name}, which has {limit}: {memory.total - limit} bytes too many",
-                where=f"stage {stage}",
-                hint="it runs with fewer buffers, but the stages wait for each other more often than predicted",
-            )
+            context.sink.warn(FewerBuffers(memory.spare, memory.total, device.name, limit), where=f"stage {stage}")
 
 
 def _crowded(problem: PlacementProblem, plan: Plan, topology: Topology) -> Infeasible:

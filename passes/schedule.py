@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.core.diagnostics import Diagnostic, Infeasible, InvalidInput
+from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Module, Plan, Schedule
 from ir.core.topology import Topology
 from ir.ops.row_faults import faults
 from ir.ops.rows import shown, unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
+from passes.framework.faults import NoSchedule, OrderMayOverflow, OrderOverMemory, ScheduleMisfit, SlowSchedule
 from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import ASYNCHRONOUS, DEFAULT, FAMILIES, step
 from passes.model.timeline.memory import memory_over_time, stage_peaks, with_space
@@ -85,15 +86,14 @@ class SchedulePass(Pass):
         for device in topology.devices:
             limit, peak = topology.memory(device), held[device.name].peak if device.name in held else 0
             if limit is not None and peak > limit:
-                message = f"in the order {schedule.kind} it holds {peak} bytes and has {limit}: {peak - limit} bytes too many"
-                hint = "--recompute stage, smaller microbatches or another --schedule need less"
-                over.append(Diagnostic(message, device.name, hint=hint))
+                kind = OrderMayOverflow if schedule.kind == DEFAULT else OrderOverMemory
+                over.append(kind(schedule.kind, peak, limit).at(device.name))
         if over and schedule.kind != DEFAULT:
             error = Infeasible(over)
             error.proven = False  # of other orders
             raise error
         for one in over:
-            context.sink.warn(one.message, where=one.where, hint=one.hint)
+            context.sink.emit(one)
 
     def _kept(self, load: Workload, own: Schedule, context: PassContext) -> Schedule:
         """The stated schedule with its seconds; ``own`` where it is no other than the compiler's."""
@@ -101,7 +101,7 @@ class SchedulePass(Pass):
 
         stated = parse_module(f"module @stated {{\n{self.stated}\n}}", self.source).first(Schedule)
         if stated is None:
-            raise InvalidInput("it states no schedule", where=self.source)
+            raise InvalidInput(NoSchedule(), where=self.source)
         if (stated.rows, stated.slots, stated.periodic) == (own.rows, own.slots, own.periodic):
             return own
         where = ": ".join(filter(None, (self.source, stated.name)))
@@ -114,15 +114,12 @@ class SchedulePass(Pass):
                 wanted = f"{wanted} without a flush" if load.backward else "one period of a stream"
             problems = [f"the plan needs rows of {wanted}"]
         if problems:
-            hint = "give the rows what the stages do, or delete the schedule from the text: it is then made anew"
-            told = [f"the schedule does not fit the plan's stages: {problem}" for problem in problems[:SHOWN]]
-            raise InvalidInput([Diagnostic(message, where, hint=hint) for message in told])
+            raise InvalidInput([ScheduleMisfit(problem).at(where) for problem in problems[:SHOWN]])
         ends = makespan(load, unrolled(stated, flow, stated.microbatches))
         period = max(own.period, steady_period(load, stated)) if own.periodic else ends
         if period > SLOWER * own.period:
             per = "step" if load.backward else "sample"
-            message = f"these rows take {period:.4g} s per {per}, those of the compiler {own.period:.4g} s"
-            context.sink.warn(message, where=where, hint="delete the schedule from the text to have it made anew")
+            context.sink.warn(SlowSchedule(period, per, own.period), where=where)
         return replace(stated, name=own.name, kind=own.kind, period=period, latency=ends)
 
 

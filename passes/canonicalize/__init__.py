@@ -26,6 +26,7 @@ from ir.core.types import ONNX_TYPES, TensorType, Type
 from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
 from passes.canonicalize.dead import equal_constants, live_ops, used_symbols
+from passes.canonicalize.faults import NoBinding
 from passes.canonicalize.folding import Answer, folded, static
 from passes.canonicalize.merged import unmerged
 from passes.canonicalize.noops import passed_through
@@ -234,7 +235,7 @@ def _binding(text: str) -> tuple[str, int | str]:
     """``NAME=NUMBER`` or ``NAME=OTHER``. Raises UsageError."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise UsageError(f"'{text}' binds no dimension", where="canonicalize{dims}", hint="write it as batch=8 or s70=seq")
+        raise UsageError(NoBinding(text), where="canonicalize{dims}")
     return name.strip(), int(value) if value.strip().lstrip("-").isdigit() else value.strip()
 
 

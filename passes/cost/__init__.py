@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Cost, Measured, OptimizerState
 from ir.core.module import Func, Inline, Module, Resource, Splat
 from ir.core.ops import Op
@@ -29,6 +29,7 @@ from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
+from passes.cost.faults import NoFormula, TooMuchWork, UnboundDimension, UnknownSizes
 from passes.cost.measured import with_measurements
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
@@ -246,9 +247,7 @@ class _Coster:
                 raise ValueError("a count that is none")
             return work
         except (LookupError, ValueError, ArithmeticError, TypeError):
-            self.program.context.sink.warn(
-                f"the types of {facts.op.name} do not fit its cost formula; it is counted by its bytes only", where=facts.op.id
-            )
+            self.program.context.sink.warn(NoFormula(facts.op.name), where=facts.op.id)
             return None
 
     def control(self, op: Op) -> Op:
@@ -309,8 +308,7 @@ def _check_total(func: Func) -> None:
         if value >= _MOST:
             op = max(func.ops, key=lambda op: int(getattr(op.facet(Cost, Cost()), name)))
             share = getattr(op.facet(Cost, Cost()), name)
-            message = f"{name} of all ops is {value:.3g}, {share:.3g} of it {op.name}'s; at most {_MOST:.3g} can be planned"
-            raise InvalidInput(message, where=op.id, hint="is a dimension, or an attribute of this op, larger than meant?")
+            raise InvalidInput(TooMuchWork(name, value, share, op.name, _MOST), where=op.id)
 
 
 def _cost(facts: OpFacts, work: Work) -> Cost:
@@ -384,12 +382,7 @@ class _Sizes:
         """Warns of guesses, which ``module`` shows as unknown sizes. Raises InvalidInput for unbound dimensions."""
         if self.unbound:
             raise InvalidInput(
-                Diagnostic(
-                    f"dimension '{name}' of input {self.free[name]} has no number, and the size of {value} depends on it",
-                    where=value,
-                    hint=f"bind it: --dim {name}=NUMBER",
-                )
-                for name, value in sorted(self.unbound.items())
+                UnboundDimension(name, self.free[name], value).at(value) for name, value in sorted(self.unbound.items())
             )
         found = unknown_sizes(module.entry)
         if found.unknown:
@@ -398,11 +391,8 @@ class _Sizes:
             hint = f"give real inputs (--inputs FILE.npz), whose sizes are measured{bound}"
             if context.measure is not None:
                 hint = "it is no tensor, or in a branch or loop that did not run on the given inputs"
-            context.sink.warn(
-                f"{found.text}{f' ({what})' if what else ''}: counted as {self.unknown} each, so the plan may be far off",
-                where=found.unknown[0],
-                hint=hint,
-            )
+            reason = f" ({what})" if what else ""
+            context.sink.warn(UnknownSizes(found.text, reason, self.unknown, hint), where=found.unknown[0])
 
 
 __all__ = ["FORMULAS", "CostPass", "Coverage", "CoverageRow", "compute_dtype", "coverage"]

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import TextIO
 
 import ir
-from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput, InvariantError, Span
+from ir.core.diagnostics import DnncError, InvalidInput, InvariantError, Span
 from ir.core.module import Func, Module, Program, Stage
 from passes.framework.base import Pass, PassContext
+from passes.framework.faults import RunLineCount, RunLineQuotes
 from passes.framework.pipeline import made_by, pass_text, pipeline_text
 
 _LOG = logging.getLogger("dnnc.passes")
@@ -227,10 +228,9 @@ def pipeline_of(text: str, where: str = "") -> str | None:
     try:
         words = shlex.split(found["passes"])
     except ValueError as error:
-        hint = "quote the pipeline as a shell takes it, or name the passes with --passes"
-        raise InvalidInput(Diagnostic(f"the RUN line does not end as it should: {error}", where, span, hint)) from None
+        raise InvalidInput(RunLineQuotes(str(error)), where=where, span=span) from None
     if len(words) != 1:
-        raise InvalidInput(Diagnostic(f"the RUN line names {len(words)} pipelines, expected one", where, span))
+        raise InvalidInput(RunLineCount(len(words)), where=where, span=span)
     return words[0]
 
 

@@ -14,8 +14,17 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any, get_type_hints
 
 import grammars
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, Span, UsageError
+from ir.core.diagnostics import DiagnosticSink, Fault, Span, UsageError
 from passes.framework.base import Pass
+from passes.framework.faults import (
+    OptionsTogether,
+    OptionTwice,
+    OptionValue,
+    PipelineSyntax,
+    PipelineWithOptions,
+    UnknownOption,
+    UnknownPass,
+)
 from passes.framework.options import default_of, option_name, option_value, value_text
 from passes.framework.registry import PASSES, PIPELINES
 
@@ -90,8 +99,7 @@ def _parse(text: str, where: str) -> Any:
         span = _fault_span(text, error)
         end = span.column > len(span.source_line)
         found = "the end" if end else f"'{span.source_line[span.column - 1 : span.column - 1 + span.length]}'"
-        message = f"pipeline text cannot be read: found {found}, expected {_expected(error)}"
-        raise UsageError(Diagnostic(message, where, span, "for example: cost,partition{objective=throughput}")) from None
+        raise UsageError(PipelineSyntax(found, _expected(error)), where=where, span=span) from None
 
 
 def _fault_span(text: str, error: Any) -> Span:
@@ -132,9 +140,9 @@ class _Reader:
         self.where = where
         self.faults = DiagnosticSink()
 
-    def fault(self, token: Any, message: str, hint: str = "") -> None:
+    def fault(self, token: Any, fault: Fault) -> None:
         span = Span(token.line, token.column, len(token), self.lines[token.line - 1])
-        self.faults.emit(Diagnostic(message, self.where, span, hint))
+        self.faults.error(fault, where=self.where, span=span)
 
     def pipeline(self, tree: Any) -> tuple[Pass, ...]:
         steps: list[Pass] = []
@@ -142,14 +150,10 @@ class _Reader:
             name, options = str(node.children[0]), node.children[1] if len(node.children) > 1 else None
             if name in PIPELINES:
                 if options is not None:
-                    self.fault(
-                        node.children[0],
-                        f"'{name}' is a pipeline, not a pass, and takes no options",
-                        f"it is: {PIPELINES[name]}",
-                    )
+                    self.fault(node.children[0], PipelineWithOptions(name, PIPELINES[name]))
                 steps += parse_pipeline(PIPELINES[name], name, self.without)
             elif name not in PASSES:
-                self.fault(node.children[0], f"unknown pass '{name}'", near(name, {*PASSES, *PIPELINES}))
+                self.fault(node.children[0], UnknownPass(name, near(name, {*PASSES, *PIPELINES})))
             elif name not in self.without:
                 steps += self.step(name, options.children if options is not None else ())
         return tuple(steps)
@@ -165,19 +169,19 @@ class _Reader:
             token, value = option.children[0], option.children[1] if len(option.children) > 1 else None
             key = option_name(str(token))
             if key not in fields:
-                self.fault(token, f"pass '{name}' has no option '{token}'", near(key, fields))
+                self.fault(token, UnknownOption(name, str(token), near(key, fields)))
             elif fields[key] in values:
-                self.fault(token, f"option '{token}' is given twice")
+                self.fault(token, OptionTwice(str(token)))
             else:
                 try:
                     values[fields[key]] = option_value(value, hints[fields[key]])
                 except ValueError as error:
                     at = value if value is not None and not hasattr(value, "children") else token
-                    self.fault(at, f"option '{token}' of '{name}': {error}")
+                    self.fault(at, OptionValue(str(token), name, str(error)))
         if len(self.faults.diagnostics) > before:
             return []
         try:
             return [cls(**values)]
         except ValueError as error:
-            self.fault(options[0].children[0], f"pass '{name}': {error}")
+            self.fault(options[0].children[0], OptionsTogether(name, str(error)))
             return []

@@ -34,6 +34,7 @@ from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.buckets import in_buckets
+from passes.lower.faults import OtherCollectives
 from passes.lower.sharded import lower_sharded
 from passes.model.graph import Cut, cuts_of, is_sharded, reads, stage_members
 from passes.model.symbols import insert_symbols
@@ -89,9 +90,7 @@ def _compare(module: Module, plan: Plan, context: PassContext) -> None:
     for stage in plan.stages:
         seconds = math.fsum(counted.get(stage.index, ()))
         if not math.isclose(seconds, stage.collectives, rel_tol=AGREE, abs_tol=1e-15):
-            found = f"{seconds:.4g} s by count, {stage.collectives:.4g} s by {plan.name}"
-            message = f"the collectives of stage {stage.index} take {found}"
-            context.sink.warn(message, where=plan.name, hint="run 'shard' again: the plan is not that of these decisions")
+            context.sink.warn(OtherCollectives(stage.index, seconds, stage.collectives, plan.name), where=plan.name)
 
 
 def lower_function(func: Func, cuts: tuple[Cut, ...]) -> tuple[Stage, ...]:

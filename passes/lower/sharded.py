@@ -35,6 +35,8 @@ from ir.ops.grads import OPTIMIZERS
 from ir.ops.opdefs import RESHARD, RESHARD_STEPS, is_collective
 from passes.lower.borders import collectives_in, numbered, sends_of, stage_text
 from passes.lower.buckets import in_buckets
+from passes.lower.faults import NoReshard
+from passes.model.faults import NoTopology
 from passes.model.graph import Cut, describe, origins, reads, renamed, stage_members
 from passes.model.network import network
 from passes.model.spmd.decided import decided
@@ -49,7 +51,7 @@ def lower_sharded(module: Module, cuts: Sequence[Cut]) -> tuple[Stage, ...]:
     InvalidInput where the decisions do not fit together (``decided``)."""
     topology = module.first(Topology)
     if topology is None:
-        raise InvalidInput("the module has meshes but no topology", where=module.name, hint="give one with -t")
+        raise InvalidInput(NoTopology(), where=module.name)
     found = decided(module)
     members = stage_members(module.entry)
     net = network(topology)
@@ -155,7 +157,7 @@ class _Stage:
         try:
             way = self.ways.way(type_, source, target, together=phase_of(op.facets) == UPDATE)
         except KeyError as error:
-            raise InvalidInput(f"{name} cannot be converted: {error.args[0]}", where=describe(op)) from error
+            raise InvalidInput(NoReshard(name, str(error.args[0])), where=describe(op)) from error
         current, lies = name, source
         for number, step in enumerate(way, 1):
             made = result.name if number == len(way) else fresh(result.name, self.names)

@@ -16,6 +16,7 @@ from ir.core.ops import Op, Region, Value
 from ir.core.types import type_bytes
 from ir.ops.opdefs import RESHARD
 from ir.ops.rows import gradient_order
+from passes.model.faults import OpInNoStage, ReadsUnreachable, StagesWithHoles
 from passes.model.sizes import sized_results
 
 
@@ -108,17 +109,12 @@ def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
     Raises InvalidInput when an op has none, when a number below the highest is used by no op, for a value that no stage makes
     which may send it to one that reads it (``sender``)."""
     members = tuple(op.facet(StageSet, StageSet(())).stages for op in func.ops)
-    problems = [
-        Diagnostic("the op is in no stage", where=describe(op), hint="run 'partition' (or replay a plan) before 'lower'")
-        for op, stages in zip(func.ops, members, strict=True)
-        if not stages
-    ]
+    problems = [OpInNoStage().at(describe(op)) for op, stages in zip(func.ops, members, strict=True) if not stages]
     used = sorted({index for stages in members for index in stages})
     for before, after in pairwise((-1, *used)):
         if after > before + 1:
             holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
-            message = f"{holes} no op, but stage {used[-1]} has"
-            problems.append(Diagnostic(message, where=func.name, hint="number the stages without holes"))
+            problems.append(StagesWithHoles(holes, used[-1]).at(func.name))
     made: dict[str, tuple[Op, tuple[int, ...]]] = {}
     for op, stages in zip(func.ops, members, strict=True):
         for name in reads(op) if stages else ():
@@ -143,11 +139,7 @@ def _unreachable(
         source, hint = min(holders), "what a stage reads comes from stages of lower number"
     else:
         source, hint = max(holders), "gradients come from stages of higher number"
-    yield Diagnostic(
-        f"stage {lost} reads {name}, which stage {source} makes ({describe(producer)})",
-        where=describe(reader),
-        hint=f"move one of the two ops: {hint}",
-    )
+    yield ReadsUnreachable(lost, name, source, describe(producer), hint).at(describe(reader))
 
 
 def cuts_of(func: Func) -> tuple[Cut, ...]:

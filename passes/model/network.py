@@ -32,6 +32,7 @@ from functools import lru_cache
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 from ir.core.topology import Device, Link, Topology
+from passes.model.faults import BrokenRoute, NoRoute, TooManyRoutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +179,7 @@ class Network:
         point = target
         while point != source:
             if point not in tree.hop:
-                raise Unreachable(f"no links lead from {source} to {target}", where=self.topology.name)
+                raise Unreachable(NoRoute(source, target), where=self.topology.name)
             link, before = tree.hop[point]
             hops.append((link, before, point))
             point = before
@@ -193,7 +194,7 @@ class Network:
             ahead = self.links[names[number + 1]].ends if number + 1 < len(names) else (target,)
             onward = [end for end in ends if end in ahead]
             if point not in self.links[name].ends or not onward:
-                raise Unreachable(f"the route from {source} to {target} breaks at the link {name}", where=self.topology.name)
+                raise Unreachable(BrokenRoute(source, target, name), where=self.topology.name)
             hops.append((name, point, onward[0]))
             point = onward[0]
         return tuple(hops)
@@ -203,11 +204,7 @@ class Network:
         self._looked += points
         if self._looked > LIMITS.route_steps:
             devices, links = len(self._devices), len(self.links)
-            message = (
-                f"{devices} devices and {links} links have too many routes: more than {LIMITS.route_steps} steps to find them"
-            )
-            hint = "describe fewer devices; devices that are alike, on one host and one link, are cheap"
-            raise InvalidInput(message, where=self.topology.name, hint=hint)
+            raise InvalidInput(TooManyRoutes(devices, links, LIMITS.route_steps), where=self.topology.name)
 
     def _tree(self, source: str) -> _Tree:
         """Dijkstra over (latency, -bandwidth, names of links)."""

@@ -26,6 +26,7 @@ from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
 from passes.model.exchange import Speed
+from passes.model.faults import NoTopology
 from passes.model.graph import listing, stage_members
 from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
@@ -58,7 +59,7 @@ class AssignPass(StatedPass):
         """Raises InvalidInput for a plan that does not fit the model or the topology."""
         topology = module.first(Topology)
         if topology is None:
-            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+            raise InvalidInput(NoTopology(), where=module.name)
         if self.comm not in COMM:
             raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
         module = undecided(module)

@@ -27,6 +27,7 @@ from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
 from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
+from passes.model.faults import NoTopology
 from passes.model.folding import expand
 from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
@@ -73,7 +74,7 @@ class ReplayPass(StatedPass):
         memory than there is."""
         topology = module.first(Topology)
         if topology is None:
-            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+            raise InvalidInput(NoTopology(), where=module.name)
         self._check_options()
         module, net = self._synced(undecided(expand(module))), context.analyses.get(network, topology)
         stated = self._stated(module, topology, net)

@@ -28,6 +28,7 @@ from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
+from passes.model.faults import NoTopology
 from passes.model.folding import folding
 from passes.model.learning import avoids_sums, samples_of
 from passes.model.liveness import live_bytes
@@ -110,7 +111,7 @@ class ShardPass(Pass):
         that fits is found."""
         topology = module.first(Topology)
         if topology is None:
-            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+            raise InvalidInput(NoTopology(), where=module.name)
         module = undecided(module)
         if not self.time_limit > 0:
             raise UsageError(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)

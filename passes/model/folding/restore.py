@@ -17,6 +17,7 @@ from ir.core.module import Func, Module, Stage, Symbol
 from ir.core.ops import Location, Op
 from ir.system.collector import collector_paused
 from ir.text.renaming import Renaming
+from passes.model.faults import CallMisfit, CallsItself, LostOrder, NamesClash, ResultMisnamed, TooManyOps
 from passes.model.folding import marks
 from passes.model.folding.names import assigned, each, locations, rebuild
 from passes.model.folding.taken import takes, with_ops
@@ -79,11 +80,7 @@ class _Expander:
         if order is not None:
             positions = marks.positions(order.value, len(ops)) if order.kind is AttrKind.INTS else None
             if positions is None:
-                raise InvalidInput(
-                    f"attribute '{marks.ORDER}' of {program.name} does not say where its {len(ops)} ops stood",
-                    where=program.name,
-                    hint="remove the attribute: the ops then stay in the order of their calls",
-                )
+                raise InvalidInput(LostOrder(marks.ORDER, program.name, len(ops)), where=program.name)
             placed = dict(zip(positions, ops, strict=True))
             ops = tuple(placed[position] for position in range(len(ops)))
         if program.name not in self.blocks:
@@ -102,7 +99,7 @@ class _Expander:
     def count(self, ops: int, name: str) -> None:
         self.made += ops
         if self.made > MOST_OPS:
-            raise InvalidInput(f"the blocks expand to more than {MOST_OPS:,} ops", where=name)
+            raise InvalidInput(TooManyOps(MOST_OPS), where=name)
 
     def distinct(self, program: P, ops: Iterable[Op]) -> None:
         """Names that calls give their copies may be names of others."""
@@ -110,11 +107,7 @@ class _Expander:
         names += assigned(ops)
         if len(set(names)) < len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
-            raise InvalidInput(
-                f"{twice} is assigned twice in {program.name} when its calls are expanded",
-                where=program.name,
-                hint="give each call of a folded function 'names' that nothing else has",
-            )
+            raise InvalidInput(NamesClash(twice, program.name), where=program.name)
 
     def ops(self, ops: Iterable[Op]) -> Iterator[Op]:
         for op in ops:
@@ -141,7 +134,7 @@ class _Expander:
                 done = todo.pop()
                 self.flat[done.name] = self.program(done).ops
             elif inner[0].name in met:
-                raise InvalidInput(f"{inner[0].name} calls itself", where=inner[0].name)
+                raise InvalidInput(CallsItself(inner[0].name), where=inner[0].name)
             else:
                 met.add(inner[0].name)
                 todo.append(inner[0])
@@ -159,22 +152,13 @@ class _Expander:
         count = sum(1 for _ in each(body))
         fits = len(given) == len(own) and len(pairs) % 2 == 0 and len(call.operands) == len(block.args)
         if not fits or any(listed is not None and len(listed) != count for listed in (places, groups)):
-            raise InvalidInput(
-                f"{call.id} calls {block.name}, but gives its copy another number of names, locations or groups than the block "
-                "has",
-                where=call.id,
-                hint="leave the attributes of a call as fold wrote them, or remove them all",
-            )
+            raise InvalidInput(CallMisfit(call.id, block.name), where=call.id)
         names = dict(zip(own, given, strict=True))
         names.update((value.name, name) for value, name in zip(block.args, call.operands, strict=True))
         for inside, result in zip(block.results, call.results, strict=True):
             name = names.get(inside.name, inside.name)
             if result.name not in ("", name):
-                raise InvalidInput(
-                    f"the call's result {result.name} is {name} in its copy of {block.name}",
-                    where=call.id,
-                    hint="name it in the call's attribute 'names' as its result is named",
-                )
+                raise InvalidInput(ResultMisnamed(result.name, name, block.name), where=call.id)
         following = None if places is None else iter(places)
         numbers = None if groups is None else iter(groups)
         decisions = [facet for facet in call.facets if isinstance(facet, DECISIONS)]

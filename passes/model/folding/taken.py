@@ -16,6 +16,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
 from ir.core.module import Func, Module, Stage
 from ir.core.ops import UNKNOWN_LOCATION, Op, Value
+from passes.model.faults import TakenDiffers, TakesOtherOps
 from passes.model.folding.names import assigned, reads
 
 TAKE = "dnnc.take"
@@ -53,11 +54,7 @@ def with_ops(stage: Stage, entry: Func) -> Stage:
         positions = range(first, first + count)
         if first < 0 or count < 1 or first + count > len(all_ops) or seen.intersection(positions):
             last = first + count - 1
-            raise InvalidInput(
-                f"{TAKE} takes ops {first} to {last}, and {stage.name} has {len(all_ops)} ops of {entry.name}, each once",
-                where=stage.name,
-                hint="take the stages out of the text, and make them again with 'dnnc opt --passes lower'",
-            )
+            raise InvalidInput(TakesOtherOps(TAKE, first, last, stage.name, len(all_ops), entry.name), where=stage.name)
         seen.update(positions)
         taken = all_ops[first : first + count]
         _check(stage, op, _taken(taken, first, len(all_ops), _read(stage.ops[number + 1 :], stage.results)))
@@ -72,11 +69,8 @@ def _check(stage: Stage, op: Op, expected: Op) -> None:
         ("makes values of types", tuple([str(v.type) for v in op.results]), tuple([str(v.type) for v in expected.results])),
     ):
         if found != wanted:
-            raise InvalidInput(
-                f"{TAKE} {what} {', '.join(found) or 'nothing'}, but the ops that it takes: {', '.join(wanted) or 'nothing'}",
-                where=stage.name,
-                hint="take the stages out of the text, and make them again with 'dnnc opt --passes lower'",
-            )
+            stated, expected_ = (", ".join(names) or "nothing" for names in (found, wanted))
+            raise InvalidInput(TakenDiffers(TAKE, what, stated, expected_), where=stage.name)
 
 
 def _ops_of(stage: Stage, entry: Func) -> Sequence[Op]:

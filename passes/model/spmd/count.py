@@ -25,6 +25,7 @@ from ir.core.topology import Topology
 from ir.core.types import Placement, Replicate, TensorType
 from ir.ops.boxes import Placements, axis_number, box, members_along, placements_of
 from ir.ops.opdefs import COLLECTIVES, ReshardStep, is_collective
+from passes.model.faults import NoMeshAxis, NoSize, NoStages, NoTopology
 from passes.model.network import Network, Path, Unreachable, network
 
 
@@ -48,9 +49,9 @@ def count(module: Module) -> tuple[Counted, ...]:
     or without a topology, and where members cannot reach each other."""
     topology = module.first(Topology)
     if topology is None:
-        raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+        raise InvalidInput(NoTopology(), where=module.name)
     if module.first(Stage) is None:
-        raise InvalidInput("the module has no stages", where=module.name, hint="run 'lower'")
+        raise InvalidInput(NoStages(), where=module.name)
     meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     net = network(topology)
     found: list[Counted] = []
@@ -97,7 +98,7 @@ def _bytes(op: Op, step: ReshardStep, mesh: Mesh, axis: int) -> tuple[float, flo
     """Bytes of the tensor as it would be without its axis, and of the largest part that a member passes on."""
     type_ = op.results[0].type
     if not isinstance(type_, TensorType) or type_.nbytes is None:
-        raise InvalidInput(f"{op.results[0].name} has no size", where=op.id)
+        raise InvalidInput(NoSize(op.results[0].name), where=op.id)
     whole = replace(type_, layout=None)
     after = placements_of(type_, mesh)
 
@@ -153,7 +154,7 @@ def _messages(topology: Topology, net: Network, mesh: Mesh, axis: str, spread: b
             try:
                 found.append(net.path(source, target))
             except Unreachable as error:
-                raise InvalidInput(f"no mesh axis {axis}: {error.diagnostics[0].message}", where=mesh.name) from error
+                raise InvalidInput(NoMeshAxis(error.diagnostics[0].message, f" {axis}"), where=mesh.name) from error
     return found
 
 

@@ -24,6 +24,7 @@ from ir.core.types import DType, Partial, Replicate, Shard, TensorType, Type, wi
 from ir.layout_rules import LayoutRule, Strategy, Surroundings
 from ir.ops.boxes import Placements, placements_of, reduction_of, shape_of
 from ir.ops.opdefs import RESHARD, module_opsets
+from passes.model.faults import DecisionFault, StageNotPlanned, StageOnNoMesh, StrategiesWithoutPlan
 from passes.model.graph import describe, reads, stage_members
 from passes.model.spmd.layouts import UNCUT
 from passes.model.spmd.reshard_ops import (
@@ -77,8 +78,7 @@ def meshes_of(module: Module) -> tuple[Mesh, ...]:
     """Of each stage that ops are in, as the plan says. Raises InvalidInput."""
     plan = module.first(Plan)
     if plan is None:
-        message = f"{module.entry.name} has ops with strategies, but the module has no plan that names their mesh"
-        raise InvalidInput(message, where=module.name, hint="run 'shard' (or replay a plan) before 'lower'")
+        raise InvalidInput(StrategiesWithoutPlan(module.entry.name), where=module.name)
     members = stage_members(module.entry)
     known = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     planned = {stage.index: stage for stage in plan.stages}
@@ -86,10 +86,9 @@ def meshes_of(module: Module) -> tuple[Mesh, ...]:
     for index in range(1 + max((stage for stages in members for stage in stages), default=0)):
         stage = planned.get(index)
         if stage is None:
-            problems.append(Diagnostic(f"{plan.name} has no stage {index}, which ops are in", where=plan.name))
+            problems.append(StageNotPlanned(plan.name, index).at(plan.name))
         elif stage.mesh and stage.mesh not in known:
-            message = f"stage {index} is on {stage.mesh}, which is not a mesh of the module"
-            problems.append(Diagnostic(message, where=plan.name))
+            problems.append(StageOnNoMesh(index, stage.mesh).at(plan.name))
         elif stage.mesh:
             found.append(known[stage.mesh])
         else:
@@ -117,7 +116,7 @@ class _Reader:
         self.wants = tuple([self.op(op, stages) for op, stages in zip(func.ops, self.members, strict=True)])
 
     def fault(self, message: str, where: str, hint: str = "") -> None:
-        self.problems.append(Diagnostic(message, where=where, hint=hint))
+        self.problems.append(DecisionFault(message, hint).at(where))
 
     def op(self, op: Op, stages: tuple[int, ...]) -> tuple[Placements, ...] | None:
         """What it wants of its operands; notes how its results lie."""

@@ -26,6 +26,7 @@ from ir.core.shares import Shares, equal, foremost
 from ir.core.topology import Device, DeviceType, Topology
 from ir.ops.opdefs import ReshardStep
 from passes.model.exchange import Speed, exchanges, rings, through
+from passes.model.faults import EmptyAxis, MeshTooLarge, NoDeviceOfMesh, NoMeshAxis, NoMeshShape, TooManyAxes
 from passes.model.network import Network, Unreachable
 
 AXIS_NAMES = ("x", "y", "z")
@@ -141,18 +142,14 @@ def read_shape(text: str, devices: int) -> tuple[int, ...]:
     than devices."""
     parts = text.lower().split("x")
     if not all(part.isdecimal() and part.isascii() and len(part) < 10 for part in parts):
-        raise UsageError(f"mesh is '{text}', expected sizes of axes such as 8 or 2x4", where="shard")
+        raise UsageError(NoMeshShape(text), where="shard")
     sizes = tuple(map(int, parts))
     if len(sizes) > len(AXIS_NAMES):
-        raise UsageError(f"mesh {text} has {len(sizes)} axes, expected at most {len(AXIS_NAMES)}", where="shard")
+        raise UsageError(TooManyAxes(text, len(sizes), len(AXIS_NAMES)), where="shard")
     if min(sizes) < 1 or (len(sizes) > 1 and min(sizes) < 2):
-        raise UsageError(f"mesh {text} has an axis of {min(sizes)}, expected at least 2 members", where="shard")
+        raise UsageError(EmptyAxis(text, min(sizes)), where="shard")
     if math.prod(sizes) > devices:
-        raise Infeasible(
-            f"mesh {text} has {math.prod(sizes)} places, the topology {devices} device{'s' if devices != 1 else ''}",
-            where="shard",
-            hint="use a smaller mesh or more devices",
-        )
+        raise Infeasible(MeshTooLarge(text, math.prod(sizes), devices), where="shard")
     return sizes
 
 
@@ -212,7 +209,7 @@ def mesh_over(topology: Topology, net: Network, mesh: Mesh) -> DeviceMesh:
     known = {device.name: device for device in topology.devices}
     for device in mesh.devices:
         if device not in known:
-            raise InvalidInput(f"'{device}' is not a device of the topology {topology.name}", where=mesh.name)
+            raise InvalidInput(NoDeviceOfMesh(device, topology.name), where=mesh.name)
     return _mesh(topology, net, mesh.axes, mesh.cuts, tuple(known[device] for device in mesh.devices))
 
 
@@ -229,7 +226,7 @@ def _mesh(
         try:
             speeds = rings(net, groups, free), exchanges(net, groups, free)
         except Unreachable as error:
-            raise InvalidInput(f"no mesh axis: {error.diagnostics[0].message}", where=topology.name) from error
+            raise InvalidInput(NoMeshAxis(error.diagnostics[0].message), where=topology.name) from error
         axes.append(Axis(name, size, *speeds, shares[number], Servers(net, groups, free)))
     least = min((limit for device in devices if (limit := topology.memory(device)) is not None), default=None)
     used = {device.type for device in devices}

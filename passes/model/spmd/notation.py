@@ -11,6 +11,7 @@ from ir.core.facets import SYNCS, Sync
 from ir.core.shares import Shares
 from ir.core.types import Partial, Placement, Replicate, Shard
 from ir.verifier.machines import MOST_SHARE
+from passes.model.faults import NoPlacement, NoShares, NoSyncMethod, SharesOfOtherMesh
 
 Along = tuple[Shares, ...]
 """Shares along each axis; empty where all are equal."""
@@ -25,7 +26,7 @@ def read_placements(text: str) -> tuple[Placement, ...]:
     for part in text.split(","):
         match = _PLACEMENT.fullmatch(part.strip())
         if match is None:
-            raise InvalidInput(f"'{part.strip()}' is no placement; S(dim), R or P(sum) expected", where=text)
+            raise InvalidInput(NoPlacement(part.strip()), where=text)
         dim, reduction = match.groups()
         found.append(Shard(int(dim)) if dim else Partial(reduction) if reduction else Replicate())
     return tuple(found)
@@ -37,8 +38,8 @@ def read_sync(text: str) -> Sync:
     if served is not None:
         return Sync("ps", server=int(served.group(1) or -1))
     if text not in SYNCS or text == "auto":
-        methods = ", ".join(method for method in SYNCS if method != "auto")
-        raise InvalidInput(f"'{text[:80]}' is no method of synchronisation; {methods} expected", where=text)
+        methods = tuple(method for method in SYNCS if method != "auto")
+        raise InvalidInput(NoSyncMethod(text[:80], methods), where=text)
     return Sync(text)
 
 
@@ -52,12 +53,11 @@ def read_shares(text: str, sizes: Sequence[int] = ()) -> Along:
     Raises UsageError."""
     axes = [part.split(",") for part in text.lower().split("x")]
     if not all(_is_share(share) for axis in axes for share in axis):
-        hint = f"a number from 1 to {MOST_SHARE} for each member along an axis"
-        raise UsageError(f"shares is '{text}', expected '{EQUAL}' or shares such as 3,1 or 3,1x1,1", where="shard", hint=hint)
+        raise UsageError(NoShares(text, EQUAL, MOST_SHARE), where="shard")
     found = tuple(tuple(map(int, axis)) for axis in axes)
     if sizes and tuple(map(len, found)) != tuple(sizes):
         mine, given = ("x".join(map(str, of)) for of in (map(len, found), sizes))
-        raise UsageError(f"shares {text} are for a mesh of {mine}, and the mesh is {given}", where="shard")
+        raise UsageError(SharesOfOtherMesh(text, mine, given), where="shard")
     return found
 
 

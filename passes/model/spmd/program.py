@@ -20,6 +20,7 @@ from ir.core.module import Mesh, Module, Program, Resource, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import Partial, TensorType, Type, without_layout
 from ir.ops.boxes import Box, box, coordinates, delivers, placements_of, reduction_of
+from passes.model.faults import NoProgram
 from passes.model.graph import reads, renamed
 
 
@@ -74,7 +75,7 @@ def local_programs(module: Module, stage: Stage) -> tuple[LocalProgram, ...]:
     programs = [program for program in module.of_type(Program) if program.stage == stage.name]
     held = {device: (program, place) for program in programs for place, device in enumerate(program.devices)}
     if not all(device in held for device in mesh.devices) or not programs:
-        raise InvalidInput(f"{stage.name} has no program for each of its devices", where=module.name, hint="run 'localize'")
+        raise InvalidInput(NoProgram(stage.name), where=module.name)
     resources = {resource.name: without_layout(resource.type) for resource in module.of_type(Resource)}
     if not mesh.devices:
         return (_member(programs[0], 0, stage.index, mesh, 0, resources),)

@@ -12,6 +12,7 @@ from ir.core.module import Func, Module, Plan
 from ir.core.topology import DeviceType, Topology
 from ir.ops.rows import edge_slots
 from passes.model.exchange import Speed, rings, waiting_bytes
+from passes.model.faults import CannotRunOp, DeviceTaken, NoDeviceOfType, OverMemory, UnknownDevice
 from passes.model.graph import Cut, cuts_of, listing, reads
 from passes.model.learning import (
     InFlight,
@@ -235,11 +236,10 @@ def fixed_devices(plan: Plan, topology: Topology, count: int) -> Placement:
         for name in stage.devices:
             if name not in positions:
                 hint = f"{topology.name} has {listing(positions)}"
-                raise InvalidInput(f"no device is called '{name}'", where=f"stage {stage.index}", hint=hint)
+                raise InvalidInput(UnknownDevice(name, hint), where=f"stage {stage.index}")
             other = holder.setdefault(name, stage.index)
             if plan.stages[other].devices != stage.devices:
-                message = f"device '{name}' already runs stage {other}"
-                raise InvalidInput(message, where=f"stage {stage.index}", hint="stages share all their devices or none")
+                raise InvalidInput(DeviceTaken(name, other), where=f"stage {stage.index}")
         fixed[stage.index] = tuple(positions[name] for name in stage.devices)
     return tuple(fixed)
 
@@ -250,20 +250,12 @@ def _misfit(
     """Why no device will do: each lacks memory, or cannot run an op."""
     where = f"stage {stage}"
     if not wanted:
-        return Diagnostic(f"there is no device of type '{type_}'", where=where, hint="the plan is of another topology")
+        return NoDeviceOfType(type_).at(where)
     able = [i for i in wanted if math.isfinite(seconds[i])]
     if not able:
         names = listing(topology.devices[i].name for i in wanted)
-        return Diagnostic(
-            f"it holds an op that {names} cannot run", where=where, hint="an op without a time for a type cannot run there"
-        )
+        return CannotRunOp(names).at(where)
     device = max((topology.devices[i] for i in able), key=lambda d: topology.memory(d) or 0)
     limit = topology.memory(device) or 0
-    shared = f", {others} of other stages there" if others else ""
-    needed = memory.least + others
-    return Diagnostic(
-        f"it needs {needed} bytes on {device.name}, which has {limit}: {needed - limit} bytes too many "
-        f"({memory.weights} of weights, {memory.workspace} of workspace, {memory.buffers - memory.spare} of buffers{shared})",
-        where=where,
-        hint="move ops to another stage, use more stages, or a device with more memory",
-    )
+    needed, buffers = memory.least + others, memory.buffers - memory.spare
+    return OverMemory(needed, device.name, limit, memory.weights, memory.workspace, buffers, others).at(where)

@@ -31,6 +31,7 @@ from ir.ops.grads import ACCUMULATE
 from ir.ops.opdefs import RESHARD
 from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
 from passes.model.exchange import waiting_bytes
+from passes.model.faults import NoPlacedPlan
 from passes.model.graph import cuts_of, reads, stage_members
 from passes.model.learning import Learning, learning, recomputes, saved_values, trained
 from passes.model.liveness import live_bytes, resource_bytes, states_bytes
@@ -172,7 +173,7 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     """What the stages of a placed plan hold. Raises InvalidInput for a module without one."""
     plan = module.first(Plan)
     if plan is None or not all(row.devices for row in plan.stages):
-        raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
+        raise InvalidInput(NoPlacedPlan(), where=module.name)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
     meshes = {row.mesh: side for row, side in zip(plan.stages, sides, strict=True) if row.mesh}
     bodies = _bodies(module, len(plan.stages))

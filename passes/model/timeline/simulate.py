@@ -22,6 +22,7 @@ from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.limits import LIMITS
 from ir.core.module import Action, Module, Plan, Schedule
 from ir.ops.rows import shown, unrolled
+from passes.model.faults import Deadlock, NoScheduleToRun, TooManyActions
 from passes.model.timeline.workload import Workload, workload
 
 if TYPE_CHECKING:
@@ -53,18 +54,14 @@ def simulate(module: Module, microbatches: int = 0) -> list[Event]:
     there are more actions than ``LIMITS`` say."""
     plan, schedule = module.first(Plan), module.first(Schedule)
     if plan is None or schedule is None:
-        raise InvalidInput(
-            "the module has no schedule to simulate",
-            where=module.name,
-            hint="run the pass schedule, behind partition and place or shard",
-        )
+        raise InvalidInput(NoScheduleToRun(), where=module.name)
     microbatches = microbatches or shown(schedule)
     _check_actions(schedule, microbatches)
     load = replace(workload(module), slots=schedule.slots)
     try:
         return run_rows(load, unrolled(schedule, load.flow, microbatches))
     except DeadlockError as error:
-        raise InvalidInput(str(error), where=schedule.name) from error
+        raise InvalidInput(Deadlock(str(error)), where=schedule.name) from error
 
 
 def _check_actions(schedule: Schedule, microbatches: int) -> None:
@@ -73,9 +70,8 @@ def _check_actions(schedule: Schedule, microbatches: int) -> None:
     period = sum(len(actions) for _, actions in schedule.rows) if schedule.periodic else 0
     most = LIMITS.simulated_actions
     if microbatches * period > most * every:
-        message = f"{microbatches} microbatches have {microbatches * period // every} actions; at most {most} are followed"
-        hint = f"follow up to {most * every // period} microbatches: a stream soon repeats itself"
-        raise UsageError(message, where=schedule.name, hint=hint)
+        fault = TooManyActions(microbatches, microbatches * period // every, most, most * every // period)
+        raise UsageError(fault, where=schedule.name)
 
 
 def run_rows(load: Workload, rows: Mapping[str, Sequence[Action]]) -> list[Event]:

@@ -15,6 +15,7 @@ from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Cos
 from ir.core.module import Func, Mesh, Module, Plan
 from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, Channel, Flow, gradient_order
+from passes.model.faults import NoPlacedPlan
 from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
 from passes.model.network import network
@@ -94,7 +95,7 @@ def workload(module: Module) -> Workload:
     is not placed."""
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None or not all(stage.devices for stage in plan.stages):
-        raise InvalidInput("the module has no placed plan", where=module.name, hint="run 'partition' and 'place' first")
+        raise InvalidInput(NoPlacedPlan(), where=module.name)
     if plan.in_steps or any(stage.mesh for stage in plan.stages):
         return sharded_workload(module, plan, topology)
     cuts = cuts_of(module.entry)

@@ -38,6 +38,7 @@ from ir.core.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
+from passes.model.faults import NoTopology
 from passes.model.learning import step_text
 from passes.model.liveness import own_bytes, states_bytes
 from passes.model.network import Network, network
@@ -152,7 +153,7 @@ class PartitionPass(Pass):
         """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
         topology = module.first(Topology)
         if topology is None:
-            raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+            raise InvalidInput(NoTopology(), where=module.name)
         module = undecided(module)
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
         if self.objective != TRAINING.name or planned is Planned.PROFILE:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 from ir.core.diagnostics import UsageError
 from ir.core.module import Action
 from ir.ops.rows import INPUT_GRADIENT, RECEIVE, SEND, UPDATE, WEIGHT_GRADIENT, Flow
+from passes.model.faults import NoReplicas, StagePlace, StagesPerDevice
 from passes.model.timeline.workload import Workload
 
 Pass: TypeAlias = tuple[str, int, int]
@@ -79,21 +80,14 @@ def chunks(load: Workload, family: str, place: Callable[[int, int], int], count:
     ``place(s, devices)``. Raises UsageError for any other plan, in the name of ``family``."""
     devices = list(dict.fromkeys(load.replicas))
     stages, each = len(load.replicas), len(load.replicas) // len(devices)
-    hint = "leave stages and devices to the compiler, or choose another --schedule"
     if each * len(devices) != stages or each < 2 or count not in (None, each):
         wanted = "several stages" if count is None else f"{count} stages"
-        raise UsageError(
-            f"needs {wanted} on each device, as many on all; the plan has {stages} on {len(devices)}",
-            where=f"--schedule {family}",
-            hint=hint,
-        )
+        raise UsageError(StagesPerDevice(wanted, stages, len(devices)), where=f"--schedule {family}")
     for stage, on in enumerate(load.replicas):
         if (wanted_on := devices[place(stage, len(devices))]) != on:
-            message = f"needs stage {stage} on {', '.join(wanted_on)}; the plan has it on {', '.join(on)}"
-            raise UsageError(message, where=f"--schedule {family}", hint=hint)
+            raise UsageError(StagePlace(stage, tuple(wanted_on), tuple(on)), where=f"--schedule {family}")
         if len(load.flow.takers[stage]) > 1:
-            message = f"needs stages without replicas; stage {stage} has {len(on)}"
-            raise UsageError(message, where=f"--schedule {family}", hint=hint)
+            raise UsageError(NoReplicas(stage, len(on)), where=f"--schedule {family}")
     return devices
 
 

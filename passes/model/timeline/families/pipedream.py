@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from ir.core.diagnostics import UsageError
 from ir.ops.rows import BACKWARD, COMPUTE, UPDATE
+from passes.model.faults import OneDeviceEach, SharedWeight, TwoVersions
 from passes.model.timeline.families.auto import derived_depths
 from passes.model.timeline.families.base import Orders, Pass
 from passes.model.timeline.workload import Workload
@@ -34,9 +35,7 @@ def two_buffers(load: Workload, microbatches: int) -> Orders:
     """The orders of a period of ``2bw``."""
     depths = _depths(load, "2bw")
     if max(depths) > microbatches:
-        message = f"stage 0 has {max(depths)} microbatches in flight, and a step {microbatches}: two versions do not suffice"
-        hint = f"--microbatches {max(depths)} or more, or --schedule pipedream"
-        raise UsageError(message, where="--schedule 2bw", hint=hint)
+        raise UsageError(TwoVersions(max(depths), microbatches), where="--schedule 2bw")
     return _orders(load, microbatches, depths, late=True)
 
 
@@ -44,14 +43,9 @@ def _depths(load: Workload, family: str) -> list[int]:
     """Microbatches in flight of each stage. Raises UsageError for stages that share devices, have several, or update a weight
     together."""
     if max(map(len, load.replicas)) > 1 or len(set(load.replicas)) < len(load.replicas):
-        message = "needs stages of one device each, and one stage on each device"
-        raise UsageError(message, where=f"--schedule {family}", hint="--mesh none --replicas 1, or another --schedule")
+        raise UsageError(OneDeviceEach(), where=f"--schedule {family}")
     if any(wire.made == UPDATE for wire in load.wires):
-        message = "needs stages that each update weights of their own; the plan has a weight in several"
-        hint = (
-            "fewer --stages, another --schedule, or a model without it: exporters let equal weights share one, from_torch not"
-        )
-        raise UsageError(message, where=f"--schedule {family}", hint=hint)
+        raise UsageError(SharedWeight(), where=f"--schedule {family}")
     return derived_depths(replace(load, weights=()), MOST)
 
 
