@@ -25,6 +25,17 @@ from ir.core.types import TensorType, without_layout
 from ir.layout_rules import Surroundings
 from ir.ops.grads import ASSIGN, BATCH_NORMALIZATION, DEFAULTS
 from ir.ops.opdefs import module_opsets
+from passes.differentiate.faults import (
+    BackwardTwice,
+    LossNoScalar,
+    NoGradientArrives,
+    NothingIsTrained,
+    NotOfOptimizer,
+    NotOneLoss,
+    SyncOfMesh,
+    UnknownOptimizer,
+    WeightNotTrained,
+)
 from passes.differentiate.layouts import is_sharded, with_layouts
 from passes.differentiate.recomputed import recomputed
 from passes.differentiate.site import Added, Program
@@ -74,9 +85,7 @@ class DifferentiatePass(Pass):
         loss = _loss(func)
         trained = [resource for resource in module.of_type(Resource) if _optimizer(resource)]
         if not trained:
-            raise InvalidInput(
-                "no resource is trained", where=func.name, hint="run 'training' first: it marks the weights to train"
-            )
+            raise InvalidInput(NothingIsTrained(), where=func.name)
         self._check_numbers(trained)
         plain = without_reshards(func).func
         program = _program(module, plain)
@@ -98,21 +107,18 @@ class DifferentiatePass(Pass):
         for stage, averages in _by_stage(normal, meshes):
             updates.average(stage, averages)
         if not reached:
-            raise InvalidInput(
-                f"no gradient of {loss} reaches a trained weight", where=func.name, hint="does the loss depend on the weights?"
-            )
+            raise InvalidInput(NoGradientArrives(loss), where=func.name)
         methods = {sync_of(one.facets).method for one in trained} - {"all_reduce", "auto"}
         if meshes and methods:
             asked = listing([f"sync<{method}>" for method in sorted(methods)])
-            message = f"replicas of a stage each update all of its weights, with sums by all-reduce: {asked} is of a mesh"
-            context.sink.warn(message, where=func.name, hint="--mesh splits the batch over members: --strategy data")
+            context.sink.warn(SyncOfMesh(asked), where=func.name)
         sharded = is_sharded(module)
         ops = tuple(one for op in normal for one in (_with_results(op, gradients), *_averages(op)))
         ops += tuple(one.op.with_facets(Phase(one.phase), *_stages(one)) for one in program.added)
         context.count(self.name, forward=len(func.ops), backward=backward, update=len(program.added) - backward)
         lost = [resource.name for resource in trained if resource.name not in gradients.weights]
         for name in lost:
-            context.sink.warn(f"no gradient of {loss} reaches {name}: it is not trained", where=func.name)
+            context.sink.warn(WeightNotTrained(loss, name), where=func.name)
         new = [*program.constants.values(), *program.others, *updates.states]
         results = plain.results if sharded else func.results
         after = _assembled(module, replace(func, ops=ops, results=results), new, list(meshes.values()), set(lost))
@@ -132,14 +138,11 @@ class DifferentiatePass(Pass):
         optimizers = sorted({optimizer for resource in trained if (optimizer := _optimizer(resource))})
         for optimizer in optimizers:
             if optimizer not in DEFAULTS:
-                raise InvalidInput(
-                    f"unknown optimizer '{optimizer}'", where="optimizer<name>", hint=f"known: {', '.join(DEFAULTS)}"
-                )
+                raise InvalidInput(UnknownOptimizer(optimizer, tuple(DEFAULTS)), where="optimizer<name>")
         for key in self._numbers():
             if not any(key in DEFAULTS[optimizer] for optimizer in optimizers):
-                raise UsageError(
-                    f"{' and '.join(optimizers)} has no '{key}'", where=f"differentiate{{{key.replace('_', '-')}}}"
-                )
+                where = f"differentiate{{{key.replace('_', '-')}}}"
+                raise UsageError(NotOfOptimizer(" and ".join(optimizers), key), where=where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +210,13 @@ def _optimizer(resource: Resource) -> str:
 def _loss(func: Func) -> str:
     """The name of the scalar that the function returns. Raises InvalidInput."""
     if any(phase_of(op.facets) != FORWARD for op in func.ops):
-        raise InvalidInput("the program has ops of a backward pass already", where=func.name, hint="run 'differentiate' once")
-    hint = "run 'training' first: it adds the loss"
+        raise InvalidInput(BackwardTwice(), where=func.name)
     if len(func.results) != 1:
-        raise InvalidInput(f"the entry function returns {len(func.results)} values, not one loss", where=func.name, hint=hint)
+        raise InvalidInput(NotOneLoss(len(func.results)), where=func.name)
     (result,) = func.results
     bare = without_layout(result.type)
     if not isinstance(bare, TensorType) or not bare.dtype.is_float or bare.shape != ():
-        raise InvalidInput(f"the loss {result.name} is {bare}, not a scalar of floats", where=func.name, hint=hint)
+        raise InvalidInput(LossNoScalar(result.name, str(bare)), where=func.name)
     return result.name
 
 

@@ -35,6 +35,7 @@ from ir.core.ops import Op, Value
 from ir.core.types import ONNX_TYPES, DType, TensorType, Type, without_layout
 from ir.layout_rules import Numbers, Surroundings, numbers_of, resource_numbers
 from ir.text.dense import dense_data
+from passes.differentiate.faults import NoGradient
 from passes.model.graph import describe
 
 ZERO = ""
@@ -218,7 +219,7 @@ class Site:
 
     def fault(self, message: str, hint: str = "") -> InvalidInput:
         """The fault of an op that cannot be differentiated."""
-        return InvalidInput(f"{self.op.name}: {message}", where=describe(self.op), hint=hint)
+        return InvalidInput(NoGradient(f"{self.op.name}: {message}", hint), where=describe(self.op))
 
     # -- adding --------------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from ir.core.module import Func, Module
 from ir.core.names import unique
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, Type, without_layout
+from passes.differentiate.faults import NoBody
 from passes.differentiate.rules import EVERY_RESULT, RULES
 from passes.differentiate.site import ZERO, Added, Program, Site
 from passes.model.graph import describe, reads
@@ -163,8 +164,7 @@ class _Tape:
         module = self.body(op)
         if module is None:
             what = "holds a body that runs as its values say" if op.regions else lack
-            hint = "freeze the weights before it (--frozen), or export the model with simpler operators"
-            raise InvalidInput(f"a gradient passes {op.name}, which {what}", where=describe(op), hint=hint)
+            raise InvalidInput(NoBody(op.name, what), where=describe(op))
         names = self.program.imported(module)
         names |= {arg.name: name for arg, name in zip(module.entry.args, filter(None, op.operands), strict=True)}
         copies = []

@@ -27,7 +27,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 from ir.core.attributes import attributes
-from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.facets import SYNCS, OptimizerState, Sync, with_facet
 from ir.core.module import Declared, Func, Module, Random, Resource, Symbol
 from ir.core.names import unique
@@ -41,6 +41,7 @@ from passes.framework.expanded import on_expanded
 from passes.model.graph import describe, listing, reads
 from passes.model.learning import RECOMPUTE
 from passes.training.dropout import with_masks
+from passes.training.faults import AveragesNoWeights, EpsilonIsZero, GlobMatchesNothing, NothingTrains, OldBatchNormalization
 from passes.training.losses import with_loss
 from passes.training.stated import is_frozen, with_stated
 
@@ -125,11 +126,9 @@ class TrainingPass(Pass):
         if op.name != BATCH_NORMALIZATION or kept:
             return op
         if opset < 14:
-            hint = "export the model with opset 14 or later, or freeze its statistics: batchnorm=frozen"
-            raise InvalidInput(f"batch normalisation of opset {opset} cannot train", where=describe(op), hint=hint)
+            raise InvalidInput(OldBatchNormalization(opset), where=describe(op))
         if any(name[:1] != "@" for name in op.operands[3:5]):
-            hint = "freeze its statistics: batchnorm=frozen"
-            raise InvalidInput("the running averages of a batch normalisation are no weights", where=describe(op), hint=hint)
+            raise InvalidInput(AveragesNoWeights(), where=describe(op))
         fields = dict(op.attributes)
         if not op.get("training_mode", 0):
             fields |= attributes({"training_mode": 1, UNBIASED: 1})
@@ -153,12 +152,10 @@ class TrainingPass(Pass):
         guessed = not any(producer.startswith(FROM_TORCH) for producer in producers)
         chosen = {resource.name for resource in candidates if self._trains(resource, generated, guessed)}
         if not chosen:
-            hint = "does the loss depend on floating-point initializers? --trainable and --frozen choose among them"
-            raise InvalidInput(NOTHING_TRAINS, where=module.entry.name, hint=hint)
+            raise InvalidInput(NothingTrains(NOTHING_TRAINS), where=module.entry.name)
         narrow = [r.name for r in floats if r.name in chosen and isinstance(r.type, TensorType) and r.type.dtype is DType.F16]
         if narrow and self.optimizer in COUNTS:
-            message = f"{self.optimizer}'s epsilon is 0 in f16: a weight whose gradient is 0 becomes NaN ({listing(narrow)})"
-            context.sink.warn(message, where="--optimizer", hint="export the model in f32, or use sgd or momentum")
+            context.sink.warn(EpsilonIsZero(self.optimizer, listing(narrow)), where="--optimizer")
         symbols: list[Symbol] = [
             self._trained(symbol) if isinstance(symbol, Resource) and symbol.name in chosen else symbol
             for symbol in module.symbols
@@ -190,12 +187,12 @@ class TrainingPass(Pass):
                     continue
                 others = [r.name[1:] for r in floats if fnmatchcase(r.name[1:], glob)]
                 if others:
-                    message = f"'{glob}' matches {listing(others)}, through which no gradient passes"
+                    matches = f"{listing(others)}, through which no gradient passes"
                 else:
-                    message = f"'{glob}' matches no floating-point weight of the model"
+                    matches = "no floating-point weight of the model"
                 close = difflib.get_close_matches(glob, [r.name[1:] for r in candidates], n=3, cutoff=0.4)
-                hint = f"weights are called {listing(close or [r.name[1:] for r in candidates])}"
-                problems.append(Diagnostic(message, where=f"--{option}", hint=hint))
+                names = listing(close or [r.name[1:] for r in candidates])
+                problems.append(GlobMatchesNothing(glob, matches, names).at(f"--{option}"))
         if problems:
             raise UsageError(problems)
 

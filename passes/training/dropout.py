@@ -22,6 +22,7 @@ from ir.ops.opdefs import module_opsets
 from ir.ops.operators import TRAINING_OPERAND
 from passes.framework.base import PassContext
 from passes.model.graph import describe, reads
+from passes.training.faults import DropsInside, MaskIsRead, NoDropout, RatioNoConstant, RatioOutOfRange
 
 DROPOUT = "onnx.Dropout"
 SEED = "%dropout.seed"
@@ -49,7 +50,7 @@ def with_masks(module: Module, context: PassContext) -> Module:
             ops.append(op)
             continue
         if any(value.name in read for value in op.results[1:]):
-            raise InvalidInput("the mask of this dropout is read", where=describe(op), hint="train without it: dropout=off")
+            raise InvalidInput(MaskIsRead(), where=describe(op))
         made = op.results[0]
         mask = Value(unique(f"{made.name}.mask", names), made.type)
         fields = attributes(number=number, ratio=ratio)
@@ -57,8 +58,7 @@ def with_masks(module: Module, context: PassContext) -> Module:
         ops.append(Op("onnx.Mul", (mask.name, op.operands[0]), (made,), location=op.location))
         number += 1
     if not number:
-        hint = "exporters drop them; dnnc.from_torch(.., dropout=True) keeps those of single elements"
-        context.sink.warn("dropout is on, and the model has no Dropout that drops anything", where=func.name, hint=hint)
+        context.sink.warn(NoDropout(), where=func.name)
         return module
     context.count("training", dropouts=number)
     return module.replace(func, _with_seed(func, ops, seed))
@@ -76,20 +76,20 @@ def _ratio(op: Op, around: Surroundings) -> float:
     else:
         numbers = around.numbers.get(name)
         if numbers is None or len(numbers) != 1:
-            raise InvalidInput(f"its ratio {name} is no constant", where=describe(op), hint="train without it: dropout=off")
+            raise InvalidInput(RatioNoConstant(name), where=describe(op))
         ratio = float(numbers[0])
     if not 0 <= ratio < 1:
-        raise InvalidInput(f"its ratio is {ratio:g}, not at least 0 and below 1", where=describe(op))
+        raise InvalidInput(RatioOutOfRange(ratio), where=describe(op))
     return ratio
 
 
 def _check_inside(op: Op) -> None:
     """Raises InvalidInput for a dropout that no mask can be made of."""
     if op.name in TRAINING_OPERAND and op.name != DROPOUT:
-        raise InvalidInput(f"{op.name} cannot train", where=describe(op), hint="train without it: dropout=off")
+        raise InvalidInput(DropsInside(op.name), where=describe(op))
     inner = [one for _, region in op.regions for one in region.ops]
     if any(one.name in TRAINING_OPERAND for one in inner):
-        raise InvalidInput(f"a dropout inside {op.name} cannot train", where=describe(op), hint="train without it: dropout=off")
+        raise InvalidInput(DropsInside(f"a dropout inside {op.name}"), where=describe(op))
     for one in inner:
         _check_inside(one)
 

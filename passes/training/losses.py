@@ -32,6 +32,16 @@ from ir.ops.opdefs import module_opsets
 from ir.text.dense import dense_data
 from passes.model.graph import listing
 from passes.model.learning import CROSS_ENTROPY, IGNORED, LOSS
+from passes.training.faults import (
+    CrossEntropyOpset,
+    LossOfOutput,
+    NoLoss,
+    NoOutput,
+    OutputNotNamed,
+    UnknownClasses,
+    UnknownLoss,
+    UnknownRank,
+)
 
 _ONNX_FLOAT, _WHERE = 1, Location("main", "loss", "")
 _FORMS = "cross-entropy:OUTPUT, mse:OUTPUT or output:NAME"
@@ -43,9 +53,7 @@ def with_loss(module: Module, loss: str) -> Module:
     kind, colon, name = loss.partition(":")
     builders = {CROSS_ENTROPY: _Loss.cross_entropy, "mse": _Loss.squares, "output": _Loss.own}
     if kind not in builders or not colon:
-        raise UsageError(
-            f"'{loss}' is no loss" if loss else "a training step needs a loss", where="--loss", hint=f"give {_FORMS}"
-        )
+        raise UsageError(UnknownLoss(loss, _FORMS) if loss else NoLoss(_FORMS), where="--loss")
     output = _output(module.entry, name)
     builder = _Loss(module, output)
     return builder.finished(kind, builders[kind](builder))
@@ -59,9 +67,8 @@ def _output(func: Func, name: str) -> Value:
     found = outputs.get(name.lstrip("%"))
     if found is None:
         close = difflib.get_close_matches(name, outputs, n=1)
-        hint = f"outputs are {listing(outputs)}" + (f"; did you mean '{close[0]}'?" if close else "")
-        message = f"the model has no output '{name}'" if name else f"the model has {len(outputs)} outputs, and none is named"
-        raise UsageError(message, where="--loss", hint=hint)
+        known = listing(outputs) + (f"; did you mean '{close[0]}'?" if close else "")
+        raise UsageError(NoOutput(name, known) if name else OutputNotNamed(len(outputs), known), where="--loss")
     return found
 
 
@@ -91,14 +98,11 @@ class _Loss:
         type_ = self.tensor()
         shape = self.shape(type_)
         if not type_.dtype.is_float or not shape:
-            raise self.fault(f"{self.output.name} is {type_}", "logits are floats, and classes are their last dimension")
+            raise self.misfit("logits are floats, and classes are their last dimension")
         if not isinstance(shape[-1], int):
-            raise self.fault(
-                f"the number of classes, the last dimension of {self.output.name}, {type_}, is not known",
-                "bind it: --dim NAME=NUMBER",
-            )
+            raise InvalidInput(UnknownClasses(self.output.name, str(type_)), where="--loss")
         if module_opsets(self.module).get("onnx", 0) < 12:
-            raise self.fault("SoftmaxCrossEntropyLoss is of opset 12", "export the model with opset 12 or later, or use mse")
+            raise InvalidInput(CrossEntropyOpset(), where="--loss")
         labels = self.argument("labels", TensorType(DType.I64, shape[:-1]))
         rows: Dim = product(shape[:-1])
         logits = self.floats(self.output.name, type_)
@@ -115,7 +119,7 @@ class _Loss:
     def squares(self) -> str:
         type_ = self.tensor()
         if not type_.dtype.is_float:
-            raise self.fault(f"{self.output.name} is {type_}", "the squared distance is of floats")
+            raise self.misfit("the squared distance is of floats")
         target = self.argument("target", type_)
         difference = self.op("onnx.Sub", (self.output.name, target), type_, "loss.difference")
         difference = self.floats(difference, type_)
@@ -126,7 +130,7 @@ class _Loss:
     def own(self) -> str:
         type_ = self.tensor()
         if not type_.dtype.is_float or any(dim != 1 for dim in self.shape(type_)):
-            raise self.fault(f"{self.output.name} is {type_}", "a loss is one float")
+            raise self.misfit("a loss is one float")
         name = self.floats(self.output.name, type_)
         return self.reshaped(name, TensorType(self.type_of(name).dtype, ()), ()) if type_.shape else name
 
@@ -135,16 +139,16 @@ class _Loss:
     def tensor(self) -> TensorType:
         type_ = self.output.type
         if not isinstance(type_, TensorType):
-            raise self.fault(f"{self.output.name} is {type_}", "a loss is of a tensor")
+            raise self.misfit("a loss is of a tensor")
         return type_
 
     def shape(self, type_: TensorType) -> tuple[Dim, ...]:
         if type_.shape is None:
-            raise self.fault(f"the rank of {self.output.name} is not known", "export the model with the shapes of its outputs")
+            raise InvalidInput(UnknownRank(self.output.name), where="--loss")
         return type_.shape
 
-    def fault(self, message: str, hint: str) -> InvalidInput:
-        return InvalidInput(message, where="--loss", hint=hint)
+    def misfit(self, expected: str) -> InvalidInput:
+        return InvalidInput(LossOfOutput(self.output.name, str(self.output.type), expected), where="--loss")
 
     def type_of(self, name: str) -> TensorType:
         made = next((value.type for op in self.ops for value in op.results if value.name == name), self.output.type)

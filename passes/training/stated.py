@@ -20,6 +20,7 @@ from ir.core.types import DType, TensorType
 from ir.ops.grads import DETACH
 from ir.text.dense import dense_data
 from passes.model.graph import describe
+from passes.training.faults import PaddedTable
 
 
 def is_frozen(facets: Facets) -> bool:
@@ -63,7 +64,7 @@ class _Writer:
         index, (result,) = self.types.get(op.operands[1]), op.results
         made = result.type
         if not isinstance(index, TensorType) or index.shape is None or not isinstance(made, TensorType) or made.shape is None:
-            raise InvalidInput("a table with a padding row is read by indices of unknown rank", where=describe(op))
+            raise InvalidInput(PaddedTable(), where=describe(op))
         behind = len(made.shape) - len(index.shape)
         gathered, detached, found, spread = (self.value(result, end) for end in ("gathered", "detached", "padding", "spread"))
         mask = TensorType(DType.BOOL, (*index.shape, *((1,) * behind)))

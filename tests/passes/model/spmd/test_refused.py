@@ -80,7 +80,7 @@ def test_as_it_stands_it_lowers() -> None:
         ("@mesh1[S(1)]> stage", "@mesh1[P(sum)]> stage", "@down", "@down cannot be kept as terms of a sum"),
         (PLAN, "", "@m", "@main has ops with strategies, but the module has no plan that names their mesh"),
         (", mesh = @mesh1}", "}", "%r", 'the op has shard<"replicate">, but its stage is on a single device'),
-        (TOPOLOGY, "", "@m", "the module has meshes but no topology"),
+        (TOPOLOGY, "", "@m", "the module has no topology"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together(old: str, new: str, where: str, message: str) -> None:
