@@ -1,11 +1,11 @@
-"""Samples that must be the same each time they are asked for: digests of them, and a source that is held to those.
+"""Samples that must be the same each time they are asked for, and for each process: digests of them.
 
 A person's function is called anew by each process that reads its samples, and again where earlier ones are wanted again."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ class Repeated:
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
         arrays = self.data.microbatch(number)
-        if ":" in self.source and self.digests.setdefault(number, found := _digest([arrays])) != found:
+        if ":" in self.source and self.digests.setdefault(number, found := _digest(arrays)) != found:
             raise other_samples("it gave other samples when it was called again", self.source)
         return arrays
 
@@ -32,9 +32,38 @@ class Repeated:
         return self.microbatch(number)[name]
 
 
-def samples_digest(data: Data, numbers: Iterable[int]) -> str:
-    """The SHA-256, in hexadecimal digits, of the microbatches of these numbers."""
-    return _digest(data.microbatch(number) for number in numbers)
+@dataclass
+class Digested:
+    """The microbatches of ``data``, and a running SHA-256 of all of them, in order, from number ``upcoming`` on, which it then
+    counts up. ``microbatches``: of a step; ``ends``: the digest at the end of each step that was read and not asked for."""
+
+    data: Data
+    microbatches: int
+    upcoming: int
+    ends: dict[int, bytes] = field(default_factory=dict)
+    running: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        while self.upcoming < number:
+            self._read()
+        return self._read() if self.upcoming == number else self.data.microbatch(number)
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
+
+    def through(self, step: int) -> bytes:
+        """The digest at the end of a step, counted from 0. Each is asked for once."""
+        while self.upcoming < (step + 1) * self.microbatches:
+            self._read()
+        return self.ends.pop(step)
+
+    def _read(self) -> Mapping[str, Any]:
+        arrays = self.data.microbatch(self.upcoming)
+        _add(self.running, arrays)
+        self.upcoming += 1
+        if not self.upcoming % self.microbatches:
+            self.ends[self.upcoming // self.microbatches - 1] = self.running.digest()
+        return arrays
 
 
 def other_samples(message: str, source: str) -> InvalidInput:
@@ -43,13 +72,16 @@ def other_samples(message: str, source: str) -> InvalidInput:
     return InvalidInput(message, where=source, hint=drawn if ":" in source else "copy the file of one host")
 
 
-def _digest(microbatches: Iterable[Mapping[str, Any]]) -> str:
+def _digest(arrays: Mapping[str, Any]) -> str:
     found = hashlib.sha256()
-    for arrays in microbatches:
-        for name, array in sorted(arrays.items()):
-            found.update(f"{name} {array.dtype} {array.shape}".encode())
-            found.update(array.tobytes())
+    _add(found, arrays)
     return found.hexdigest()
 
 
-__all__ = ["Repeated", "other_samples", "samples_digest"]
+def _add(found: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
+    for name, array in sorted(arrays.items()):
+        found.update(f"{name} {array.dtype} {array.shape}".encode())
+        found.update(array.tobytes())
+
+
+__all__ = ["Digested", "Repeated", "other_samples"]

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,15 +20,15 @@ import torch.distributed as dist
 
 from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step, tensor_type
-from dnnc.data.repeated import other_samples, samples_digest
-from dnnc.data.samples import SYNTHETIC, Data, open_data
+from dnnc.data.repeated import Digested
+from dnnc.data.samples import SYNTHETIC, open_data
 from dnnc.engines.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
 from dnnc.engines.torch.exchange import Network, torch_dtype
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import is_lost
 from dnnc.engines.torch.launch.job import Job, by_hand, join_by_hand
-from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed, Telling
-from dnnc.engines.torch.record import SMALLER, Curve, write_trace
+from dnnc.engines.torch.launch.telling import DONE, STARTING, Telling
+from dnnc.engines.torch.record import SMALLER, Curve, Losses, write_trace
 from dnnc.engines.torch.slowed import Slowed, slow_devices
 from dnnc.engines.torch.trainer import Trainer
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
@@ -40,8 +39,6 @@ from ir.ops.grads import STATE
 from ir.system.signals import Terminated
 from passes.model.graph import listing
 
-_NO_DATA = 32
-"""Zeros in place of the bytes of a digest, of a rank that reads no data."""
 START = 300.0
 """Seconds that ranks at least have to begin: imports take long on loaded machines."""
 
@@ -138,15 +135,12 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     begin = resumed.position if resumed is not None else Position(0, options.seed)
     weights = load_weights(step, rank, files.initial, resumed)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
-    samples = ""
+    digested = None
     if options.data != SYNTHETIC and (world > 1 or options.compared):
-        samples = require_same_data(step, rank, world, data, begin.step * step.microbatches, options.data)
-
-    def told(done: Progressed) -> None:
-        telling.step(replace(done, samples=samples))
-
+        data = digested = Digested(data, step.microbatches, begin.step * step.microbatches)
     trainer = Trainer(step, rank, files.functions, weights, network, mark)
-    curve = Curve.open(step, rank, options.out, begin.step, told, finite=not options.compared)
+    losses = Losses.open(options.out, begin.step) if options.out is not None and rank == 0 else None
+    curve = Curve(step, rank, options.data, digested, losses, telling.step, finite=not options.compared)
     number, end = begin.step, begin.step + options.steps
     while number < end:
         until = min(end, number + options.every - number % options.every) if options.checkpoint and options.every else end
@@ -177,20 +171,6 @@ def last_step(telling: Telling, done: int) -> int:
     if 0 < last < done:
         raise KeyboardInterrupt
     return last
-
-
-def require_same_data(step: Step, rank: int, world: int, data: Data, first: int, source: str) -> str:
-    """The digest of the samples of the step of microbatch ``first``. Raises InvalidInput where ranks that read data are given
-    other arrays in it: each calls a person's function, or reads its host's file, by itself. All ranks call this."""
-    mine = bytes(_NO_DATA)
-    if any(step.program(stage, rank)[0].args for stage in step.stages_of(rank)):
-        mine = bytes.fromhex(samples_digest(data, range(first, first + step.microbatches)))
-    everyone = [torch.empty(_NO_DATA, dtype=torch.uint8) for _ in range(world)]
-    dist.all_gather(everyone, torch.tensor(list(mine), dtype=torch.uint8))
-    digests = {bytes(one.tolist()) for one in everyone} - {bytes(_NO_DATA)}
-    if len(digests) > 1:
-        raise other_samples("ranks were given other samples for the same step", source)
-    return next(iter(digests), bytes(_NO_DATA)).hex()
 
 
 def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:

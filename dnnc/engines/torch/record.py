@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -19,6 +20,7 @@ import torch.distributed as dist
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import TraceEvent, to_perfetto
 from dnnc.build.training import Step
+from dnnc.data.repeated import Digested, other_samples
 from dnnc.engines.onnxruntime.write.build import TRACE
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.trainer import Span
@@ -33,6 +35,9 @@ _END = b"\n]\n"
 SMALLER = "a smaller --learning-rate, or other data; checkpoints of steps before are whole"
 _TAG = 1 << 30
 """Of messages of losses; those of channels are less."""
+_PART = struct.Struct("=d32s")
+"""Of such a message."""
+_NO_DIGEST = bytes(32)
 _AHEAD = 64
 """Losses that a rank sends at most before rank 0 has them, beside those that rank 0 waits for."""
 
@@ -103,40 +108,47 @@ class Curve:
     """The losses of steps, of which each rank gives the sum over the microbatches that it computes. Rank 0 tells and writes the
     mean. Where there is no flush it lets ``behind`` steps pass first, for the last stage is as far behind.
 
-    ``finite``: whether a loss that is no finite number ends the training. ``parts``: on rank 0 its own of steps that are not
-    told yet, with the seconds that they took it; ``sent``: on others, what is on its way."""
+    Ranks that read samples give the digest of those that they were given so far, too: each calls the function of ``source``, or
+    reads its host's file, by itself. ``digested``: where that is read; None where nobody has to compare.
+
+    ``losses``: the file of rank 0, where there is one; ``told`` hears of each step; ``finite``: whether a loss that is no
+    finite number ends the training. ``others``: the ranks that rank 0 hears of; ``parts``: on rank 0 its own of steps that are
+    not told yet, with the seconds that they took it; ``sent``: on others, what is on its way."""
 
     step: Step
     rank: int
+    source: str
+    digested: Digested | None
     losses: Losses | None
-    ranks: tuple[int, ...]
-    behind: int
     told: Callable[[Progressed], None]
+    _: KW_ONLY
     finite: bool
-    parts: deque[tuple[int, float, float]] = field(default_factory=deque)
+    behind: int = field(init=False)
+    others: tuple[int, ...] = field(init=False)
+    parts: deque[tuple[int, _Part, float]] = field(default_factory=deque)
     sent: deque[tuple[torch.Tensor, Any]] = field(default_factory=deque)
     began: float = field(default_factory=time.perf_counter)
 
-    @classmethod
-    def open(
-        cls, step: Step, rank: int, folder: Path | None, done: int, told: Callable[[Progressed], None], *, finite: bool
-    ) -> Curve:
-        """The curve of a training that goes on after step ``done``, written to ``folder`` where there is one; ``told`` hears of
-        each step. Raises InvalidInput where the disk refuses."""
-        losses = Losses.open(folder, done) if folder is not None and rank == 0 else None
-        behind = -(-len(step.stages) // step.microbatches) if step.schedule.periodic else 0
-        others = tuple(other for other in range(1, len(step.devices)) if _computes(step, other))
-        return cls(step, rank, losses, others, behind, told, finite)
+    def __post_init__(self) -> None:
+        self.behind = -(-len(self.step.stages) // self.step.microbatches) if self.step.schedule.periodic else 0
+        ranks = range(1, len(self.step.devices))
+        compared = {rank for rank in ranks if self.digested is not None and _reads_samples(self.step, rank)}
+        self.others = tuple(rank for rank in ranks if rank in compared or _computes(self.step, rank))
 
-    def add(self, number: int, part: float) -> None:
+    def add(self, number: int, loss: float) -> None:
         """What this rank computes of step ``number``, counted from 0."""
+        if self.rank and self.rank not in self.others:
+            return
+        part = _Part(loss, _NO_DIGEST)
+        if self.digested is not None and _reads_samples(self.step, self.rank):
+            part = part._replace(digest=self.digested.through(number))
         if self.rank == 0:
             now = time.perf_counter()
             self.parts.append((number, part, now - self.began))
             self.began = now
             self._tell(self.behind)
-        elif self.rank in self.ranks:
-            tensor = torch.tensor([part], dtype=torch.float64)
+        else:
+            tensor = part.packed()
             self.sent.append((tensor, dist.isend(tensor, 0, tag=_TAG)))
             self._send(_AHEAD + self.behind)
 
@@ -147,22 +159,43 @@ class Curve:
 
     def _tell(self, left: int) -> None:
         while len(self.parts) > left:
-            number, total, seconds = self.parts.popleft()
-            for other in self.ranks:
-                part = torch.empty(1, dtype=torch.float64)
-                dist.recv(part, other, tag=_TAG)
-                total += float(part)
-            loss = total / self.step.microbatches
+            number, mine, seconds = self.parts.popleft()
+            everyone = [mine, *map(_received, self.others)]
+            digests = {part.digest for part in everyone} - {_NO_DIGEST}
+            if len(digests) > 1:
+                raise other_samples(f"ranks were given other samples for the same step, {number + 1}", self.source)
+            loss = sum(part.loss for part in everyone) / self.step.microbatches
             if self.finite and not math.isfinite(loss):
                 raise InvalidInput(f"the loss is {loss:g}", where=f"step {number + 1}", hint=SMALLER)
             samples = self.step.microbatches * samples_of(self.step.module.entry)
-            self.told(Progressed(number + 1, loss, samples / seconds, seconds))
+            digest = next(iter(digests), b"").hex()
+            self.told(Progressed(number + 1, loss, samples / seconds, seconds, digest))
             if self.losses is not None:
                 self.losses.add(number + 1, loss)
 
     def _send(self, left: int) -> None:
         while len(self.sent) > left:
             self.sent.popleft()[1].wait()
+
+
+class _Part(NamedTuple):
+    """What a rank gives of a step. ``digest``: of the samples that it was given so far, of one that compares none zeros."""
+
+    loss: float
+    digest: bytes
+
+    def packed(self) -> torch.Tensor:
+        return torch.frombuffer(bytearray(_PART.pack(*self)), dtype=torch.uint8)
+
+
+def _received(rank: int) -> _Part:
+    tensor = torch.empty(_PART.size, dtype=torch.uint8)
+    dist.recv(tensor, rank, tag=_TAG)
+    return _Part(*_PART.unpack(bytes(tensor.tolist())))
+
+
+def _reads_samples(step: Step, rank: int) -> bool:
+    return any(step.program(stage, rank)[0].args for stage in step.stages_of(rank))
 
 
 def _computes(step: Step, rank: int) -> bool:

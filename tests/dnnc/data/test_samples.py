@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnc.data.repeated import Repeated, samples_digest
+from dnnc.data.repeated import Digested, Repeated
 from dnnc.data.samples import POOL, open_data
 from dnnc.onnx.elements import user_dtype
 from ir import Module, parse_module, print_module
@@ -60,6 +60,11 @@ def reused(seed):
         yield microbatch
         microbatch["x"][:] += 1
         microbatch["labels"] += 1
+
+def later(seed):
+    for number, microbatch in enumerate(good(seed)):
+        microbatch["mask"][1, 1] = number == 2
+        yield microbatch
 
 def unseeded(seed): return good(np.random.default_rng().integers(1 << 62))
 
@@ -352,10 +357,24 @@ def test_a_function_that_fills_the_same_arrays_anew_gives_other_samples() -> Non
 def test_a_function_that_draws_without_its_seed_is_found_when_it_is_called_again() -> None:
     for name in ("source:good", "source:unseeded"):
         data = Repeated(open_data(name, MODEL, 3), name)
-        first = samples_digest(data, [0])
+        first = data.microbatch(0)["x"]
         data.microbatch(1)
         if name == "source:good":
-            assert samples_digest(data, [0]) == first
+            assert np.array_equal(data.microbatch(0)["x"], first)
             continue
         with pytest.raises(InvalidInput, match=r"^source:unseeded: error: it gave other samples when it was called again\n"):
             data.microbatch(0)
+
+
+@pytest.mark.usefixtures("source")
+@pytest.mark.parametrize("read", [(0, 1, 2, 3), (0, 3), (2, 0, 3), ()], ids=str)
+def test_a_running_digest_is_of_all_samples_whichever_are_read(read: tuple[int, ...]) -> None:
+    def digests(name: str, *numbers: int) -> list[bytes]:
+        data = Digested(open_data(name, MODEL, 3, microbatches=2), 2, 0)
+        for number in numbers:
+            assert data.microbatch(number)["x"][0, 0] == number
+        return [data.through(step) for step in range(3)]
+
+    first = digests("source:good")
+    assert digests("source:good", *read) == first
+    assert len({*first, *digests("source:later")}) == 5  # the first step is the same

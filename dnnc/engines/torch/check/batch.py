@@ -8,7 +8,7 @@ one; where they differ, or the model does not run so, there is a reason in words
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,31 +37,56 @@ Run = Callable[[Tensors, Any], tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class SampleLosses:
+    """The losses of samples, of which the loss of a step is the sum over all microbatches, divided by how many count. Neither
+    the ops of the plan that do this nor the number that ranks are given for it are asked.
+
+    ``func``: the forward program, which returns the losses of samples alone; of a loss that is the model's own that of a
+    microbatch, as if of one sample. ``known``: whether it is of samples."""
+
+    func: Func
+    loss: StepLoss
+    known: bool
+
+    @classmethod
+    def of(cls, step: Step, forward: Func) -> SampleLosses:
+        loss = StepLoss.of(step.module.entry) or StepLoss("")
+        func = _of_samples(forward, loss) if loss.kind in (CROSS_ENTROPY, "mse") else None
+        return cls(func or forward, loss, func is not None)
+
+    def labels(self, data: Data, microbatches: Iterable[int]) -> int:
+        """How many labels count in these microbatches, at least one; 0 of a loss of which all samples count."""
+        if not self.known or not self.loss.counted:
+            return 0
+        labels = (from_array(data.array(number, self.loss.labels)) for number in microbatches)
+        return max(1, sum(int((array != IGNORED).sum()) for array in labels))
+
+    @staticmethod
+    def share(each: torch.Tensor, count: int) -> torch.Tensor:
+        """What these losses add to that of a step in which so many count."""
+        return each.sum() / count
+
+
+@dataclass(frozen=True, slots=True)
 class WholeBatch:
     """The unsplit forward program for all microbatches of a step at once."""
 
     step: Step
     data: Data
     run: Run
-    loss: StepLoss
+    each: SampleLosses
 
     @classmethod
-    def of(cls, step: Step, forward: Func, data: Data, weights: Tensors) -> tuple[WholeBatch | None, str]:
-        """The batch of steps whose forward program is ``forward``, or None and why it cannot be taken in one piece. ``weights``
-        are those before the first step."""
-        loss = StepLoss.of(step.module.entry)
-        each = _losses_of_samples(forward)
-        if reason := _why_not(step, forward, loss, each):
+    def of(cls, step: Step, each: SampleLosses, data: Data, weights: Tensors) -> tuple[WholeBatch | None, str]:
+        """The batch of steps, or None and why it cannot be taken in one piece. ``weights`` are those before the first step."""
+        if reason := _why_not(step, each):
             return None, reason
-        assert loss is not None
-        assert each is not None
-        both = replace(forward, results=(*forward.results, each))
-        batch = cls(step, data, compiled(step.module, _longer(both, step.microbatches)), loss)
-        alone = compiled(step.module, both)
+        batch = cls(step, data, compiled(step.module, _longer(each.func, step.microbatches)), each)
+        alone = compiled(step.module, each.func)
         with torch.no_grad():
-            parts = [alone({**weights, **_inputs(data.microbatch(number))}, CPU)[1] for number in range(step.microbatches)]
+            parts = [alone({**weights, **_inputs(data.microbatch(number))}, CPU)[0] for number in range(step.microbatches)]
             try:
-                found = batch.run({**weights, **batch.inputs(0)}, CPU)[1]
+                found = batch.run({**weights, **batch.inputs(0)}, CPU)[0]
             except (RuntimeError, ValueError, IndexError, TypeError) as error:
                 said = str(error).strip().partition("\n")[0]
                 return None, f"the model does not run on a batch of another size: {said}"
@@ -70,55 +95,56 @@ class WholeBatch:
         return batch, ""
 
     def inputs(self, number: int) -> dict[str, torch.Tensor]:
-        """Of step ``number``, counted from 0: the microbatches one after another, and how many labels count in them."""
-        first = number * self.step.microbatches
-        parts = [_inputs(self.data.microbatch(first + place)) for place in range(self.step.microbatches)]
-        counted = f"%{self.loss.counted}"
-        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name != counted}
-        if self.loss.counted:
-            labels = joined[f"%{self.loss.labels}"]
-            joined[counted] = (labels != IGNORED).sum().clamp(min=1).to(parts[0][counted].dtype)
-        return joined
+        """Of step ``number``, counted from 0: the microbatches one after another."""
+        parts = [_inputs(self.data.microbatch(one)) for one in self.numbers(number)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0] if name[1:] != self.each.loss.counted}
+
+    def numbers(self, number: int) -> range:
+        """The microbatches of step ``number``."""
+        return range(number * self.step.microbatches, (number + 1) * self.step.microbatches)
 
     def loss_of(self, weights: Tensors, number: int) -> torch.Tensor:
         """The loss of step ``number`` with these weights."""
-        return self.run({**weights, **self.inputs(number)}, CPU)[0]
+        each = self.run({**weights, **self.inputs(number)}, CPU)[0]
+        return self.each.share(each, self.each.labels(self.data, self.numbers(number)) or each.numel())
 
 
 def _inputs(arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {f"%{name}": from_array(array) for name, array in arrays.items()}
 
 
-def _why_not(step: Step, forward: Func, loss: StepLoss | None, each: Value | None) -> str:
+def _why_not(step: Step, each: SampleLosses) -> str:
     """What the plan or the model already says against a batch in one piece; empty for nothing."""
+    forward, loss = each.func, each.loss
     if step.schedule.periodic:
         return "weights change while the microbatches of a step are under way"
     if any(op.name == BATCH_NORMALIZATION and op.get("training_mode", 0) for op in forward.ops):
         return "batch normalisation takes the statistics of each microbatch"
     if any(op.name == MASK for op in forward.ops):
         return "dropout drops other elements of each microbatch"
-    if loss is None or loss.kind not in (CROSS_ENTROPY, "mse"):
+    if loss.kind not in (CROSS_ENTROPY, "mse"):
         return "the loss is the model's own: of a step it is the mean over the microbatches"
-    shapes = {arg.name[1:]: tensor_type(arg.type).shape for arg in forward.args}
-    without = next((name for name, shape in shapes.items() if not shape and name != loss.counted), None)
+    if not each.known:
+        return "the loss is of one number, not of samples"
+    without = next((arg.name[1:] for arg in forward.args if not tensor_type(arg.type).shape), None)
     if without is not None:
         return f"input '{without}' has no dimension along which samples lie"
-    if each is None:
-        return "the loss is of one number, not of samples"
     size = step.microbatches * sum(type_bytes(value.type) or 0 for op in forward.ops for value in op.results)
     return f"it would take {size / 2**30:.1f} GiB" if size > MOST else ""
 
 
-def _losses_of_samples(forward: Func) -> Value | None:
-    """The value whose sum or mean is the loss; None where that is a scalar itself."""
+def _of_samples(forward: Func, loss: StepLoss) -> Func | None:
+    """The program up to the value whose sum or mean is the loss, which it returns; None where that is a scalar itself."""
     maker: dict[str, tuple[Op, Value]] = {value.name: (op, value) for op in forward.ops for value in op.results}
-    name = forward.results[0].name
+    name, reducing = forward.results[0].name, list[Op]()
     while name in maker:
         op, value = maker[name]
         if tensor_type(value.type).shape:
-            return value
+            args = tuple(arg for arg in forward.args if arg.name[1:] != loss.counted)
+            return replace(forward, args=args, ops=tuple(op for op in forward.ops if op not in reducing), results=(value,))
         if op.name not in _REDUCING:
             return None
+        reducing.append(op)
         name = op.operands[0]
     return None
 
@@ -153,4 +179,4 @@ def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     return float((one - other).abs().max()) <= _SAME * scale
 
 
-__all__ = ["WholeBatch"]
+__all__ = ["SampleLosses", "WholeBatch"]

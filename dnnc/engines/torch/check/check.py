@@ -3,8 +3,9 @@ weight.
 
 The oracle runs the forward ops of ``plan.ir``'s entry function on the same samples from the same weights: on all of a step in
 one piece where the model allows it (``batch``), else microbatch by microbatch. Autograd and torch.optim do what the programs do
-by their own ops. After each step every trained weight is compared: its largest difference over its range is at most 1e-6 for
-SGD and 1e-5 for Adam, beside four units in the last place of its largest element.
+by their own ops, and the oracle itself counts the labels that the loss of a step is divided by. After each step every trained
+weight is compared: its largest difference over its range is at most 1e-6 for SGD and 1e-5 for Adam, beside four units in the
+last place of its largest element.
 
 Some weights follow rounding errors alone: Adam divides a gradient that should be zero by its own size (the bias of keys in
 attention). So where a weight differs by more, the oracle is run again, ``SHAKEN`` times, from weights that differ in the last
@@ -28,10 +29,10 @@ from typing import Any
 import torch
 
 from dnnc.build.training import Step, tensor_type
-from dnnc.data.repeated import Repeated, other_samples, samples_digest
+from dnnc.data.repeated import Digested, Repeated, other_samples
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
-from dnnc.engines.torch.check.batch import WholeBatch
+from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
 from dnnc.engines.torch.exchange import torch_dtype
 from dnnc.engines.torch.files import TrainingFiles
@@ -107,8 +108,9 @@ class Oracle:
         self.trained = {op.operands[0]: op for op in update_ops(step)}
         forward = forward_only(step.module)
         self.averages = Averages.of(step, forward, self.weights)
-        self.run = compiled(step.module, self.averages.shown(forward))
-        self.batch, self.apart = WholeBatch.of(step, forward, data, self.weights)
+        self.each = SampleLosses.of(step, forward)
+        self.run = compiled(step.module, self.averages.shown(self.each.func))
+        self.batch, self.apart = WholeBatch.of(step, self.each, data, self.weights)
         generator = torch.Generator().manual_seed(shaken)
         groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[torch.Tensor]] = {}
         for name, op in self.trained.items():
@@ -150,12 +152,13 @@ class Oracle:
         if self.batch is not None:
             yield self.batch.loss_of(read, self.done)
             return
+        labels = self.each.labels(self.data, range(self.done * count, (self.done + 1) * count))
         for number in range(count):
             arrays = self.data.microbatch(self.done * count + number)
             inputs = {f"%{name}": from_array(array) for name, array in arrays.items()}
-            loss, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
+            each, *averages = self.run({**read, **self.averages.read(number), **inputs}, torch.device("cpu"))
             self.averages.move(number, averages)
-            yield loss / count
+            yield self.each.share(each, labels or each.numel() * count)
 
 
 def add_gradients(weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
@@ -246,18 +249,21 @@ class Checker:
         return [self._oracle(seed) for seed in range(1, 1 + SHAKEN)]
 
     @cached_property
-    def samples(self) -> Repeated:
+    def samples(self) -> Digested:
         """What all oracles read."""
-        data = open_data(self.data, self.step.module, self.seed, self.step.microbatches)
-        return Repeated(data, self.data)
+        microbatches = self.step.microbatches
+        data = open_data(self.data, self.step.module, self.seed, microbatches)
+        return Digested(Repeated(data, self.data), microbatches, 0)
 
     def _oracle(self, shaken: int) -> Oracle:
         return Oracle(self.step, self.files.initial, self.samples, shaken=shaken)
 
-    def compare_samples(self, digest: str) -> None:
-        """Those of the first step, by the digest that ranks tell of them. Raises InvalidInput for others."""
-        if self.data != SYNTHETIC and digest != samples_digest(self.samples, range(self.step.microbatches)):
-            raise other_samples("ranks were given other samples than the unsplit model", self.data)
+    def compare_samples(self, number: int, digest: str) -> None:
+        """Those up to the end of step ``number``, counted from 0, by the digest that ranks tell of them, before the next step
+        is read. Raises InvalidInput for others."""
+        mine = self.samples.through(number)
+        if self.data != SYNTHETIC and digest != mine.hex():
+            raise other_samples(f"in step {number + 1} ranks were given other samples than the unsplit model", self.data)
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""
@@ -387,21 +393,24 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
             checker.compare(Checkpoint.open(path).tensors())
             path.unlink()
 
-        seen: list[float] = []
         flush = not step.schedule.periodic
+        before: Progressed | None = None
+
+        def compare(done: Progressed, *, weights: bool) -> None:
+            checker.compare_samples(done.step - 1, done.samples)
+            written(done.step) if weights else checker.advance()
+            checker.compare_loss(done.step - 1, done.loss)
 
         def step_done(progressed: Progressed) -> None:
-            if not seen:
-                checker.compare_samples(progressed.samples)
+            nonlocal before
             told(progressed)
-            seen.append(progressed.loss)
-            if progressed.step > 1:  # rank 0 tells of a step before it writes it
-                written(progressed.step - 1) if flush else checker.advance()
-                checker.compare_loss(progressed.step - 2, seen[-2])
+            if before is not None:  # rank 0 tells of a step before it writes it
+                compare(before, weights=flush)
+            before = progressed
 
         train(build, replace(options, checkpoint=folder, every=int(flush), resume=None, compared=True), step_done)
-        written(options.steps)
-        checker.compare_loss(options.steps - 1, seen[-1])
+        assert before is not None  # train does one step at least
+        compare(before, weights=True)
     files.confirm()
     return checker.verdict()
 

@@ -35,8 +35,8 @@ _IN_STEP = re.compile(r" in step (\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took; ``samples``: the digest of those of
-    the first step that the ranks did, empty where it was not asked for."""
+    """A step as rank 0 tells of it. ``pace``: samples a second; ``seconds``: that it took; ``samples``: the digest of
+    all samples up to its end, empty where it was not asked for."""
 
     step: int
     loss: float

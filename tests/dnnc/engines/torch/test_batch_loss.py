@@ -60,6 +60,11 @@ def nothing_counts(seed):
 def unseeded(seed):
     return padded(None)
 
+def unseeded_later(seed):
+    first = padded(seed)
+    yield from (next(first) for _ in range(2))
+    yield from padded(None)
+
 def padded(seed):
     numbers = np.random.default_rng(seed)
     while True:
@@ -208,8 +213,10 @@ def test_check_finds_that_one_rank_drew_other_samples_than_the_unsplit_model(
     source: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     build = built(tmp_path, LAYERS, 2, *PLANS["one stage"])
-    assert main(["train", build, "--data", "labelled:unseeded", "--steps", "2", "--check"]) == 3
-    assert "labelled:unseeded: error: ranks were given other samples than the unsplit model" in capsys.readouterr().err
+    for name, step in (("unseeded", 1), ("unseeded_later", 2)):
+        assert main(["train", build, "--data", f"labelled:{name}", "--steps", "3", "--check"]) == 3
+        told = f"labelled:{name}: error: in step {step} ranks were given other samples than the unsplit model"
+        assert told in capsys.readouterr().err
     assert main(["train", build, "--data", "labelled:padded", "--steps", "2", "--check"]) == 0
 
 
@@ -282,3 +289,17 @@ class Apart(Oracle):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.batch = None
+
+
+@pytest.mark.parametrize("oracle", [Oracle, Apart])
+def test_check_counts_labels_itself(
+    oracle: type[Oracle], source: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It believes no number that ranks divide by."""
+    files = TrainingFiles(Snapshot.open(built(tmp_path, LINEAR, 2, *PLANS["one stage"])))
+    data = open_data("labelled:example", files.step.module, 0, 2)
+    counted = data.microbatch
+    monkeypatch.setattr(data, "microbatch", lambda number: {**counted(number), "loss.counted": np.float32(17)})
+    unsplit = oracle(files.step, files.initial, data)
+    assert unsplit.advance() == pytest.approx(np.log(2))
+    np.testing.assert_allclose(unsplit.weights["@W"].detach(), [[-0.3, 0.3], [0, 0]], rtol=1e-6)

@@ -30,6 +30,11 @@ def _samples(numbers):
 def unseeded(seed):
     return _samples(np.random.default_rng())
 
+def unseeded_later(seed):
+    first = _samples(np.random.default_rng(seed))
+    yield next(first)
+    yield from _samples(np.random.default_rng())
+
 def broken(seed):
     for number, microbatch in enumerate(_samples(np.random.default_rng(seed))):
         if number == 5:
@@ -126,7 +131,8 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("unseeded", "drawn:unseeded: error: ranks were given other samples for the same step"),
+        ("unseeded", "drawn:unseeded: error: ranks were given other samples for the same step, 1"),
+        ("unseeded_later", "drawn:unseeded_later: error: ranks were given other samples for the same step, 1"),
         ("broken", "'target' of microbatch 5 holds nan in row 2"),
     ],
 )
