@@ -28,6 +28,7 @@ from dnnc.build.build import Build, StageProgram
 from dnnc.build.members import matches
 from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.check.dataflow import precisions, random_values
+from dnnc.check.faults import BuildWithoutWeights
 from dnnc.check.locate import first_wrong
 from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.check.noise import QUIET, Meter, Noise
@@ -74,11 +75,7 @@ def check_build(
     build = build if isinstance(build, Build) else Build.open(build, progress)
     options = options or CheckOptions()
     if build.weights == "none":
-        raise InvalidInput(
-            "this build was written without weights, so it cannot be checked",
-            where=str(build.folder),
-            hint="compile it again with weights",
-        )
+        raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
     require_providers(build)
     module = build.program()
     random_inputs = False

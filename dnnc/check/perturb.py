@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dnnc.check.faults import WeightTruncated
 from dnnc.check.reference import Reference, reads_of
 from ir.core.diagnostics import InvalidInput
 
@@ -72,7 +73,7 @@ def _array(tensor: onnx.TensorProto, reference: Reference) -> np.ndarray[Any, An
     size = _size(tensor)
     data = os.pread(reference.files[place["location"]].descriptor, size, int(place.get("offset", 0)))
     if len(data) != size:
-        raise InvalidInput(f"{len(data)} bytes of {size} are there", where=tensor.name)
+        raise InvalidInput(WeightTruncated(len(data), size), where=tensor.name)
     bare = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)
     return onnx.numpy_helper.to_array(bare)
 

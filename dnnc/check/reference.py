@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dnnc.build.build import ANNOTATED, Build
+from dnnc.check.faults import FileChanged
 from dnnc.compile.load import load_model
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from dnnc.onnx.model import ImportedModel
@@ -50,7 +51,7 @@ class Reference:
         """Raises InvalidInput where a file was written to since it was opened. To be asked once the reference was run."""
         for name, file in self.files.items():
             if file.was_written():
-                raise InvalidInput(f"its file '{name}' was changed while it was used", where=self.title)
+                raise InvalidInput(FileChanged(name), where=self.title)
 
 
 def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[Reference]:
@@ -135,7 +136,7 @@ def _text(build: Build) -> ImportedModel:
     path = _source_path(build)
     imported = load_model(str(path), {}, DiagnosticSink())
     if imported.files.digests() != {**build.source.data, path.name: build.source.sha256}:
-        raise InvalidInput("the file was changed while it was read", where=str(path))
+        raise InvalidInput(FileChanged(path.name), where=str(path))
     return imported
 
 

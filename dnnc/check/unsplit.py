@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import Build, StageProgram
 from dnnc.check.compare import Precision
+from dnnc.check.faults import ModelDoesNotRun, ModelRefused, UnknownInput
 from dnnc.check.noise import Meter
-from dnnc.engines.onnxruntime.errors import REFUSED_HINT, refusal
+from dnnc.engines.onnxruntime.errors import refusal
 from dnnc.engines.onnxruntime.session.program import Program
 from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.engines.onnxruntime.transport.codec import Raw
@@ -25,8 +26,6 @@ from ir.core.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
     from dnnc.check.reference import Reference
-
-_INPUTS = "where random inputs are not what the model accepts, give some: --inputs FILE.npz"
 
 
 @dataclass(slots=True)
@@ -86,11 +85,9 @@ class Unsplit:
         return values
 
     def _refuse(self) -> None:
-        if reason := refusal(" ".join(self.notes)):
-            message = f"the model cannot be run, so there is nothing to compare: {reason}"
-            raise InvalidInput(message, where=str(self.build.folder), hint=REFUSED_HINT)
-        message = "the unsplit model does not run on these inputs, so there is nothing to compare with:\n  "
-        raise InvalidInput(message + "\n  ".join(self.notes), where=str(self.build.folder), hint=_INPUTS)
+        reason = refusal(" ".join(self.notes))
+        fault = ModelRefused(reason) if reason else ModelDoesNotRun(tuple(self.notes))
+        raise InvalidInput(fault, where=str(self.build.folder))
 
     def _tell_what_it_is(self, specs: Mapping[str, ValueSpec]) -> None:
         from dnnc.check.reference import why_not_the_original
@@ -156,7 +153,7 @@ def _kind_of(values: Sequence[Any]) -> tuple[int, tuple[int | None, ...]] | None
 def _pick(program: Program, feeds: Mapping[str, Any], title: str) -> dict[str, Any]:
     missing = [name for name in program.input_names if name not in feeds]
     if missing:
-        raise InvalidInput(f"{title} has an input '{missing[0]}' that the build does not know")
+        raise InvalidInput(UnknownInput(title, missing[0]))
     return {name: feeds[name] for name in program.input_names}
 
 

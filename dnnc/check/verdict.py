@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.check.compare import CAP, CAP_TYPICAL, Difference
+from dnnc.check.faults import ChainDiverges, NothingCompared, StageDiverges
 from dnnc.check.noise import FACTOR, QUIET, Noise
-from ir.core.diagnostics import CheckFailed, Diagnostic
+from ir.core.diagnostics import CheckFailed
 
 NOT_COMPARED = {
     "random": "it depends on random numbers",
@@ -188,30 +189,16 @@ class CheckReport:
         if first is None:
             return None if self.compared else self._nothing()
         value, allowed = (first.alone, first.allowed) if first.wrong_alone else (first.chained, first.allowed_chained)
-        how = "on the inputs that the unsplit model gives it" if first.wrong_alone else "only in the chain: differences add up"
-        inside = f"; the first value that differs inside it is '{first.origin}'" if first.origin else ""
-        found = f"{first.reason}; " if first.reason else ""
-        found += f"difference {value:.3g}, allowed {allowed:.3g}"
-        return CheckFailed(
-            Diagnostic(
-                f"stage {first.stage} is the first that diverges, at {first.kind} '{first.tensor}' ({first.type}): {found}; "
-                f"{how}{inside}",
-                where=first.place,
-                hint="if the model bears such a difference, --tolerance allows it; else it is a fault of the build: "
-                "'dnnc check --json' lists every tensor for a report",
-            )
-        )
+        assert value is not None, "what diverges was compared"
+        tensor = first.stage, first.kind, first.tensor, first.type
+        if first.wrong_alone:
+            return CheckFailed(StageDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
+        return CheckFailed(ChainDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
 
     def _nothing(self) -> CheckFailed:
         """A check that compared nothing has not passed."""
         why = self.left_out or "nothing leaves the stages: the model has no outputs"
-        return CheckFailed(
-            Diagnostic(
-                f"nothing was compared, so nothing is proven: {why}",
-                where=str(self.build),
-                hint="inputs for which the model gives values that can be compared: --inputs FILE.npz",
-            )
-        )
+        return CheckFailed(NothingCompared(why), where=str(self.build))
 
     def to_json(self) -> dict[str, Any]:
         return {

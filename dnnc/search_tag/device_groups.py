@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dnnc.search_tag.faults import TooManyGroups
 from ir.core.diagnostics import InvalidInput
 from ir.core.topology import DeviceType, Topology
 from passes.model.exchange import Speed, rings
@@ -55,8 +56,7 @@ class Machines:
 
     def __post_init__(self) -> None:
         if len(self.groups) > MOST:
-            message = f"{len(self.groups)} groups of equal devices of one host; TAG's search takes subsets of {MOST} at most"
-            raise InvalidInput(message, where=self.topology.name, hint="leave --search out, or describe fewer hosts")
+            raise InvalidInput(TooManyGroups(len(self.groups), MOST), where=self.topology.name)
 
     @cached_property
     def net(self) -> Network:

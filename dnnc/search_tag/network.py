@@ -25,6 +25,7 @@ import numpy as np
 
 from dnnc.data.npz import Header, read_npz
 from dnnc.search_tag.device_groups import MOST
+from dnnc.search_tag.faults import PriorNotFinite, WrongPrior
 from dnnc.search_tag.features import TYPES, WIDTH, Graph
 from dnnc.search_tag.op_groups import Floats
 from ir.core.diagnostics import InvalidInput
@@ -129,19 +130,19 @@ def read_prior(path: Path) -> Network:
         for name in sorted(expected.keys() | headers.keys()):
             header = headers.get(name)
             if name not in expected:
-                fault = f"an array '{name}' that a prior does not have"
+                reason = f"an array '{name}' that a prior does not have"
             elif header is None:
-                fault = f"no array '{name}'"
+                reason = f"no array '{name}'"
             elif header.shape != expected[name] or header.dtype != np.float32:
-                fault = f"'{name}' of {header.dtype} {list(header.shape)}, expected float32 {list(expected[name])}"
+                reason = f"'{name}' of {header.dtype} {list(header.shape)}, expected float32 {list(expected[name])}"
             else:
                 continue
-            raise InvalidInput(f"this is no prior of 'dnnc tag train': {fault}", where=str(path))
+            raise InvalidInput(WrongPrior(reason), where=str(path))
 
     weights = read_npz(path, wanted)
     for name, values in weights.items():
         if not np.isfinite(values).all():
-            raise InvalidInput(f"'{name}' holds numbers that are not finite", where=str(path))
+            raise InvalidInput(PriorNotFinite(name), where=str(path))
     return Network({name: values.astype(np.float64) for name, values in weights.items()})
 
 

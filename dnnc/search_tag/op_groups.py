@@ -17,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dnnc.search_tag.faults import OpsNotGrouped
 from ir.core.diagnostics import UsageError
 from ir.core.facets import Cost
 from ir.core.module import Module, Resource
@@ -333,7 +334,7 @@ def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> l
         try:
             found = balanced(inner, weights[left], most - first)
         except NoPlan as error:
-            raise UsageError(str(error), where="--search tag") from None
+            raise UsageError(OpsNotGrouped(str(error)), where="--search tag") from None
     else:
         found = list(range(len(left)))
     part.update((node, first + number) for node, number in zip(left, found, strict=True))

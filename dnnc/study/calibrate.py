@@ -29,6 +29,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnc.study.faults import TooFewPlans, TypeNotMeasured, TypesDiffer
 from dnnc.study.runs import Row, StatedPlan, read_rows, read_stated
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.topology import DeviceType, Link, Topology
@@ -150,9 +151,7 @@ def calibrated(
     rows = read_rows(runs)
     plans = _plans(rows, progress)
     if len(plans) < LEAST_PLANS:
-        hint = "run other models and other splits: what all plans have in common cannot be told apart"
-        message = f"it has rows of {len(plans)} plan{'s' if len(plans) != 1 else ''}, at least {LEAST_PLANS} are needed"
-        raise InvalidInput(message, where=str(runs), hint=hint)
+        raise InvalidInput(TooFewPlans(len(plans), LEAST_PLANS), where=str(runs))
     machines = [plan.topology for plan in plans.values()]
     base = topology or max(machines, key=lambda one: len(one.devices))
     fit = _Fit(rows, plans, numbers_of(type_name, [*machines, base], runs), progress)
@@ -188,11 +187,10 @@ def numbers_of(type_name: str, machines: Sequence[Topology], runs: Path) -> list
     """What may be fitted. Raises UsageError where no plan has the type, InvalidInput where plans state it differently."""
     types = [type_ for topology in machines for type_ in topology.types if type_.name == type_name]
     if not types:
-        known = ", ".join(sorted({type_.name for topology in machines for type_ in topology.types}))
-        raise UsageError(f"no plan is for devices of type '{type_name}'", where=str(runs), hint=f"there are: {known}")
+        names = sorted({type_.name for topology in machines for type_ in topology.types})
+        raise UsageError(TypeNotMeasured(type_name, tuple(names)), where=str(runs))
     if any(_bare(other) != _bare(types[0]) for other in types[1:]):
-        hint = "compile all of them for the same machines; workers of preset:cpu-N that share cores are slower than others"
-        raise InvalidInput(f"the plans state different numbers of type '{type_name}'", where=str(runs), hint=hint)
+        raise InvalidInput(TypesDiffer(type_name), where=str(runs))
     kinds: dict[Link, str] = {}
     for topology in machines:
         for link in topology.links:

@@ -9,6 +9,7 @@ from dnnc.compile.driver import pass_context, with_topology
 from dnnc.compile.kinds import PIPELINE, SHARDED_PIPELINE
 from dnnc.compile.options import CompileOptions, asks_training, build_pipeline, of_zoo
 from dnnc.compile.training import require_engine, require_loss
+from dnnc.study.faults import WorkloadProfiled
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.module import Module
 from ir.core.topology import Topology
@@ -31,7 +32,7 @@ def costed(
     from passes.model.folding import expand
 
     if may_be_profile(options.model):
-        raise UsageError(f"{options.model} is a workload, which states its seconds", hint="profile an ONNX model")
+        raise UsageError(WorkloadProfiled(options.model))
     training = asks_training(options)
     pipelines = [] if training else [parse_pipeline(PIPELINE), parse_pipeline(SHARDED_PIPELINE)]
     if not training:

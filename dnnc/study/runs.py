@@ -22,6 +22,21 @@ from pathlib import Path
 
 from dnnc.build.build import PROGRAM
 from dnnc.build.snapshot import Snapshot
+from dnnc.study.faults import (
+    BuildMissing,
+    BuildNameNotText,
+    BuildNotAPath,
+    BuildNotNamed,
+    BuildWithoutMachines,
+    ColumnMissing,
+    NotCsv,
+    PlanChanged,
+    PlanWithoutTime,
+    RunsNotAFile,
+    RunsNotWritten,
+    RunsWithoutFolder,
+    WrongSeconds,
+)
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
 from ir.core.limits import LIMITS
 from ir.core.module import Module, Plan
@@ -30,7 +45,6 @@ from ir.system.files import read_input_text
 from passes.framework.base import Pass
 
 COLUMNS = ("build", "plan", "seconds")
-HINT = "the first line is 'build,plan,seconds', as 'dnnc run DIR --runs FILE.csv' writes it"
 _DIGITS = 12
 
 
@@ -58,8 +72,7 @@ class StatedPlan:
     def require(self, row: Row) -> None:
         """Raises InvalidInput where the row is of another plan."""
         if row.plan and row.plan.lower()[:_DIGITS] != self.digest:
-            hint = "measure the build again, or leave the row out"
-            raise InvalidInput(f"{row.build} holds another plan than the one that was measured", where=row.where, hint=hint)
+            raise InvalidInput(PlanChanged(str(row.build)), where=row.where)
 
     def seconds_on(self, topology: Topology) -> float:
         """What the plan's value is on machines of the same names with other numbers. Raises DnncError."""
@@ -82,7 +95,7 @@ def read_rows(path: Path) -> list[Row]:
     try:
         names = [name.strip() for name in next(reader, [])]
         if missing := [name for name in ("build", "seconds") if names.count(name) != 1]:
-            raise InvalidInput(f"expected one column '{missing[0]}' in the first line", where=f"{path}:1", hint=HINT)
+            raise InvalidInput(ColumnMissing(missing[0]), where=f"{path}:1")
         line = reader.line_num
         for cells in reader:
             line = reader.line_num
@@ -92,17 +105,15 @@ def read_rows(path: Path) -> list[Row]:
             where = f"{path}:{line}"
             seconds, build = _seconds(fields.get("seconds", "")), _folder(path, fields.get("build", ""))
             if not fields.get("build"):
-                faults.append(Diagnostic("names no build", where=where, hint=HINT))
+                faults.append(BuildNotNamed().at(where))
             elif build is None:
-                faults.append(Diagnostic(f"{fields['build']!r} is no path", where=where, hint=HINT))
+                faults.append(BuildNotAPath(fields["build"]).at(where))
             elif seconds is None:
-                found = fields.get("seconds", "")
-                message = f"expected seconds as a number above 0, found '{found}'"
-                faults.append(Diagnostic(message, where=where))
+                faults.append(WrongSeconds(fields.get("seconds", "")).at(where))
             else:
                 rows.append(Row(build, fields.get("plan", ""), seconds, where))
     except csv.Error as error:
-        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:{line + 1}", hint=HINT) from None  # the row begins there
+        raise InvalidInput(NotCsv(str(error)), where=f"{path}:{line + 1}") from None  # the row begins there
     if faults:
         raise InvalidInput(faults)
     return rows
@@ -127,9 +138,9 @@ def _seconds(text: str) -> float | None:
 def require_appendable(path: Path) -> None:
     """Raises InvalidInput where no row can be added, before anything runs for it."""
     if path.exists() and not path.is_file():
-        raise InvalidInput("it is no file", where=str(path), hint="name a file, which may be new, ending in .csv")
+        raise InvalidInput(RunsNotAFile(), where=str(path))
     if not path.absolute().parent.is_dir():
-        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+        raise InvalidInput(RunsWithoutFolder(str(path.parent)), where=str(path))
     if path.exists() and _columns(path)[0]:
         read_rows(path)
 
@@ -152,9 +163,9 @@ def append_row(path: Path, build: Snapshot, seconds: float) -> None:
         with path.open("a", encoding="utf-8", newline="") as file:
             file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
     except UnicodeEncodeError:
-        raise InvalidInput("the name of its folder is no text, and cannot stand in a CSV", where=str(build.folder)) from None
+        raise InvalidInput(BuildNameNotText(), where=str(build.folder)) from None
     except OSError as error:
-        raise InvalidInput(f"cannot be written: {error.strerror or error}", where=str(path)) from None
+        raise InvalidInput(RunsNotWritten(str(error.strerror or error)), where=str(path)) from None
 
 
 def _columns(path: Path) -> tuple[list[str], bool]:
@@ -163,7 +174,7 @@ def _columns(path: Path) -> tuple[list[str], bool]:
     try:
         first = next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
     except csv.Error as error:
-        raise InvalidInput(f"it is no CSV: {error}", where=f"{path}:1", hint=HINT) from None
+        raise InvalidInput(NotCsv(str(error)), where=f"{path}:1") from None
     return [name.strip() for name in first], not text or text.endswith(("\n", "\r"))
 
 
@@ -181,16 +192,16 @@ def read_stated(row: Row) -> StatedPlan:
     from passes.schedule import SchedulePass
 
     if not row.build.is_dir():
-        raise InvalidInput(f"no such build: {row.build}", where=row.where, hint="make it with 'dnnc compile'")
+        raise InvalidInput(BuildMissing(str(row.build)), where=row.where)
     files = Snapshot.open(row.build, only=(PROGRAM,))
     text, where = files.text(PROGRAM), files.where(PROGRAM)
     written = load_module(text, where, dialects=DIALECTS)
     module = expand(written.without(Stage, Program))
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None:
-        raise InvalidInput("the module has no plan for machines", where=where, hint="plan.ir of a build has one")
+        raise InvalidInput(BuildWithoutMachines(), where=where)
     if not 0 < plan.value < math.inf:
-        raise InvalidInput(f"{row.build} has a plan of {plan.value} s, which no number changes", where=row.where)
+        raise InvalidInput(PlanWithoutTime(str(row.build), plan.value), where=row.where)
     module = undifferentiated(module)
     decisions = replay_from_json(plan_to_json(module), where)
     steps: list[Pass] = [decisions, PlacePass()]

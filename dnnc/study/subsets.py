@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
+from dnnc.study.faults import TypeNotInTopology
 from ir.core.diagnostics import UsageError
 from ir.core.topology import Device, Link, Topology
 from passes.model.network import Unreachable, network
@@ -103,8 +104,7 @@ def with_more(topology: Topology, type_: str, count: int) -> tuple[Topology, Par
     of the new devices. Raises UsageError for a type that no device is of."""
     alike = [device for device in topology.devices if device.type == type_]
     if not alike:
-        known = ", ".join(sorted({device.type for device in topology.devices}))
-        raise UsageError(f"--add {type_}: no device is of that type, and a copy is added", hint=f"there are {known}")
+        raise UsageError(TypeNotInTopology(type_, tuple(sorted({device.type for device in topology.devices}))))
     added: list[str] = []
     for _ in range(count):
         topology, name = _with_copy(topology, alike[-1])

@@ -20,6 +20,7 @@ from dnnc.compile.driver import is_profiled, pass_context, with_topology
 from dnnc.compile.kinds import NO_MESH, KindSearch, mesh_sizes, with_one_mesh
 from dnnc.compile.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
+from dnnc.study.faults import CoresShared, TooManyDevices
 from dnnc.study.subsets import Part, parts, with_more
 from dnnc.study.subsets import restricted as without_others
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
@@ -192,7 +193,7 @@ def what_if(
     _require_own_cores(options.topology)
     topology = machines_of(options.topology, sink, progress)
     if len(topology.devices) > MOST_DEVICES:
-        raise UsageError(f"{len(topology.devices)} devices; whatif is for at most {MOST_DEVICES}", where=options.topology)
+        raise UsageError(TooManyDevices(len(topology.devices), MOST_DEVICES), where=options.topology)
     wanted = added or [(name, 1) for name in dict.fromkeys(device.type for device in topology.devices)]
     larger = [(f"{count} more {type_}", *with_more(topology, type_, count)) for type_, count in wanted]
     search = _loaded(replace(options, plan_only=True), topology, sink, progress)
@@ -225,8 +226,7 @@ def _require_own_cores(spec: str) -> None:
         return
     preset = find_preset(spec.removeprefix("preset:"))
     if preset.slowdown > 1:
-        hint = f"state the machine: preset:cpu-{preset.workers},cores={preset.workers}"
-        raise UsageError(f"{preset.workers} workers share {preset.cores} cores", where=spec, hint=hint)
+        raise UsageError(CoresShared(preset.workers, preset.cores), where=spec)
 
 
 def _row(search: _Search, topology: Topology, part: Part) -> Row:

@@ -202,7 +202,7 @@ def test_a_run_is_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert len(read_rows(rows)) == 3
     assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2,cores=2", "-q", "-o", str(tmp_path / "one")]) == 0
     assert main(["calibrate", "core", str(rows)]) == 3
-    assert f"{rows}:2: error: {tmp_path}" in (told := capsys.readouterr().err)
+    assert f"{rows}:2: error[E1113]: {tmp_path}" in (told := capsys.readouterr().err)
     assert "holds another plan than the one that was measured" in told
 
 
@@ -218,7 +218,7 @@ def test_a_row_goes_below_the_columns_that_there_are(plans: dict[str, StatedPlan
 @pytest.mark.parametrize("end", ["", "\n"])
 def test_no_row_goes_into_an_open_quote(tmp_path: Path, end: str) -> None:
     (tmp_path / "rows.csv").write_text(f'build,plan,seconds\na,,1\nb,,"1{end}')
-    with pytest.raises(InvalidInput, match=r"rows\.csv:3: error: it is no CSV: unexpected end of data"):
+    with pytest.raises(InvalidInput, match=r"rows\.csv:3: error\[E1105\]: the file is no CSV: unexpected end of data"):
         require_appendable(tmp_path / "rows.csv")
 
 
@@ -236,18 +236,18 @@ def test_a_row_is_a_line_of_its_own(plans: dict[str, StatedPlan], tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", ":1: error: expected one column 'build' in the first line"),
-        ("build,build,seconds\n", ":1: error: expected one column 'build'"),
-        ("build,plan\nx,\n", ":1: error: expected one column 'seconds'"),
-        ("build,seconds\n,1\n", ":2: error: names no build"),
-        ("build,seconds\n\nx,fast\n", ":3: error: expected seconds as a number above 0, found 'fast'"),
-        ("build,seconds\nx\n", ":2: error: expected seconds as a number above 0, found ''"),
-        ("build,seconds\nx,0\nx,nan\nx,-1\n", ":4: error: expected seconds as a number above 0, found '-1'"),
-        ("build,seconds\nnone,1\n", ":2: error: no such build: "),
-        ('build,seconds\n"x,1\n', ":2: error: it is no CSV: unexpected end of data"),
-        ('build,plan,seconds\na,,1\nb,,"1\nc,,2\n', ":3: error: it is no CSV: unexpected end of data"),
-        ("build,seconds\na\0b,1\n", ":2: error: 'a\\x00b' is no path"),
-        (f"build,seconds,{'x' * 200000}\n", ":1: error: it is no CSV"),
+        ("", ":1: error[E1101]: expected one column 'build' in the first line"),
+        ("build,build,seconds\n", ":1: error[E1101]: expected one column 'build'"),
+        ("build,plan\nx,\n", ":1: error[E1101]: expected one column 'seconds'"),
+        ("build,seconds\n,1\n", ":2: error[E1102]: the row names no build"),
+        ("build,seconds\n\nx,fast\n", ":3: error[E1104]: expected seconds as a number above 0, found 'fast'"),
+        ("build,seconds\nx\n", ":2: error[E1104]: expected seconds as a number above 0, found ''"),
+        ("build,seconds\nx,0\nx,nan\nx,-1\n", ":4: error[E1104]: expected seconds as a number above 0, found '-1'"),
+        ("build,seconds\nnone,1\n", ":2: error[E1110]: there is no build "),
+        ('build,seconds\n"x,1\n', ":2: error[E1105]: the file is no CSV: unexpected end of data"),
+        ('build,plan,seconds\na,,1\nb,,"1\nc,,2\n', ":3: error[E1105]: the file is no CSV: unexpected end of data"),
+        ("build,seconds\na\0b,1\n", ":2: error[E1103]: 'a\\x00b' is no path"),
+        (f"build,seconds,{'x' * 200000}\n", ":1: error[E1105]: the file is no CSV"),
     ],
 )
 def test_bad_rows_are_told_with_their_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, told: str) -> None:
@@ -280,7 +280,7 @@ def test_what_cannot_be_fitted_is_told(
     builds = [plan.build for plan in plans.values()]
     few = written(tmp_path / "few.csv", iter([(builds[0], 1.0), (builds[0], 1.1), (builds[1], 1.0)]))
     assert main(["calibrate", "core", str(few)]) == 3
-    assert "it has rows of 2 plans, at least 3 are needed" in capsys.readouterr().err
+    assert "E1120]: measured plans in the file: 2, at least 3 are needed" in capsys.readouterr().err
     three = written(tmp_path / "three.csv", dict.fromkeys(builds[:3], 1.0))
     assert main(["calibrate", "a100", str(three)]) == 2
     assert "no plan is for devices of type 'a100'" in (told := capsys.readouterr().err)

@@ -116,11 +116,11 @@ def test_sentences() -> None:
 
 
 def test_what_is_refused(machines: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match="999 workers share 2 cores"):
+    with pytest.raises(UsageError, match=r"E1133.*999 workers share 2 cores"):
         what_if(CompileOptions(MODEL, "preset:cpu-999,cores=2", tmp_path), [], sink=DiagnosticSink())
-    with pytest.raises(UsageError, match="no device is of that type"):
+    with pytest.raises(UsageError, match=r"E1131.*the topology has no device of that type"):
         what_if(CompileOptions(MODEL, str(machines), tmp_path), [("tpu", 1)], sink=DiagnosticSink())
-    with pytest.raises(UsageError, match="at most 256"):
+    with pytest.raises(UsageError, match=r"E1132.*at most 256"):
         what_if(CompileOptions(MODEL, "preset:64xh100x8", tmp_path), [], sink=DiagnosticSink())
     for text in ("fast:0", "fast:65", ":2", "fast:x"):
         assert main(["whatif", MODEL, "-t", str(machines), "--add", text]) == 2

@@ -1,0 +1,111 @@
+"""How ``dnnc check`` fails, and why it cannot compare. Codes E12.."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+
+class StageDiverges(Fault, code="E1201"):
+    """A stage does not compute what the unsplit model computes on the same inputs."""
+
+    message = (
+        "stage {stage} is the first that diverges, at {kind} '{tensor}' ({type}): {found}difference {difference:.3g}, "
+        "allowed {allowed:.3g}; on the inputs that the unsplit model gives it{inside}"
+    )
+    hint = (
+        "if the model bears such a difference, --tolerance allows it; else it is a fault of the build: 'dnnc check --json' "
+        "lists every tensor for a report"
+    )
+    stage: int
+    kind: str
+    tensor: str
+    type: str
+    difference: float
+    allowed: float
+    reason: str
+    origin: str
+
+    @property
+    def found(self) -> str:
+        return f"{self.reason}; " if self.reason else ""
+
+    @property
+    def inside(self) -> str:
+        return f"; the first value that differs inside it is '{self.origin}'" if self.origin else ""
+
+
+class ChainDiverges(StageDiverges, code="E1202"):
+    """Each stage computes what the unsplit model computes, up to rounding. In the chain of stages these differences add up."""
+
+    message = (
+        "stage {stage} is the first that diverges, at {kind} '{tensor}' ({type}): {found}difference {difference:.3g}, "
+        "allowed {allowed:.3g}; only in the chain of stages, where differences add up{inside}"
+    )
+    stage: int
+    kind: str
+    tensor: str
+    type: str
+    difference: float
+    allowed: float
+    reason: str
+    origin: str
+
+
+class NothingCompared(Fault, code="E1203"):
+    """No tensor could be compared with the unsplit model. A check that compares nothing proves nothing and fails."""
+
+    message = "nothing was compared, so nothing is proven: {reason}"
+    hint = "give inputs for which the model computes values that can be compared: --inputs FILE.npz"
+    reason: str
+
+
+class BuildWithoutWeights(Fault, code="E1204"):
+    """The build was written without weights, so its stages cannot run."""
+
+    message = "this build was written without weights, so it cannot be checked"
+    hint = "compile it again with weights"
+
+
+class ModelRefused(Fault, code="E1205"):
+    """ONNX Runtime refuses the unsplit model."""
+
+    message = "the model cannot be run, so there is nothing to compare: {reason}"
+    hint = "to run it, export the model without this operator or type; its plan stands, as it needs no kernels"
+    reason: str
+
+
+class ModelDoesNotRun(Fault, code="E1206"):
+    """The unsplit model fails on the inputs of the check, for example because they are random and it expects others."""
+
+    message = "the unsplit model does not run on these inputs, so there is nothing to compare with:{lines}"
+    hint = "if the model does not accept random inputs, give some: --inputs FILE.npz"
+    reasons: tuple[str, ...]
+
+    @property
+    def lines(self) -> str:
+        return "".join(f"\n  {reason}" for reason in self.reasons)
+
+
+class UnknownInput(Fault, code="E1207"):
+    """The unsplit model reads an input that the build does not have: the model was changed since."""
+
+    message = "{model} has an input '{input}' that the build does not know"
+    hint = "compile the model again"
+    model: str
+    input: str
+
+
+class FileChanged(Fault, code="E1208"):
+    """A file of the unsplit model was written to during the check."""
+
+    message = "the file '{file}' was changed while it was used"
+    hint = "run 'dnnc check' again when nothing writes to it"
+    file: str
+
+
+class WeightTruncated(Fault, code="E1209"):
+    """The file of a weight ends before the weight does."""
+
+    message = "{present} of {size} bytes are there"
+    present: int
+    size: int
