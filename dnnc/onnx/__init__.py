@@ -1,9 +1,10 @@
 """ONNX: its types, attributes, operators and files, as those of the IR.
 
 - ``types``, ``elements``, ``arrays``, ``attributes``: types, elements and attribute values, both ways;
-- ``domains``, ``schemas``, ``opdefs``, ``bodies``: operators, their definitions in the IR, and the ops that compose them;
+- ``opdefs``, ``schemas``, ``bodies``: operators, their definitions in the IR, and the ops that compose them;
 - ``model``, ``weights``: what an import yields, and where the bytes of its weights are;
 - ``importer``: a model file to a module; ``protobuf``: a file walked without reading its data;
+- ``faults``: what is refused, by code;
 - ``ort``, ``providers``: the one door to onnxruntime, and its execution providers.
 
 Everything is imported at first use: a stage process imports this package too and must start fast.

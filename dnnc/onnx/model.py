@@ -6,9 +6,10 @@ Importing this module imports no third-party library.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dnnc.onnx.faults import UnboundDimension, UnknownShape
 from ir.core import dims as dimensions
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Func, Module
@@ -105,18 +106,10 @@ def require_static(module: Module, where: str = "") -> None:
     func = module.entry
     symbols = free_symbols(func)
     if symbols:
-        diagnostics = [
-            Diagnostic(
-                f"dimension '{name}' ({place}) has no number; one is needed here", where, None, f"add --dim {name}=NUMBER"
-            )
-            for name, place in list(symbols.items())[:_SHOWN]
-        ]
-        last = diagnostics[-1]
-        if len(symbols) > _SHOWN:
-            last = replace(last, message=f"{last.message} (and {len(symbols) - _SHOWN} more dimensions)")
-        hint = f"for example: {dim_flags(func)} (name=other makes two dimensions the same)"
-        diagnostics[-1] = Diagnostic(last.message, last.where, None, hint)
-        raise InvalidInput(diagnostics)
+        *others, last = list(symbols.items())[:_SHOWN]
+        faults = [UnboundDimension(*symbol) for symbol in others]
+        faults.append(UnboundDimension(*last, flags=dim_flags(func), more=max(0, len(symbols) - _SHOWN)))
+        raise InvalidInput([fault.at(where) for fault in faults])
     used = used_names(func)
     unknown = [(op, value) for op in func.ops for value in op.results if value.name in used and not _numbers(value)]
     if unknown:
@@ -145,12 +138,7 @@ def _numbers(value: Value) -> bool:
 
 def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
     place = f"{where}: {value.name} ({op.name})" if where else f"{value.name} ({op.name})"
-    return Diagnostic(
-        f"the shape of {value.name} is not known: {value.type}",
-        place,
-        None,
-        "its size depends on data, or its operator is not known; annotate it in the model (value_info)",
-    )
+    return UnknownShape(value.name, str(value.type)).at(place)
 
 
 __all__ = [

@@ -19,6 +19,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnc.onnx.arrays import numpy_dtype, to_array
+from dnnc.onnx.faults import (
+    InlineWeightInvalid,
+    UnknownDistribution,
+    WeightFileChanged,
+    WeightFileMissing,
+    WeightFileNotOpened,
+    WeightFileNotRegular,
+    WeightFileTooShort,
+    WeightOfWrongSize,
+    WeightPathLeadsNowhere,
+    WeightPathLeavesFolder,
+    WeightPathNotRelative,
+    WeightWithoutData,
+    WeightWithoutStaticType,
+)
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Declared, External, Inline, Module, Random, Resource, Splat, View
 from ir.core.types import DType, TensorType
@@ -28,21 +43,17 @@ from ir.system.files import open_input
 
 def data_path(file: str, folder: Path, where: str) -> Path:
     """The path of a weight file. Raises InvalidInput where it leaves the folder; the file need not exist."""
-    hint = "weights must lie in the model's folder or below; move them there and correct the model's external_data location"
     posix = PurePosixPath(file.replace("\\", "/"))
     if not file or posix.is_absolute() or PureWindowsPath(file).drive:
-        what = "is absolute" if file else "is empty"
-        raise InvalidInput(
-            f"the weight file path '{file}' {what}; a path inside the model's folder was expected", where=where, hint=hint
-        )
+        raise InvalidInput(WeightPathNotRelative(file), where=where)
     path = folder / posix
     try:
         inside, root = path.resolve(), folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, links in a circle, a zero byte
         reason = getattr(error, "strerror", None) or error
-        raise InvalidInput(f"the weight file path '{file[:200]}' leads nowhere: {reason}", where=where, hint=hint) from None
+        raise InvalidInput(WeightPathLeadsNowhere(file[:200], str(reason)), where=where) from None
     if ".." in posix.parts or not inside.is_relative_to(root):
-        raise InvalidInput(f"the weight file path '{file}' leaves the model's folder", where=where, hint=hint)
+        raise InvalidInput(WeightPathLeavesFolder(file), where=where)
     return path
 
 
@@ -50,7 +61,7 @@ class _Changed(InvalidInput):
     """A file is not what it was."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("the file was changed while it was read", where=str(path), hint="read it again as it is now")
+        super().__init__(WeightFileChanged(), where=str(path))
 
 
 class WeightFiles:
@@ -82,9 +93,7 @@ class WeightFiles:
         """The bytes of the resource called ``name``. Raises InvalidInput where they are not there."""
         opened = self.open(data.file, name)
         if opened.stamp.size < data.offset + data.length:
-            message = f"the weight file '{data.file}' has {opened.stamp.size} bytes; {name} ends at byte"
-            hint = "it is truncated or of another model: copy or export it again"
-            raise InvalidInput(f"{message} {data.offset + data.length}", where=name, hint=hint)
+            raise InvalidInput(WeightFileTooShort(data.file, opened.stamp.size, name, data.offset + data.length), where=name)
         found, done = np.empty(data.length, np.uint8), 0
         while done < data.length:
             count = os.preadv(opened.descriptor, [found[done:].data], data.offset + done)
@@ -131,15 +140,15 @@ def missing_data(module: Module, source: WeightSource) -> list[Diagnostic]:
             raise
         except InvalidInput:
             path = data_path(file, files.folder, name)
-            kind = "cannot be opened" if os.path.isfile(path) else "is no regular file"
-            message = f"the weight file '{file}' {kind if os.path.exists(path) else 'is missing'}; {name} and others are in it"
-            faults.append(
-                Diagnostic(message, file, None, "put it beside the model, or use --plan-only, which reads no weights")
-            )
+            if not os.path.exists(path):
+                faults.append(WeightFileMissing(file, name).at(file))
+            elif os.path.isfile(path):
+                faults.append(WeightFileNotOpened(file, name).at(file))
+            else:
+                faults.append(WeightFileNotRegular(file, name).at(file))
             continue
         if size < end:
-            message = f"the weight file '{file}' has {size} bytes; {name} ends at byte {end}"
-            faults.append(Diagnostic(message, file, None, "it is truncated or of another model: copy or export it again"))
+            faults.append(WeightFileTooShort(file, size, name, end).at(file))
     return faults
 
 
@@ -157,13 +166,13 @@ def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
     """
     type_ = resource.type
     if not isinstance(type_, TensorType) or type_.elements is None:
-        raise InvalidInput(f"{resource.name} has no static tensor type: {type_}", where=resource.name)
+        raise InvalidInput(WeightWithoutStaticType(resource.name, str(type_)), where=resource.name)
     match resource.data:
         case Inline(data):
             try:
                 return to_array(type_, data)
             except ValueError as error:
-                raise InvalidInput(str(error), where=resource.name) from None
+                raise InvalidInput(InlineWeightInvalid(str(error)), where=resource.name) from None
         case Splat(value):
             return np.full(_shape(type_), value, dtype=numpy_dtype(type_.dtype))
         case Random():
@@ -171,8 +180,7 @@ def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
         case External():
             return _read_external(resource.name, type_, resource.data, files_of(source))
         case Declared():
-            hint = "the program can be planned (--plan-only) but not run"
-            raise InvalidInput(f"{resource.name} is declared without data", where=resource.name, hint=hint)
+            raise InvalidInput(WeightWithoutData(resource.name), where=resource.name)
         case View():
             return box_of(resource, resource.data, source).reshape(_shape(type_))
     raise AssertionError(resource.data)
@@ -199,7 +207,7 @@ def _shape(type_: TensorType) -> tuple[int, ...]:
 
 def _read_external(name: str, type_: TensorType, data: External, files: WeightFiles) -> NDArray[Any]:
     if data.length != type_.nbytes:
-        raise InvalidInput(f"{name} is {type_}, which needs {type_.nbytes} bytes; {data.length} are given", where=name)
+        raise InvalidInput(WeightOfWrongSize(name, str(type_), type_.nbytes or 0, data.length), where=name)
     if data.length == 0:
         return np.zeros(_shape(type_), numpy_dtype(type_.dtype))
     raw = files.read(name, data)
@@ -224,8 +232,7 @@ def random_pieces(type_: TensorType, data: Random, most: int) -> Iterator[NDArra
         elif data.distribution == "uniform":
             drawn = generator.random(count, dtype=precision) * precision(2) - precision(1)
         else:
-            message = f"distribution '{data.distribution}' is not known; 'normal' or 'uniform' was expected"
-            raise InvalidInput(message)
+            raise InvalidInput(UnknownDistribution(data.distribution))
         drawn *= precision(data.scale)
         drawn += precision(data.mean)
         yield _converted(drawn, dtype, data.mean)

@@ -6,5 +6,5 @@
 - ``functions``, ``function_opsets``: model-local functions, expanded in the opset of the model;
 - ``inference``: every value's type, in bounded memory and time;
 - ``model_dims``, ``contradictions``: symbolic dimensions, and those that contradict each other;
-- ``evaluate``: one operator on constants.
+- ``evaluate``: one operator on constants; ``faults``: what is refused, by code.
 """

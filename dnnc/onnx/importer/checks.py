@@ -16,12 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
-from dnnc.onnx.domains import MICROSOFT, STANDARD_DOMAINS
+from dnnc.onnx.importer import faults
 from dnnc.onnx.importer.attribute_values import value_faults
 from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.opdefs import MICROSOFT, STANDARD_DOMAINS
 from dnnc.onnx.schemas import is_listed, schema
 from dnnc.onnx.types import ELEMENT_TYPES
-from ir.core.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink, Fault
 from ir.core.names import unique
 from passes.model.graph import topological
 
@@ -76,49 +77,44 @@ class _Checker:
         self.versions: dict[str, int] = {}
         self.custom: Counter[tuple[str, str]] = Counter()
         self.missing_domains: set[str] = set()
-        self.warned: set[str] = set()
-        self.faults = 0
+        self.warned: set[Fault] = set()
+        self.errors = 0
         self.fresh: set[str] = set()
         self.above: dict[str, str] = {}  # what makes each name that a graph inside can read, where the walk is
 
-    def error(self, message: str, place: str = "", hint: str = "") -> None:
-        self.faults += 1
-        if self.faults <= _MOST_FAULTS:
-            self.sink.error(message, where=f"{self.where}: {place}" if place else self.where, hint=hint)
+    def error(self, fault: Fault, place: str = "") -> None:
+        self.errors += 1
+        if self.errors <= _MOST_FAULTS:
+            self.sink.error(fault, where=f"{self.where}: {place}" if place else self.where)
 
-    def warn(self, message: str, place: str = "", hint: str = "") -> None:
-        if message not in self.warned:
-            self.warned.add(message)
-            self.sink.warn(message, where=f"{self.where}: {place}" if place else self.where, hint=hint)
+    def warn(self, fault: Fault, place: str = "") -> None:
+        if fault not in self.warned:
+            self.warned.add(fault)
+            self.sink.warn(fault, where=f"{self.where}: {place}" if place else self.where)
 
     def opsets(self) -> None:
         for entry in self.model.opset_import:
             entry.domain = "" if entry.domain == "ai.onnx" else entry.domain
             known = self.versions.setdefault(entry.domain, entry.version)
             if known != entry.version:
-                self.error(
-                    f"opset '{domain_name(entry.domain)}' is imported in versions {known} and {entry.version}; one was expected"
-                )
+                self.error(faults.OpsetImportedTwice(domain_name(entry.domain), known, entry.version))
         newest = onnx.defs.onnx_opset_version()
         version = self.versions.get("")
         if version is not None and version > newest:
-            self.error(f"opset {version} is newer than the installed onnx knows (up to {newest})", hint="pip install -U onnx")
+            self.error(faults.OpsetTooNew(version, newest))
         elif version is not None and version < 1:
-            self.error(f"opset {version} does not exist; {OLDEST_OPSET} or newer was expected")
+            self.error(faults.OpsetNotPositive(version, OLDEST_OPSET))
             self.versions[""] = newest
         elif version is not None and version < OLDEST_OPSET:
             changed = sorted(_changed_operators(self.model.graph, version))
             if changed:
-                names = ", ".join(changed)
-                message = f"opset {version} is older than the oldest supported, {OLDEST_OPSET}, and {names} changed since"
-                hint = f"onnx.version_converter.convert_version(model, {OLDEST_OPSET}) or export again"
-                self.error(message, hint=hint)
+                self.error(faults.OpsetTooOld(version, OLDEST_OPSET, tuple(changed)))
             else:
                 self.versions[""] = OLDEST_OPSET
                 for entry in self.model.opset_import:
                     entry.version = OLDEST_OPSET if not entry.domain else entry.version
         if not self.model.opset_import:
-            self.error("the model imports no opset; at least one was expected", hint="export it again with an opset version")
+            self.error(faults.NoOpset())
             self.versions[""] = newest
 
     def interface(self) -> None:
@@ -126,10 +122,12 @@ class _Checker:
         for value in self.model.graph.input:
             if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type not in ELEMENT_TYPES:
                 number = value.type.tensor_type.elem_type
-                found = f"has element type {number}, which is not one of ONNX" if number else "states no element type"
-                self.error(f"graph input '{value.name}' {found}", hint="export the model again")
+                if number:
+                    self.error(faults.InputOfUnknownElementType(value.name, number))
+                else:
+                    self.error(faults.InputWithoutElementType(value.name))
         if not self.model.graph.output:
-            self.error("the model has no outputs; at least one was expected", hint="name as output what is to be computed")
+            self.error(faults.NoOutputs())
 
     def graph(self, graph: GraphProto, outer: set[str], path: str) -> None:
         self._empty_outputs(graph)
@@ -137,7 +135,7 @@ class _Checker:
         defined = self._definitions(graph, place)
         visible = outer | set(defined)
         self._uses(graph, visible, place)
-        if not self.faults:
+        if not self.errors:
             self._order(graph, outer, place)
         self._shadows(defined, place)
         made = {name for node in graph.node for name in node.output}
@@ -170,7 +168,7 @@ class _Checker:
         kept = []
         for value in graph.output:
             if value.name in seen:
-                self.sink.warn(f"output '{value.name}' is listed twice; it is kept once", where=self.where)
+                self.sink.warn(faults.OutputListedTwice(value.name), where=self.where)
             else:
                 kept.append(value)
             seen.add(value.name)
@@ -195,20 +193,19 @@ class _Checker:
 
         def define(name: str, what: str) -> None:
             if name in defined:
-                hint = "every value must be made once; rename one of them"
-                self.error(f"'{name}' is defined twice: by {defined[name]} and by {what}", place.rstrip(": "), hint)
+                self.error(faults.DefinedTwice(name, defined[name], what), place.rstrip(": "))
             defined[name] = what
 
         inputs = {value.name for value in graph.input}
         for value in graph.input:
             if not value.name:
-                self.error("a graph input has no name", place.rstrip(": "))
+                self.error(faults.WithoutName("a graph input"), place.rstrip(": "))
             define(value.name, _INPUT)
         tensors = [*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)]
         seen: set[str] = set()
         for tensor in tensors:
             if not tensor.name:
-                self.error("an initializer has no name", place.rstrip(": "))
+                self.error(faults.WithoutName("an initializer"), place.rstrip(": "))
             if tensor.name not in inputs or tensor.name in seen:
                 define(tensor.name, "an initializer")
             seen.add(tensor.name)
@@ -223,28 +220,24 @@ class _Checker:
         anything around it."""
         for name, what in defined.items():
             if name in self.above and what != _INPUT:
-                hint = "rename one of them: ONNX wants a name that is not yet known around the graph"
-                message = f"'{name}' is defined by {what}, and around it by {self.above[name]}"
-                self.error(message, place.rstrip(": "), hint)
+                self.error(faults.DefinedAround(name, what, self.above[name]), place.rstrip(": "))
 
     def _uses(self, graph: GraphProto, visible: set[str], place: str) -> None:
         for index, node in enumerate(graph.node):
             for name in node.input:
                 if name and name not in visible:
-                    hint = self._close(name, visible) or "the graph is cut off or the name is misspelt"
-                    message = f"input '{name}' is made by no node, input or initializer"
-                    self.error(message, place + node_label(node, index), hint)
+                    self.error(faults.UnknownValue(name, self._close(name, visible)), place + node_label(node, index))
         for value in graph.output:
             if value.name not in visible:
-                hint = self._close(value.name, visible)
-                self.error(f"graph output '{value.name}' is made by no node, input or initializer", place.rstrip(": "), hint)
+                self.error(faults.UnknownOutput(value.name, self._close(value.name, visible)), place.rstrip(": "))
 
     def _close(self, name: str, known: set[str]) -> str:
-        """A hint at the closest name; none for a fault that is not shown, nor where the comparison would take long."""
-        if self.faults >= _MOST_FAULTS or len(name) > _LONG_NAME or len(known) > _MANY_NAMES:
+        """The known name closest to ``name``; empty where none is close, for a fault that is not shown, and where comparing
+        would take long."""
+        if self.errors >= _MOST_FAULTS or len(name) > _LONG_NAME or len(known) > _MANY_NAMES:
             return ""
         close = difflib.get_close_matches(name, sorted(other for other in known if len(other) <= _LONG_NAME), 1)
-        return f"did you mean '{close[0]}'?" if close else ""
+        return close[0] if close else ""
 
     def _order(self, graph: GraphProto, outer: set[str], place: str) -> None:
         reads = [node_reads(node) for node in graph.node]
@@ -259,7 +252,7 @@ class _Checker:
         if len(order) < len(needs):
             circle = _circle(needs, set(range(len(needs))) - set(order))
             names = " -> ".join(node_label(graph.node[index], index) for index in (*circle, circle[0]))
-            self.error(f"the graph has a cycle: {names}", place.rstrip(": "), "a model graph must be acyclic; use Loop or Scan")
+            self.error(faults.GraphWithCycle(names), place.rstrip(": "))
             return
         nodes = [_copied_node(graph.node[index]) for index in order]
         del graph.node[:]
@@ -268,17 +261,12 @@ class _Checker:
     def _operator(self, node: NodeProto, place: str) -> None:
         domain, version = node.domain, self.versions.get(node.domain)
         if not node.op_type:
-            self.error("a node names no operator", place)
+            self.error(faults.NodeWithoutOperator(), place)
             return
         if version is None:
             if domain not in self.missing_domains:
                 self.missing_domains.add(domain)
-                hint = f"add {domain_name(domain)} to the model's opset_import"
-                self.error(
-                    f"operator {node.op_type} is of domain '{domain_name(domain)}', which the model does not import",
-                    place,
-                    hint,
-                )
+                self.error(faults.DomainNotImported(node.op_type, domain_name(domain)), place)
             return
         if domain not in (*STANDARD_DOMAINS, MICROSOFT):
             self.custom[(domain, node.op_type)] += 1
@@ -300,56 +288,54 @@ class _Checker:
         schemas = [s for s in onnx.defs.get_all_schemas_with_history() if s.domain == node.domain]
         versions = sorted(s.since_version for s in schemas if s.name == node.op_type)
         if versions:
-            message = f"{where} has no operator {node.op_type} in opset {version}; it came with opset {versions[0]}"
-            self.error(message, place, f"export with opset {versions[0]} or newer")
+            self.error(faults.OperatorTooNew(where, node.op_type, version, versions[0]), place)
             return
         names = sorted({s.name for s in schemas if s.since_version <= version})
         close = difflib.get_close_matches(node.op_type[:_LONG_NAME], names, 1)
-        hint = f"did you mean {close[0]}? " if close else ""
-        self.error(
-            f"{where} has no operator {node.op_type}",
-            place,
-            hint + "an operator of your own needs a domain of its own (node.domain)",
-        )
+        self.error(faults.UnknownOperator(where, node.op_type, close[0] if close else ""), place)
 
     def _signature(self, node: NodeProto, found: onnx.defs.OpSchema, place: str) -> None:
         """Counts and attributes. What is more than the schema has is an error, of ONNX Runtime's own operators a warning: they
         gain operands and attributes with its releases."""
-        surplus = self.warn if found.domain == MICROSOFT else self.error
+        grows = found.domain == MICROSOFT
         for kind, count, low, high in (
             ("inputs", len(node.input), found.min_input, found.max_input),
             ("outputs", len(node.output), found.min_output, found.max_output),
         ):
             if not low <= count <= high:
                 expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"
-                report = self.error if count < low else surplus
-                report(f"{node.op_type} has {count} {kind}, {expected} were expected", place)
+                if grows and count > high:
+                    self.warn(faults.SurplusOperands(node.op_type, count, kind, expected), place)
+                else:
+                    self.error(faults.WrongArity(node.op_type, count, kind, expected), place)
         names = [attribute.name for attribute in node.attribute]
         given = set(names)
         if len(given) < len(names):
             twice = sorted(name for name in given if names.count(name) > 1)
-            self.error(f"{node.op_type} has the attribute '{twice[0]}' twice; once was expected", place)
+            self.error(faults.AttributeTwice(node.op_type, twice[0]), place)
         for name, attribute in found.attributes.items():
             if attribute.required and name not in given:
-                self.error(f"{node.op_type} needs the attribute '{name}'", place)
+                self.error(faults.AttributeMissing(node.op_type, name), place)
         for name in sorted(given - set(found.attributes)):
             close = difflib.get_close_matches(name[:_LONG_NAME], sorted(found.attributes), 1)
-            hint = f"did you mean '{close[0]}'?" if close else f"it has: {', '.join(sorted(found.attributes)) or 'none'}"
-            surplus(f"{node.op_type} has no attribute '{name}' in opset {self.versions[node.domain]}", place, hint)
+            names_of = (close[0] if close else "", tuple(sorted(found.attributes)))
+            if grows:
+                self.warn(faults.SurplusAttribute(node.op_type, name, self.versions[node.domain], *names_of), place)
+            else:
+                self.error(faults.UnknownAttribute(node.op_type, name, self.versions[node.domain], *names_of), place)
         if found.domain in ("", MICROSOFT):
             values = {attribute.name: _plain_value(attribute) for attribute in node.attribute}
-            for fault in value_faults(node.op_type, len(node.input), values):
-                self.error(fault, place)
+            for reason in value_faults(node.op_type, len(node.input), values):
+                self.error(faults.AttributeRefused(reason), place)
 
     def report_custom(self) -> None:
         for (domain, op_type), count in sorted(self.custom.items()):
-            times = f"{count} nodes" if count > 1 else "1 node"
-            kind = f"operator {domain_name(domain)}.{op_type} ({times})"
-            why = "has no rule here" if is_listed(domain, op_type) else "is not of a standard domain"
-            message = f"{kind} {why}: kept as it is, its costs and types are guesses"
-            self.sink.warn(message, where=self.where)
-        if self.faults > _MOST_FAULTS:
-            self.sink.error(f"{self.faults - _MOST_FAULTS} more faults are not shown", where=self.where)
+            name = f"{domain_name(domain)}.{op_type}"
+            listed = is_listed(domain, op_type)
+            fault = faults.OperatorWithoutRule(name, count) if listed else faults.CustomOperator(name, count)
+            self.sink.warn(fault, where=self.where)
+        if self.errors > _MOST_FAULTS:
+            self.sink.error(faults.MoreFaults(self.errors - _MOST_FAULTS), where=self.where)
 
 
 def _plain_value(attribute: onnx.AttributeProto) -> int | list[int] | str | None:

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from onnx import ModelProto, ValueInfoProto
 
+from dnnc.onnx.importer.inference.faults import DimensionRefused, DimensionsContradict
 from dnnc.onnx.importer.inference.shapes import infer_shapes
 from dnnc.onnx.importer.model_dims import bind_dims, graphs
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, UsageError
+from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.limits import Limits
 
 _BRANCH = re.compile(r"\(op_type:If\b")
@@ -70,12 +71,8 @@ def refuse_contradiction(
     guilty = [name for name in bindings if not fault_of({key: bindings[key] for key in bindings if key != name})]
     names = guilty or list(bindings)
     flags = " ".join(f"--dim {name}={bindings[name]}" for name in names)
-    if len(names) == 1:
-        message = f"no input of this size passes through the model: {fault}"
-    else:
-        message = f"these dimensions contradict each other: {fault}"
-    hint = "in a decoder with a cache, the length of its attention mask is that of the cache and the new tokens together"
-    raise UsageError([Diagnostic(message, f"{where}: {flags}", None, hint if len(names) > 1 else "give another number")])
+    reason = DimensionRefused(fault) if len(names) == 1 else DimensionsContradict(fault)
+    raise UsageError(reason, where=f"{where}: {flags}")
 
 
 __all__ = ["Ports", "refuse_contradiction"]

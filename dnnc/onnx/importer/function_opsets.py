@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
+from dnnc.onnx.importer.faults import FunctionNotConverted, OperatorOfTwoMeanings
 from dnnc.onnx.ort import plain_words
 from ir.core.diagnostics import InvalidInput
 
@@ -128,9 +129,8 @@ class Converter:
         own, other = _versions(function).get("", 0), self.versions[""]
         for node in _leaves(function.node):
             if domain_key(node.domain) == "" and own and means_otherwise(node, own, other):
-                message = f"{node.op_type} means something else in opset {other} of the model than in {own} of the function"
-                hint = "onnxruntime reads it as one of the model's: export the model with one opset"
-                raise InvalidInput(message, where=f"{self.where}: function '{function.name}'", hint=hint)
+                fault = OperatorOfTwoMeanings(node.op_type, other, own)
+                raise InvalidInput(fault, where=f"{self.where}: function '{function.name}'")
 
     def _convert(self, function: FunctionProto) -> FunctionProto:
         result = FunctionProto()
@@ -152,8 +152,7 @@ class Converter:
         return result
 
     def _refused(self, reason: str) -> InvalidInput:
-        message = f"a model function uses another opset than the model and cannot be converted: {reason}"
-        return InvalidInput(message, where=self.where, hint="export the model with one opset")
+        return InvalidInput(FunctionNotConverted(reason), where=self.where)
 
 
 _SILENT = {"Hardmax": 13, "GroupNormalization": 21, "RoiAlign": 16, "Scan": 9}

@@ -16,6 +16,13 @@ from dataclasses import dataclass
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
+from dnnc.onnx.importer.faults import (
+    FunctionsInCircle,
+    FunctionsNestedTooDeep,
+    FunctionsOfTooManyBytes,
+    FunctionsOfTooManyNodes,
+    GraphsNestedTooDeep,
+)
 from dnnc.onnx.importer.function_opsets import Converter, bound_attributes, domain_key, rewrite, subgraphs
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS, Limits
@@ -81,32 +88,18 @@ def _check_extent(model: ModelProto, functions: dict[Key, FunctionProto], where:
     stated = len(model.graph.node) + sum(len(function.node) for function in model.functions)
     most = max(limits.inlined_nodes, 10 * stated)
     if functions and whole.nodes > most:
-        message = f"the calls of model functions expand to {whole.nodes} nodes; at most {most} are supported"
-        hint = "is a function called in a circle or far more often than meant? --limit inlined-nodes=NUMBER allows more"
-        raise InvalidInput(message, where=where, hint=hint)
+        raise InvalidInput(FunctionsOfTooManyNodes(whole.nodes, most), where=where)
     if functions and whole.size > (most := _most_bytes(model, limits)):
-        raise InvalidInput(_too_many_bytes(most), where=where, hint=_BYTES_HINT)
+        raise InvalidInput(FunctionsOfTooManyBytes(most), where=where)
     if whole.graphs > limits.nested_graphs:
-        message = f"graphs are nested {whole.graphs} deep; at most {limits.nested_graphs} levels are supported"
-        raise InvalidInput(message, where=where)
+        raise InvalidInput(GraphsNestedTooDeep(whole.graphs, limits.nested_graphs), where=where)
     if whole.calls > limits.nested_calls:
-        raise InvalidInput(_too_deep(limits), where=where)
+        raise InvalidInput(FunctionsNestedTooDeep(limits.nested_calls), where=where)
 
 
 def _most_bytes(model: ModelProto, limits: Limits) -> int:
     stated: int = model.ByteSize()
     return max(limits.inlined_bytes, 10 * stated)
-
-
-def _too_many_bytes(most: int) -> str:
-    return f"the calls of model functions expand to more than {most} bytes; at most so many are supported"
-
-
-_BYTES_HINT = "are its names or constants longer than meant?"
-
-
-def _too_deep(limits: Limits) -> str:
-    return f"model functions call each other more than {limits.nested_calls} deep; at most that many levels are supported"
 
 
 def _extent(
@@ -133,9 +126,9 @@ def _extent(
         if key not in known:
             if key in stack:
                 circle = " -> ".join(name for _, name, _ in (*stack[stack.index(key) :], key))
-                raise InvalidInput(f"model functions call each other in a circle: {circle}", where=where)
+                raise InvalidInput(FunctionsInCircle(circle), where=where)
             if len(stack) >= limits.nested_calls:
-                raise InvalidInput(_too_deep(limits), where=where)
+                raise InvalidInput(FunctionsNestedTooDeep(limits.nested_calls), where=where)
             known[key] = _extent(function.node, functions, known, (*stack, key), where, limits)
         inner = known[key]
         total, size = total + inner.nodes, size + inner.size
@@ -186,7 +179,7 @@ class _Inliner:
     def spend(self, size: int) -> None:
         self.spent += size
         if self.spent > self.most:
-            raise InvalidInput(_too_many_bytes(self.most), where=self.where, hint=_BYTES_HINT)
+            raise InvalidInput(FunctionsOfTooManyBytes(self.most), where=self.where)
 
 
 def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]) -> Iterator[NodeProto]:

@@ -13,9 +13,21 @@ from typing import overload
 
 import onnx
 
+from dnnc.onnx.importer.faults import (
+    MODEL_FILES,
+    EmptyFile,
+    GraphTooLarge,
+    InvalidText,
+    ModelNotDecoded,
+    NotAModel,
+    NotAModelBut,
+    NotAModelButText,
+    TextNestedTooDeep,
+    TruncatedModel,
+)
 from dnnc.onnx.importer.wellformed import check_form
 from dnnc.onnx.protobuf.wire import WireError, skeleton
-from ir.core.diagnostics import InvalidInput
+from ir.core.diagnostics import Fault, InvalidInput
 from ir.core.limits import LIMITS, Limits
 from ir.system.digests import OpenFile
 from ir.system.files import decode_input, open_input
@@ -44,7 +56,6 @@ _BLOCK = 1 << 16
 
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|#[^\n]*|=>|[(\[{<)\]}>]', re.DOTALL)
 _OPENING = frozenset("([{<")
-_HINT = "give an ONNX file (.onnx), ONNX text (.onnxtxt), IR text (.ir) or zoo:NAME"
 
 
 def open_model(path: Path, limits: Limits = LIMITS) -> tuple[onnx.ModelProto, OpenFile]:
@@ -53,7 +64,7 @@ def open_model(path: Path, limits: Limits = LIMITS) -> tuple[onnx.ModelProto, Op
     Raises InvalidInput for a path that cannot be read, and for anything that is not a whole, well-formed ONNX model.
     """
     where = str(path)
-    hint = _folder_hint(path) if path.is_dir() else _HINT
+    hint = _folder_hint(path) if path.is_dir() else MODEL_FILES
     text = path.suffix == TEXT_SUFFIX
     file = OpenFile(open_input(path, "ONNX text" if text else "a model file", hint=hint))
     if text:
@@ -102,15 +113,14 @@ class _Bytes:
 def _skeleton(file: OpenFile, where: str, limits: Limits) -> bytes:
     """The serialised model without its large tensors."""
     if not file.stamp.size:
-        raise InvalidInput("the file is empty; a model was expected", where=where, hint="export or download it again")
+        raise InvalidInput(EmptyFile(), where=where)
     buffer = _Bytes(file)
     try:
         stripped = skeleton(buffer)
     except WireError as error:
-        raise _not_a_model(os.pread(file.descriptor, 512, 0), error, where) from None
+        raise InvalidInput(_not_a_model(os.pread(file.descriptor, 512, 0), error), where=where) from None
     if len(stripped) > limits.graph_bytes:
-        message = f"the graph has {len(stripped)} bytes without its large tensors; at most {limits.graph_bytes} are supported"
-        raise InvalidInput(message, where=where)
+        raise InvalidInput(GraphTooLarge(len(stripped), limits.graph_bytes), where=where)
     return stripped
 
 
@@ -119,27 +129,26 @@ def _parse(data: bytes, where: str) -> onnx.ModelProto:
     try:
         model.ParseFromString(data)
     except Exception:  # protobuf's DecodeError, of a package without types
-        message = "not a valid ONNX model: a field of it cannot be decoded, or is nested too deep"
-        raise InvalidInput(message, where=where, hint=_HINT) from None
+        raise InvalidInput(ModelNotDecoded(), where=where) from None
     return model
 
 
 def _folder_hint(path: Path) -> str:
     models = sorted(item.name for item in path.glob("*.onnx"))[:3]
-    return f"it holds {', '.join(models)}" if models else _HINT
+    return f"it holds {', '.join(models)}" if models else MODEL_FILES
 
 
-def _not_a_model(head: bytes, error: WireError, where: str) -> InvalidInput:
+def _not_a_model(head: bytes, error: WireError) -> Fault:
+    """What a file seems to be, by its first bytes, where its walk ended with ``error``."""
     for magic, kind in _MAGIC:
         if head.startswith(magic):
-            return InvalidInput(f"not an ONNX model but {kind}", where=where, hint=_HINT)
+            return NotAModelBut(kind)
     printable = sum(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
     if printable > 0.95 * len(head):
-        return InvalidInput("not an ONNX model but text", where=where, hint=_HINT + "; rename it if it is one of these texts")
+        return NotAModelButText()
     if error.truncated:
-        message = f"the file ends too early: at byte {error.offset}, {error}"
-        return InvalidInput(message, where=where, hint="it is truncated (copy or download it again), or no ONNX model at all")
-    return InvalidInput(f"not an ONNX model: at byte {error.offset}, {error}", where=where, hint=_HINT)
+        return TruncatedModel(error.offset, str(error))
+    return NotAModel(error.offset, str(error))
 
 
 def parse_text(text: str, where: str) -> onnx.ModelProto:
@@ -147,15 +156,14 @@ def parse_text(text: str, where: str) -> onnx.ModelProto:
     from onnx import parser
 
     if (depth := _nesting(text)) > _NESTED_BRACKETS:
-        message = f"not valid ONNX text: brackets are nested {depth} deep; at most {_NESTED_BRACKETS} levels are supported"
-        raise InvalidInput(message, where=where)
+        raise InvalidInput(TextNestedTooDeep(depth, _NESTED_BRACKETS), where=where)
     try:
         return parser.parse_model(text)
     except MemoryError:
         raise
     except Exception as error:  # beside its own errors, whatever C++'s number parsing and protobuf throw (IndexError: stoll)
         reason = _parser_words(error) if isinstance(error, parser.ParseError) else f"a number or a name in it ({error})"
-        raise InvalidInput(f"not valid ONNX text: {reason}", where=where) from None
+        raise InvalidInput(InvalidText(reason), where=where) from None
 
 
 def _parser_words(error: Exception) -> str:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import onnx
@@ -25,8 +26,17 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 from dnnc.onnx.attributes import attribute_of, densify
 from dnnc.onnx.importer.checks import check_model, node_label
 from dnnc.onnx.importer.contradictions import Ports, refuse_contradiction
+from dnnc.onnx.importer.faults import (
+    AttributeInvalid,
+    DefaultsBecomeConstants,
+    InitializerInvalid,
+    SparseInitializerInvalid,
+    TrainingInfoIgnored,
+    TrainingMetadataInvalid,
+)
 from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions, subgraphs
 from dnnc.onnx.importer.inference.claims import refuse_defaults
+from dnnc.onnx.importer.inference.faults import UnknownRanks
 from dnnc.onnx.importer.inference.shapes import infer_shapes
 from dnnc.onnx.importer.inference.value_types import graph_types, has_rank
 from dnnc.onnx.importer.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
@@ -40,7 +50,7 @@ from dnnc.onnx.types import dense_of, tensor_type
 from dnnc.onnx.weights import WeightFiles, data_path, missing_data, read_resource
 from ir import verify
 from ir.core.attributes import Attribute, Dense, attributes
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.facets import Facets, InTraining, parse_facet
 from ir.core.limits import LIMITS, Limits
 from ir.core.module import External, Func, Inline, Module, Resource, ResourceData
@@ -72,11 +82,11 @@ def import_model(
     files = WeightFiles(path.parent, {path.name: file})
     names = {"where": str(path), "file": path.name, "name": path.stem}
     module = import_proto(model, **names, files=files, dims=dims, sink=sink, limits=limits, arrays=arrays)
-    faults = missing_data(module, files)
+    faults = [replace(fault, where=f"{path}: {fault.where}") for fault in missing_data(module, files)]
     if faults and not allow_missing_weights:
-        raise InvalidInput([Diagnostic(d.message, f"{path}: {d.where}", None, d.hint) for d in faults])
+        raise InvalidInput(faults)
     for fault in faults:
-        sink.emit(Diagnostic(fault.message, f"{path}: {fault.where}", None, fault.hint, Severity.WARNING))
+        sink.emit(replace(fault, severity=Severity.WARNING))
     files.confirm()
     return ImportedModel(module, files, str(path))
 
@@ -100,7 +110,7 @@ def import_proto(
     inline_functions(model, where, limits)
     check_model(model, where, sink)
     if model.training_info:
-        sink.warn("training information is ignored: it is not part of inference", where=where)
+        sink.warn(TrainingInfoIgnored(), where=where)
     name_input_dims(model)
     ports = Ports(model)
     bindings = bindings_of(dims or {}, arrays, input_types(model), model_symbols(model))
@@ -125,7 +135,7 @@ def import_proto(
     sink.raise_errors()
     faults = verify(module, dialects=DIALECTS)
     if faults:
-        raise InvalidInput([Diagnostic(d.message, f"{where}: {d.where}", None, d.hint) for d in faults])
+        raise InvalidInput([replace(fault, where=f"{where}: {fault.where}") for fault in faults])
     _report_unknown(module, where, sink)
     return module
 
@@ -136,14 +146,7 @@ def _report_unknown(module: Module, where: str, sink: DiagnosticSink) -> None:
     unknown = [value.name for value in values if not has_rank(value.type)]
     if unknown:
         shown = ", ".join(unknown[:_SHOWN]) + (", ..." if len(unknown) > _SHOWN else "")
-        flags = dim_flags(module.entry)
-        hint = (
-            f"bind the symbolic dimensions, for example: {flags}"
-            if flags
-            else "sizes that depend on data or on unknown operators are not known before running"
-        )
-        count = "1 value has" if len(unknown) == 1 else f"{len(unknown)} values have"
-        sink.warn(f"{count} no known rank: {shown}", where=where, hint=hint)
+        sink.warn(UnknownRanks(shown, len(unknown), dim_flags(module.entry)), where=where)
 
 
 class _Translator:
@@ -169,7 +172,7 @@ class _Translator:
                 try:
                     dense = densify(sparse, self.limits)
                 except (ValueError, TypeError) as error:
-                    self.sink.error(f"sparse initializer '{sparse.values.name}': {error}", where=self.where)
+                    self.sink.error(SparseInitializerInvalid(sparse.values.name, str(error)), where=self.where)
                     continue
                 # From here on it is an ordinary initializer.
                 added = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type, dims=dense.type.shape)
@@ -183,7 +186,7 @@ class _Translator:
         hidden = [value.name for value in graph.input if value.name in initialized]
         if hidden and self.model.ir_version >= 4:
             shown = ", ".join(hidden[:_SHOWN]) + (", ..." if len(hidden) > _SHOWN else "")
-            self.sink.warn(f"inputs with a default become constants: {shown}", where=self.where)
+            self.sink.warn(DefaultsBecomeConstants(shown), where=self.where)
         # The main graph's names first: they are not to change because a branch before them uses the same.
         own = [value.name for value in graph.input if value.name not in initialized]
         own += [output for node in graph.node for output in node.output]
@@ -266,7 +269,7 @@ class _Translator:
             return (parse_facet(f"{InTraining.keyword}<{said}>"),)
         except ValueError as error:
             place = f"{self.where}: {node.name or next(filter(None, node.output), node.op_type)}"
-            self.sink.error(f"metadata '{TRAINING_KEY}': {error}", where=place)
+            self.sink.error(TrainingMetadataInvalid(TRAINING_KEY, str(error)), where=place)
             return ()
 
     def _attributes(self, node: NodeProto, index: int) -> tuple[tuple[str, Attribute], ...]:
@@ -278,7 +281,7 @@ class _Translator:
                 attribute = attribute_of(proto, self.limits)
             except (ValueError, TypeError) as error:
                 place = f"{self.where}: {node_label(node, index)}"
-                self.sink.error(f"attribute '{proto.name}': {error}", where=place)
+                self.sink.error(AttributeInvalid(proto.name, str(error)), where=place)
                 continue
             if attribute is not None:
                 found[name] = attribute
@@ -306,11 +309,11 @@ class _Translator:
                 return Inline(dense.data)
             data = self._external(tensor, type_)
         except (ValueError, TypeError) as error:
-            self.sink.error(f"initializer '{name}': {error}", where=self.where)
+            self.sink.error(InitializerInvalid(name, str(error)), where=self.where)
             return None
         except InvalidInput as error:
             for fault in error.diagnostics:
-                self.sink.error(f"initializer '{name}': {fault.message}", where=self.where, hint=fault.hint)
+                self.sink.emit(replace(fault, where=f"{self.where}: initializer '{name}'"))
             return None
         return data
 

@@ -15,6 +15,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from dnnc.onnx.importer.checks import node_label, node_reads
+from dnnc.onnx.importer.faults import NodeCannotRun
 from dnnc.onnx.importer.functions import subgraphs
 from dnnc.onnx.importer.inference.process import Inference, InferenceFailed
 from dnnc.onnx.ort import load_onnxruntime, make_session, plain_words
@@ -39,8 +40,7 @@ def refuse_nodes(model: ModelProto, where: str, sink: DiagnosticSink, limits: Li
     asked = {index: proto.SerializeToString() for index, proto in alone.items() if proto is not None}
     for index, reason in sorted(_refused_by_onnxruntime(asked, inference).items()):
         node = model.graph.node[index]
-        hint = "onnxruntime refuses this node too, so no plan of the model could run"
-        sink.error(f"{node.op_type} cannot run: {reason}", where=f"{where}: {node_label(node, index)}", hint=hint)
+        sink.error(NodeCannotRun(node.op_type, reason), where=f"{where}: {node_label(node, index)}")
 
 
 def _refused_by_inference(model: ModelProto, inference: Inference) -> list[int]:

@@ -12,12 +12,13 @@ from functools import lru_cache
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
-from dnnc.onnx.domains import STANDARD_DOMAINS
 from dnnc.onnx.importer.checks import node_label
 from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.inference.faults import ElementTypeRefused, TooManyDimensions, ValueTooLarge
 from dnnc.onnx.importer.inference.value_types import graph_types
+from dnnc.onnx.opdefs import STANDARD_DOMAINS
 from dnnc.onnx.types import RANK_LIMIT
-from ir.core.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink, Fault
 from ir.core.ranges import MOST_BYTES
 from ir.core.types import DType, TensorType, Type
 
@@ -60,8 +61,8 @@ class _Checker:
         made = [name for node in graph.node for name in node.output]
         for name in (*(value.name for value in graph.input), *made):
             type_ = own.get(name)
-            if isinstance(type_, TensorType) and (fault := self._too_large(type_)):
-                self.sink.error(f"the shape of '{name}' is {fault}", where=f"{self.where}{place}")
+            if isinstance(type_, TensorType) and (fault := self._too_large(name, type_)):
+                self.sink.error(fault, where=f"{self.where}{place}")
                 break  # what reads it is as large
         types = {**outer, **own} if outer else own
         for index, node in enumerate(graph.node):
@@ -69,17 +70,17 @@ class _Checker:
             for key, inner in subgraphs(node):
                 self.graph(inner, types, f"{place}: {node_label(node, index)}, {key}")
 
-    def _too_large(self, type_: TensorType) -> str:
+    def _too_large(self, name: str, type_: TensorType) -> Fault | None:
         shape = type_.shape or ()
         if len(shape) > RANK_LIMIT:
-            return f"of {len(shape)} dimensions; at most {RANK_LIMIT} are supported"
+            return TooManyDimensions(name, len(shape), RANK_LIMIT)
         size = 1
         for dim in shape:
             size *= dim if isinstance(dim, int) and dim else 1
         if size * max(type_.dtype.bits, 8) // 8 >= MOST_BYTES:
             numbers = "x".join("?" if dim is None else str(dim) for dim in shape)
-            return f"{numbers}; a value has fewer than {MOST_BYTES} bytes"
-        return ""
+            return ValueTooLarge(name, numbers, MOST_BYTES)
+        return None
 
     def _node(self, node: NodeProto, index: int, types: Mapping[str, Type], place: str) -> None:
         version = self.versions.get(node.domain)
@@ -87,8 +88,7 @@ class _Checker:
             return
         place = f"{self.where}{place}: {node_label(node, index)}"
         if (rank := _least_rank(node, types)) > RANK_LIMIT:
-            message = f"the shape of '{node.output[0]}' is of {rank} dimensions or more; at most {RANK_LIMIT} are supported"
-            self.sink.error(message, where=place)
+            self.sink.error(TooManyDimensions(node.output[0], rank, RANK_LIMIT), where=place)
         formals = _formals(node.op_type, version, node.domain)
         bound: dict[str, str] = {}
         for position, name in enumerate(node.input):
@@ -103,8 +103,7 @@ class _Checker:
             elif same and bound.setdefault(variable, found) != found:
                 expected = f"{bound[variable]}, as the input before it"
             if expected:
-                message = f"input '{name}' of {node.op_type} is of {found}, expected {expected}"
-                self.sink.error(message, where=place)
+                self.sink.error(ElementTypeRefused(name, node.op_type, found, expected), where=place)
 
 
 def _least_rank(node: NodeProto, types: Mapping[str, Type]) -> int:

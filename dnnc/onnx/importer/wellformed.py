@@ -16,6 +16,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
+from dnnc.onnx.importer.faults import NoSuchIrVersion, NoSuchOpset, TextNotUtf8
 from ir.core.diagnostics import InvalidInput
 
 _VERSIONS = 1 << 31
@@ -27,14 +28,12 @@ def check_form(model: ModelProto, where: str) -> None:
         _strict_model().FromString(model.SerializeToString())
     except DecodeError:
         place, found = _first_not_utf8(model)
-        message = f"found the bytes {found[:40]!r}, expected UTF-8 text"
-        raise InvalidInput(message, where=f"{where}: {place}", hint="export the model again") from None
+        raise InvalidInput(TextNotUtf8(repr(found[:40])), where=f"{where}: {place}") from None
     if not 0 <= model.ir_version < _VERSIONS:
-        raise InvalidInput(f"IR version {model.ir_version} does not exist", where=where, hint="export the model again")
+        raise InvalidInput(NoSuchIrVersion(model.ir_version), where=where)
     for entry in (*model.opset_import, *(entry for function in model.functions for entry in function.opset_import)):
         if not -_VERSIONS <= entry.version < _VERSIONS:
-            message = f"opset {entry.version} of domain '{entry.domain or 'ai.onnx'}' does not exist"
-            raise InvalidInput(message, where=where, hint="export the model again")
+            raise InvalidInput(NoSuchOpset(entry.version, entry.domain or "ai.onnx"), where=where)
 
 
 @cache

@@ -144,7 +144,7 @@ def test_a_model_that_is_written_to_meanwhile_is_refused(change: Callable[[Path]
     source, _, weights = made
     with pytest.raises(InvalidInput) as caught:
         compiled(source, lambda: change(weights))
-    assert str(caught.value).startswith(f"{weights}: error: the file was changed while it was read")
+    assert str(caught.value).startswith(f"{weights}: error[E0206]: the file was changed while it was read")
     assert not (source.parent / "build").exists()
 
 
@@ -204,7 +204,7 @@ def test_very_many_weight_files_are_the_same_when_they_are_opened_again(
     assert compiled(tmp_path / "m.onnx", lambda: None).is_dir()
     with pytest.raises(InvalidInput) as caught:
         compiled(tmp_path / "m.onnx", replaced(external, weights))
-    assert str(caught.value).startswith(f"{weights}: error: the file was changed while it was read")
+    assert str(caught.value).startswith(f"{weights}: error[E0206]: the file was changed while it was read")
 
 
 COUNTING = """

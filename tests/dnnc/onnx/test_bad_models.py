@@ -339,7 +339,7 @@ def test_sparse_indices_outside_the_shape(tmp_path: Path) -> None:
 
 def test_impossible_shapes_are_refused_with_the_operator(tmp_path: Path) -> None:
     path = save(model("g (float[2,3] x, float[4,5] w) => (y) {\n y = MatMul(x, w)\n}"), tmp_path)
-    assert "node #0 (MatMul, makes 'y'): error: MatMul cannot run: Incompatible dimensions" in str(_refused(path))
+    assert "node #0 (MatMul, makes 'y'): error[E1649]: MatMul cannot run: Incompatible dimensions" in str(_refused(path))
 
 
 def test_not_onnx_text(tmp_path: Path) -> None:

@@ -83,13 +83,13 @@ def test_a_crash_of_inference_is_told_as_one_of_the_model(tmp_path: Path) -> Non
     process = started(tmp_path)
     os.kill(child_of(process), signal.SIGSEGV)
     said = process.communicate(timeout=60)[1]
-    assert f"{tmp_path / 'm.onnx'}: error: onnx's shape inference of this model was ended by SIGSEGV" in said
+    assert f"{tmp_path / 'm.onnx'}: error[E1707]: onnx's shape inference of this model was ended by SIGSEGV" in said
     assert process.returncode == 3
 
 
 def test_inference_keeps_to_its_time(tmp_path: Path) -> None:
     process = started(tmp_path, "--limit", "inference-seconds=1")
     said = process.communicate(timeout=60)[1]
-    assert f"{tmp_path / 'm.onnx'}: error: shape inference took more than 1 s" in said
+    assert f"{tmp_path / 'm.onnx'}: error[E1706]: shape inference took more than 1 s" in said
     assert "--limit inference-seconds=NUMBER allows more" in said
     assert process.returncode == 3

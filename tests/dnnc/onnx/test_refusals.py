@@ -68,18 +68,27 @@ CASTS = [helper.make_node("Cast", ["x"], [name], to=to) for name, to in (("a", 1
 @pytest.mark.parametrize(
     ("proto", "words"),
     [
-        (image(node("MatMul", "x w"), w=np.zeros((5, 5), np.float32)), "node 'n' (MatMul): error: MatMul cannot run: Incompat"),
-        (image(node("Slice", "x s e a"), s=[0], e=[1], a=[9]), "(Slice): error: Slice cannot run: Unexpected axis value: 9."),
-        (image(node("Concat", "x x", axis=7)), "(Concat): error: Concat cannot run: axis must be in"),
-        (image(node("Conv", "x w", pads=[0, 0]), w=W), "(Conv): error: Conv cannot run: Attribute pads has incorrect size"),
-        (choice(*CASTS), "(If): error: If cannot run: Mismatched tensor element type: inferred="),
-        (loop(), "(Loop): error: Loop cannot run: Input element type of 7 does not match"),
+        (
+            image(node("MatMul", "x w"), w=np.zeros((5, 5), np.float32)),
+            "node 'n' (MatMul): error[E1649]: MatMul cannot run: Incompat",
+        ),
+        (
+            image(node("Slice", "x s e a"), s=[0], e=[1], a=[9]),
+            "(Slice): error[E1649]: Slice cannot run: Unexpected axis value: 9.",
+        ),
+        (image(node("Concat", "x x", axis=7)), "(Concat): error[E1649]: Concat cannot run: axis must be in"),
+        (
+            image(node("Conv", "x w", pads=[0, 0]), w=W),
+            "(Conv): error[E1649]: Conv cannot run: Attribute pads has incorrect size",
+        ),
+        (choice(*CASTS), "(If): error[E1649]: If cannot run: Mismatched tensor element type: inferred="),
+        (loop(), "(Loop): error[E1649]: Loop cannot run: Input element type of 7 does not match"),
         (
             image(node("Conv", "x w", strides=[0, 1]), w=W),
-            "(Conv): error: found strides = [0, 1], expected whole numbers from 1",
+            "(Conv): error[E1646]: found strides = [0, 1], expected whole numbers from 1",
         ),
-        (image(node("Conv", "x w", group=0), w=W), "(Conv): error: found group = 0"),
-        (image(node("Split", "x", num_outputs=1 << 62)), "(Split): error: found num_outputs = 4611686018427387904"),
+        (image(node("Conv", "x w", group=0), w=W), "(Conv): error[E1646]: found group = 0"),
+        (image(node("Split", "x", num_outputs=1 << 62)), "(Split): error[E1646]: found num_outputs = 4611686018427387904"),
     ],
     ids=["matmul", "slice", "concat", "pads", "if", "loop", "strides", "group", "split"],
 )
@@ -91,7 +100,7 @@ def test_the_command_ends_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[s
     unnamed = helper.make_node("MatMul", ["x", "w"], ["y"])
     path = save(image(unnamed, w=np.zeros((5, 5), np.float32)), tmp_path)
     assert main(["import", str(path)]) == 3
-    assert f"{path}: node #0 (MatMul, makes 'y'): error: MatMul cannot run" in capsys.readouterr().err
+    assert f"{path}: node #0 (MatMul, makes 'y'): error[E1649]: MatMul cannot run" in capsys.readouterr().err
 
 
 def test_every_such_node_is_told(tmp_path: Path) -> None:

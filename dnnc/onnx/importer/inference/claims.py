@@ -16,6 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.onnx.importer.checks import node_reads
 from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.inference.faults import DefaultOfAnotherType, StatedShapesIgnored, StatedTypeWrong
 from dnnc.onnx.importer.inference.loops import body_of, carried_inputs, is_loop
 from dnnc.onnx.importer.inference.opaque import opaque_values, open_values
 from dnnc.onnx.importer.inference.value_types import (
@@ -64,14 +65,11 @@ def claims_of(model: ModelProto, inferred: ModelProto, first: ModelProto, where:
             elif not contradicts(without_shape(stated), without_shape(other)):
                 wrong.append(f"'{name}' is stated as {stated}, it is {other}")
             else:
-                message = f"'{name}' is stated as {stated}, it is {other}"
-                sink.error(message, where=where, hint="onnxruntime refuses such a model; export it again")
+                sink.error(StatedTypeWrong(name, str(stated), str(other)), where=where)
         claims.append(own)
     if wrong:
         wrong = list(dict.fromkeys(wrong))
-        more = f", and {len(wrong) - _SHOWN} more" if len(wrong) > _SHOWN else ""
-        message = f"the model's own shape annotations contradict inference and are ignored: {'; '.join(wrong[:_SHOWN])}{more}"
-        sink.warn(message, where=where)
+        sink.warn(StatedShapesIgnored("; ".join(wrong[:_SHOWN]), max(0, len(wrong) - _SHOWN)), where=where)
     return claims
 
 
@@ -128,8 +126,7 @@ def refuse_defaults(model: ModelProto, where: str, sink: DiagnosticSink) -> None
     for value in model.graph.input:
         stated = type_of(value.type)
         if value.name in defaults and contradicts(stated, types[value.name]):
-            message = f"input '{value.name}' is stated as {stated}, its default is {types[value.name]}"
-            sink.error(message, where=where, hint="onnxruntime refuses such a model; export it again")
+            sink.error(DefaultOfAnotherType(value.name, str(stated), str(types[value.name])), where=where)
 
 
 __all__ = ["Claims", "claims_of", "refuse_defaults", "state"]

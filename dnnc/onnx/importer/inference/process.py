@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from dnnc.onnx import schemas
+from dnnc.onnx.importer.inference.faults import InferenceCrashed, InferenceOutOfMemory, InferenceTooSlow, TooManyDimensions
 from dnnc.onnx.importer.model_dims import graphs
 from dnnc.onnx.ort import plain_words
 from dnnc.onnx.types import RANK_LIMIT
@@ -62,9 +63,7 @@ class Inference:
                     inferred = self._run(data, strict)
             except MemoryError:
                 if not self.follow:
-                    message = f"shape inference would take more than {self.limits.inference_bytes} bytes of memory"
-                    hint = "does a shape come from a tensor of very many elements? --limit inference-bytes=NUMBER allows more"
-                    raise InvalidInput(message, where=self.where, hint=hint) from None
+                    raise InvalidInput(InferenceOutOfMemory(self.limits.inference_bytes), where=self.where) from None
                 self.follow = False
                 continue
             self._check_ranks(inferred)
@@ -75,8 +74,7 @@ class Inference:
         for graph in graphs(model.graph):
             for value in (*graph.value_info, *graph.output):
                 if (rank := len(value.type.tensor_type.shape.dim)) > RANK_LIMIT:
-                    message = f"the shape of '{value.name}' has {rank} dimensions; at most {RANK_LIMIT} are supported"
-                    raise InvalidInput(message, where=self.where)
+                    raise InvalidInput(TooManyDimensions(value.name, rank, RANK_LIMIT), where=self.where)
 
     def _run(self, data: bytes, strict: bool) -> ModelProto:
         from onnx.onnx_cpp2py_export import shape_inference
@@ -87,9 +85,7 @@ class Inference:
             result = self.bounded(lambda: bytes(shape_inference.infer_shapes(data, False, strict, self.follow)), len(data))
             inferred.ParseFromString(result)
         except CallKilledError as error:
-            message = f"onnx's shape inference of this model was ended by {error}"
-            hint = "are its graphs or types nested very deep? If not, please report it to onnx"
-            raise InvalidInput(message, where=self.where, hint=hint) from None
+            raise InvalidInput(InferenceCrashed(str(error)), where=self.where) from None
         except (CallFailedError, DecodeError) as error:  # its InferenceError, and whatever else C++ throws on a broken model
             raise InferenceFailed(str(error)) from None
         return inferred
@@ -101,9 +97,7 @@ class Inference:
             memory = self.limits.inference_bytes + _PER_BYTE * size
             return call_in_child(call, seconds=self.end - time.monotonic(), memory=memory)
         except TimeoutError:
-            message = f"shape inference took more than {self.limits.inference_seconds} s"
-            hint = "real models take a few seconds; --limit inference-seconds=NUMBER allows more"
-            raise InvalidInput(message, where=self.where, hint=hint) from None
+            raise InvalidInput(InferenceTooSlow(self.limits.inference_seconds), where=self.where) from None
 
 
 def _first_line(said: str) -> str:

@@ -20,6 +20,7 @@ from dnnc.onnx.arrays import to_array, to_dense
 from dnnc.onnx.importer.evaluate import evaluate_node
 from dnnc.onnx.importer.functions import subgraphs
 from dnnc.onnx.importer.inference.claims import claims_of, state
+from dnnc.onnx.importer.inference.faults import InferenceFailedAtNode
 from dnnc.onnx.importer.inference.loops import in_first_iterations, is_loop, with_carried_types
 from dnnc.onnx.importer.inference.process import Inference, InferenceFailed
 from dnnc.onnx.importer.inference.value_types import graph_types, is_static
@@ -43,7 +44,7 @@ def infer_shapes(model: ModelProto, where: str, sink: DiagnosticSink, limits: Li
     shapes = _Shapes(Inference(where, limits), frozenset(input_symbols(model)), limits)
     inferred, fault = shapes.settled(_bare(model))
     if fault:
-        sink.warn(f"shape inference failed at a node: {fault}", where=where)
+        sink.warn(InferenceFailedAtNode(fault), where=where)
     claims = claims_of(model, inferred, in_first_iterations(inferred, shapes.leniently), where, sink)
     if any(claims):
         state(claims, inferred)
