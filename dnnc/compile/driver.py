@@ -460,6 +460,6 @@ def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]
 
 def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:
     """The ops that a composite operator stands for (``FunctionBodies``); what finds them is loaded for the first one."""
-    from dnnc.onnx.bodies import OnnxBodies
+    from dnnc.onnx.importer.bodies import OnnxBodies
 
     return OnnxBodies()(op, operands, opsets)

@@ -29,7 +29,7 @@ from dnnc.engines.torch.statements.call import DTYPES
 from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import read_facts
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
-from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.bodies import OnnxBodies
 from dnnc.onnx.ort import load_onnxruntime
 from dnnc.onnx.weights import WeightSource
 from ir.core.diagnostics import InvalidInput, UsageError

@@ -1,7 +1,7 @@
 """ONNX: its types, attributes, operators and files, as those of the IR.
 
 - ``types``, ``elements``, ``arrays``, ``attributes``: types, elements and attribute values, both ways;
-- ``opdefs``, ``schemas``, ``bodies``: operators, their definitions in the IR, and the ops that compose them;
+- ``domains``, ``schemas``, ``opdefs``: operators and their definitions in the IR;
 - ``model``, ``weights``: what an import yields, and where the bytes of its weights are;
 - ``importer``: a model file to a module; ``protobuf``: a file walked without reading its data;
 - ``faults``: what is refused, by code;

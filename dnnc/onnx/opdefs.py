@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache, partial
 
+from dnnc.onnx.domains import MICROSOFT, STANDARD_DOMAINS
 from dnnc.onnx.importer.attribute_values import value_faults
 from ir.core.attributes import AttrKind
 from ir.core.ops import Op
@@ -18,11 +19,6 @@ from ir.ops.grads import BATCH_NORMALIZATION, UNBIASED
 from ir.ops.grads import DIALECTS as BASE
 from ir.ops.opdefs import PURE, AttrDef, Dialect, Dialects, OpDef
 from ir.ops.operators import RANDOM, TRAITS
-
-MICROSOFT = "com.microsoft"
-"""ONNX Runtime's own domain, whose only version gains operators, attributes and operands with its releases."""
-STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training")
-"""Domains whose operators are all known: one that is missing does not exist."""
 
 # onnx.defs.OpSchema.AttrType, by name. A STRING may hold bytes, a sparse constant is imported as a dense tensor.
 _KINDS = {
@@ -109,4 +105,4 @@ DIALECTS: Dialects = (*BASE, Dialect("onnx", lookup))
 """The dialects of the modules that dnnc works on: who verifies a module passes them."""
 
 
-__all__ = ["DIALECTS", "MICROSOFT", "STANDARD_DOMAINS", "lookup", "operator_of"]
+__all__ = ["DIALECTS", "lookup", "operator_of"]

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
+from dnnc.onnx.domains import MICROSOFT, STANDARD_DOMAINS
 from dnnc.onnx.importer import faults
 from dnnc.onnx.importer.attribute_values import value_faults
 from dnnc.onnx.importer.functions import subgraphs
-from dnnc.onnx.opdefs import MICROSOFT, STANDARD_DOMAINS
 from dnnc.onnx.schemas import is_listed, schema
 from dnnc.onnx.types import ELEMENT_TYPES
 from ir.core.diagnostics import DiagnosticSink, Fault

@@ -19,7 +19,7 @@ from importlib import resources
 
 from onnx import defs
 
-from dnnc.onnx.opdefs import MICROSOFT
+from dnnc.onnx.domains import MICROSOFT
 from dnnc.onnx.schemas import attention, elements, products
 from dnnc.onnx.schemas.node import Rule, inference
 

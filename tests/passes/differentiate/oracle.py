@@ -11,7 +11,7 @@ import torch
 from dnnc.engines.torch.check.check import forward_only
 from dnnc.engines.torch.statements.run import run_function
 from dnnc.onnx.arrays import numpy_dtype, to_array
-from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.bodies import OnnxBodies
 from dnnc.onnx.importer.evaluate import OnnxEvaluator
 from dnnc.onnx.opdefs import DIALECTS
 from ir import Inline, Module, OptimizerState, Random, Resource, Splat, TensorType, Value

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dnnc.engines.torch.statements.run import run_function
-from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.bodies import OnnxBodies
 from ir import Module, load_module
 from ir.core.module import Resource
 from passes.differentiate import Alone

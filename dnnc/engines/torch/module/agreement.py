@@ -26,7 +26,7 @@ from dnnc.engines.torch.checkpoint import from_array
 from dnnc.engines.torch.module.exporting import RUNNING, Exported, as_it_was
 from dnnc.engines.torch.module.rewriting import Rewriting
 from dnnc.engines.torch.statements.run import run_function
-from dnnc.onnx.bodies import OnnxBodies
+from dnnc.onnx.importer.bodies import OnnxBodies
 from dnnc.onnx.importer.evaluate import OnnxEvaluator
 from dnnc.onnx.importer.read import import_model
 from dnnc.onnx.model import Arrays

@@ -1,6 +1,7 @@
 """Every value's type: what inference proves, and what the model says of it.
 
-- ``faults``: what is refused, by code; ``shapes``: the whole of it; ``process``: onnx's inference in bounded memory and time; ``value_types``: what is known so far;
-- ``loops``: what a Loop carries; ``claims``: what a model says of its own values; ``opaque``: of which of
-  them it is believed.
+- ``shapes``: the whole of it; ``process``: onnx's inference in bounded memory and time; ``value_types``: the types so far;
+- ``loops``: the types of what a Loop carries; ``claims``: the types that a model states itself; ``opaque``: the values whose
+  stated types are believed;
+- ``type_check``: element types and sizes that no run accepts; ``faults``: what is refused, by code.
 """

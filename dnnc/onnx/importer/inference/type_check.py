@@ -12,11 +12,11 @@ from functools import lru_cache
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto
 
+from dnnc.onnx.domains import STANDARD_DOMAINS
 from dnnc.onnx.importer.checks import node_label
 from dnnc.onnx.importer.functions import subgraphs
 from dnnc.onnx.importer.inference.faults import ElementTypeRefused, TooManyDimensions, ValueTooLarge
 from dnnc.onnx.importer.inference.value_types import graph_types
-from dnnc.onnx.opdefs import STANDARD_DOMAINS
 from dnnc.onnx.types import RANK_LIMIT
 from ir.core.diagnostics import DiagnosticSink, Fault
 from ir.core.ranges import MOST_BYTES
