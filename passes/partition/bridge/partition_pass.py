@@ -57,7 +57,7 @@ from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, bounded, within_memory
-from passes.partition.bridge.pins import check_order, check_separable
+from passes.partition.bridge.pins import check_cuts, check_order, check_separable
 from passes.partition.bridge.plan import (
     Asked,
     Parts,
@@ -222,8 +222,10 @@ class PartitionPass(Pass):
         started = time.perf_counter()
         asked = self._asked(module, topology, context, steps)
         check_separable(asked.fine, asked.groups, asked.pins)
-        if self.split == CONTIGUOUS and self.chunks == self.pieces == 1:
-            check_order(asked.fine, asked.groups, asked.pins)
+        if self.chunks == self.pieces == 1:
+            check_cuts(asked.fine, asked.groups, asked.pins, ordered=self.split == CONTIGUOUS)
+            if self.split == CONTIGUOUS:
+                check_order(asked.fine, asked.groups, asked.pins)
         built, ends = time.perf_counter(), now() + self.time_limit
         asked, solution = self._solved(asked, context, ends, beaten)
         if solution.interrupted and not self.anytime:

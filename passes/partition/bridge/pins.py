@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from ir.core.diagnostics import Diagnostic, Infeasible
 from passes.model.stages.problem import Problem
@@ -45,29 +45,77 @@ def check_order(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> None:
     """Raises Infeasible where data would leave a device and come back to it, by these pins: each device runs one stage, and
     stages follow each other."""
     label = {op: g for g, members in enumerate(groups) for op in members}
-    following = [set[int]() for _ in groups]
-    for h, readers in enumerate(fine.consumers):
-        maker = label[int(fine.producer[h])]
-        following[maker].update(label[int(v)] for v in readers if label[int(v)] != maker)
-    ways: dict[str, dict[str, list[int]]] = {}
+    following = _following(fine, groups)
     pinned = {label[op]: op for op in pins}
+    ways: dict[str, dict[str, list[int]]] = {}
     for op, device in sorted(pins.items()):
         for way in _ways(label[op], following, pinned):
             ways.setdefault(device, {}).setdefault(pins[pinned[way[-1]]], way)
     circle = _circle({device: sorted(others.keys() - {device}) for device, others in ways.items()})
     if not circle:
         return
-    told = []
-    for here, there in zip(circle, [*circle[1:], circle[0]], strict=True):
-        way = ways[here][there]
-        names = [f"{fine.names[pinned[g]]}={pins[pinned[g]]}" if g in pinned else fine.names[groups[g][0]] for g in way]
-        told.append(" -> ".join(names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], "..", names[-1]]))
+    pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
+    told = [_told(fine, groups, pins, ways[here][there]) for here, there in pairs]
     message = f"these pins close a cycle of devices, which run a stage each: {'; '.join(told)}"
     hint = "pin the ops between to the same device, or let data flow back and forth: --split any"
     raise Infeasible(message, where="--pin", hint=hint)
 
 
-def _ways(start: int, following: Sequence[set[int]], ends: Mapping[int, int]) -> list[list[int]]:
+def check_cuts(fine: Problem, groups: Groups, pins: Mapping[int, str], *, ordered: bool) -> None:
+    """Raises Infeasible where a cut parts ops that are pinned to one device, each of which runs one stage. ``ordered``: stages
+    follow each other, so a cut parts all that is before it from all that is behind it."""
+    label = {op: g for g, members in enumerate(groups) for op in members}
+    following = _following(fine, groups) if ordered else [set[int]() for _ in groups]
+    before = [set[int]() for _ in groups]
+    for group, others in enumerate(following):
+        for other in others:
+            before[other].add(group)
+    faults = []
+    for h in fine.forced:
+        sources = _nearest(label[int(fine.producer[h])], before, pins, label)
+        for reader in dict.fromkeys(label[int(v)] for v in fine.consumers[h]):
+            ends = _nearest(reader, following, pins, label)
+            if both := sorted(sources.keys() & ends.keys()):
+                way = _told(fine, groups, pins, [*sources[both[0]][::-1], *ends[both[0]]])
+                message = f"this cut parts ops that --pin puts on {both[0]}, which runs one stage: {way}"
+                hint = "leave out the cut, or pin them to different devices"
+                faults.append(Diagnostic(message, where=f"--cut {fine.tensor_names[h]}", hint=hint))
+                break
+    if faults:
+        raise Infeasible(faults)
+
+
+def _nearest(
+    start: int, following: Sequence[set[int]], pins: Mapping[int, str], label: Mapping[int, int]
+) -> dict[str, list[int]]:
+    """By device, a shortest way to a group with an op that is pinned to it, which may be ``start`` itself."""
+    pinned = {label[op]: pins[op] for op in pins}
+    found = {pinned[start]: [start]} if start in pinned else {}
+    for way in _ways(start, following, pinned):
+        found.setdefault(pinned[way[-1]], way)
+    return found
+
+
+def _following(fine: Problem, groups: Groups) -> list[set[int]]:
+    """Of each group those that read what it makes."""
+    label = {op: g for g, members in enumerate(groups) for op in members}
+    following = [set[int]() for _ in groups]
+    for h, readers in enumerate(fine.consumers):
+        maker = label[int(fine.producer[h])]
+        following[maker].update(label[int(v)] for v in readers if label[int(v)] != maker)
+    return following
+
+
+def _told(fine: Problem, groups: Groups, pins: Mapping[int, str], way: Sequence[int]) -> str:
+    """The ops of a way, for a person; of a group its pinned one."""
+    names = []
+    for group in way:
+        op = next((op for op in groups[group] if op in pins), groups[group][0])
+        names.append(f"{fine.names[op]}={pins[op]}" if op in pins else fine.names[op])
+    return " -> ".join(names if len(names) <= _SHOWN else [*names[: _SHOWN - 1], "..", names[-1]])
+
+
+def _ways(start: int, following: Sequence[set[int]], ends: Container[int]) -> list[list[int]]:
     """A shortest way from one group to each of ``ends`` that it reaches."""
     before: dict[int, int] = {start: start}
     waiting, found = deque([start]), []
@@ -105,4 +153,4 @@ def _circle(following: Mapping[str, Sequence[str]]) -> list[str]:
     return best
 
 
-__all__ = ["check_order", "check_separable"]
+__all__ = ["check_cuts", "check_order", "check_separable"]

@@ -7,7 +7,7 @@ without ``%``) or by its ONNX node name where that is unique.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Func
@@ -20,11 +20,13 @@ def _near(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-def _what_became(name: str, gone: Mapping[str, str], flag: str) -> tuple[str, str] | None:
+def _what_became(name: str, gone: Mapping[str, str], inputs: Container[str], flag: str) -> tuple[str, str] | None:
     """What simplification made of a value or node, and what to do; None where it made nothing of it."""
     if name not in gone:
         return None
     heir = gone[name]
+    if heir in inputs:
+        return f"'{name.removeprefix('%')}' was folded away: the input {heir} stands for it", "inputs reach any stage"
     if heir.startswith("%"):
         return f"'{name.removeprefix('%')}' was folded away: {heir} stands for it", f"{flag.format(heir[1:])}"
     if heir.startswith("@"):
@@ -48,7 +50,7 @@ def read_cuts(func: Func, cuts: Sequence[str], gone: Mapping[str, str]) -> froze
             problems.append(
                 Diagnostic("this is an input of the model, which needs no cut", where=where, hint="inputs reach any stage")
             )
-        elif name not in made and (became := _what_became(name, gone, "--cut {}")):
+        elif name not in made and (became := _what_became(name, gone, given, "--cut {}")):
             problems.append(Diagnostic(became[0], where=where, hint=became[1]))
         elif name not in made:
             hint = _near(name, made) or "dnnc inspect MODEL lists the tensors; canonicalize may have folded this one away"
@@ -70,6 +72,7 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping
         return {}
     by_id = {op.id: i for i, op in enumerate(func.ops)}
     by_result = {value.name: i for i, op in enumerate(func.ops) for value in op.results}
+    given = {value.name for value in func.args}
     by_node: dict[str, list[int]] = {}
     for i, op in enumerate(func.ops):
         if op.location.node:
@@ -98,7 +101,7 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping
             continue
         matches = [by_id[n] for n in (node, f"%{node}") if n in by_id] or by_node.get(node, [])
         matches = matches or [by_result[n] for n in (node, f"%{node}") if n in by_result]
-        heirs = [_what_became(n, gone, f"--pin {{}}={device}") for n in (f"%{node}", node)]
+        heirs = [_what_became(n, gone, given, f"--pin {{}}={device}") for n in (f"%{node}", node)]
         if not matches and (became := heirs[0] or heirs[1]):
             problems.append(Diagnostic(became[0], where=where, hint=became[1]))
         elif len(matches) != 1:

@@ -18,7 +18,9 @@ TEXT = """g (float[8, 16] x, float[16, 16] w) => (float[8, 16] y) {
   r = Reshape(b, sizes)
   c = Relu(r)
   d = Sigmoid(a)
-  y = Add(c, d)
+  e = Identity(x)
+  f = MatMul(e, w)
+  y = Sum(c, d, f)
 }"""
 CHAIN = "g (float[8, 16] x) => (float[8, 16] y) { a = Relu(x)\n b = Sigmoid(a)\n c = Tanh(b)\n d = Neg(c)\n y = Exp(d) }"
 
@@ -53,6 +55,12 @@ def test_an_input_with_a_default_became_a_constant(path: str, tmp_path: Path, ca
         (["--cut", "r"], "--cut r: error: 'r' was folded away: %a stands for it", "hint: --cut a\n"),
         (["--cut", "sizes"], "--cut sizes: error: 'sizes' was folded away: it is a constant", "holds it"),
         (["--pin", "same=cpu1"], "--pin same=cpu1: error: 'same' was folded away: %a stands for it", "hint: --pin a=cpu1\n"),
+        (["--cut", "e"], "--cut e: error: 'e' was folded away: the input %x stands for it", "hint: inputs reach any stage\n"),
+        (
+            ["--pin", "e=cpu1"],
+            "--pin e=cpu1: error: 'e' was folded away: the input %x stands",
+            "hint: inputs reach any stage\n",
+        ),
         (["--cut", "aa"], "--cut aa: error: no op makes a tensor called 'aa'", "did you mean %a"),
     ],
 )
@@ -81,6 +89,24 @@ def test_pins_that_close_a_cycle_are_named_with_it(
     assert f"--pin: error: these pins close a cycle of devices, which run a stage each: {said}" in told
     anyhow = ["--split", "any", "--plan-only"]
     assert main(["compile", path, "-t", "preset:cpu-4", "-o", str(tmp_path / "out"), *anyhow, *asked]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "way"),
+    [
+        (("--cut", "a", "--pin", "a=cpu0", "--pin", "b=cpu0"), "%a=cpu0 -> %b=cpu0"),
+        (("--cut", "b", "--pin", "a=cpu0", "--pin", "d=cpu0"), "%a=cpu0 -> %b -> %c -> %d=cpu0"),
+        (("--cut", "b", "--pin", "b=cpu0", "--pin", "c=cpu0", "--split", "any"), "%b=cpu0 -> %c=cpu0"),
+    ],
+)
+def test_a_cut_between_ops_of_one_device_is_named_with_their_pins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], way: str
+) -> None:
+    path = str(save(model(CHAIN), tmp_path))
+    assert main(["compile", path, "-t", "preset:cpu-4", "-o", str(tmp_path / "out"), "--plan-only", *options]) == 4
+    told = capsys.readouterr().err
+    said = "error: this cut parts ops that --pin puts on cpu0, which runs one stage:"
+    assert f"--cut %{options[1]}: {said} {way}\n" in told
 
 
 def test_pins_in_the_order_of_the_data_close_none(tmp_path: Path) -> None:
