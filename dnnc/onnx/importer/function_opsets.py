@@ -158,7 +158,7 @@ class Converter:
 _SILENT = {"Hardmax": 13, "GroupNormalization": 21, "RoiAlign": 16, "Scan": 9}
 """Opsets since which an operator means something else, where onnx's converter does not say so."""
 
-_ALIKE = frozenset({"Dropout"})
+_ALIKE = frozenset({"Dropout", "Split"})
 """Operators that the converter writes otherwise and that mean the same where both opsets take them."""
 
 
@@ -173,7 +173,7 @@ def means_otherwise(node: NodeProto, own: int, other: int) -> bool:
         return False
     since = _SILENT.get(node.op_type)
     if since is not None and (own < since) != (other < since):
-        return not _of_last_axis(node)
+        return node.op_type != "Hardmax" or not _of_last_axis(node)
     graph = onnx.helper.make_graph(
         [node],
         "alone",
@@ -209,6 +209,7 @@ def _said(node: NodeProto, schema: onnx.defs.OpSchema) -> tuple[object, ...]:
 
 
 def _of_last_axis(node: NodeProto) -> bool:
+    """Whether a Hardmax is of the last axis: of this one every opset says the same."""
     return any(attribute.name == "axis" and attribute.i == -1 for attribute in node.attribute)
 
 

@@ -50,6 +50,10 @@ CASES = [
     ("y, z = TopK <k = 2> (x)", 9, 20, CONVERTED),
     ("y = Clip <max = 0.5, min = 0.0> (x)", 10, 20, CONVERTED),
     ("y, z = Split <axis = 1, split = [1, 3]> (x)", 11, 20, CONVERTED),
+    ("y, z = Split <axis = 1> (x)", 11, 13, SAME),
+    ("y, z = Split <axis = 1> (x)", 11, 18, CONVERTED),
+    ("y, z = Split <axis = 1> (x)", 13, 20, CONVERTED),
+    ("y, z = Split <axis = 1, num_outputs = 2> (x)", 18, 20, SAME),
 ]
 
 
