@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from ir.core.diagnostics import Diagnostic, InvalidInput, Span
+from ir.core.diagnostics import InvalidInput, Span
+from ir.text.faults import InvalidJson, JsonHalfCharacter, JsonKeyTwice, JsonNotANumber, JsonNumberTooLong, JsonTooDeep
 
 __all__ = ["parse_json"]
 
@@ -26,42 +27,47 @@ def parse_json(text: str, where: str, *, hint: str = "") -> Any:
         start = text.rfind("\n", 0, error.pos) + 1
         end = text.find("\n", error.pos)
         span = Span(error.lineno, error.colno, 1, text[start : end if end >= 0 else len(text)])
-        raise InvalidInput(Diagnostic(f"not valid JSON: {error.msg}", where, span, hint)) from None
-    except _Fault as error:
-        raise InvalidInput(f"not valid JSON: {error}", where=where, hint=hint) from None
+        raise InvalidInput(InvalidJson(error.msg, hint), where=where, span=span) from None
+    except _KeyTwiceError as error:
+        raise InvalidInput(JsonKeyTwice(str(error), hint), where=where) from None
+    except _ConstantError as error:
+        raise InvalidInput(JsonNotANumber(str(error), hint), where=where) from None
     except ValueError:
-        raise InvalidInput("not valid JSON: a number has thousands of digits", where=where, hint=hint) from None
+        raise InvalidInput(JsonNumberTooLong(hint), where=where) from None
     except RecursionError:
         data = None
         deep = True
     else:
         deep = _deep(data)
     if deep:
-        message = f"not valid JSON: objects and lists nest more than {MOST_DEPTH} deep"
-        raise InvalidInput(message, where=where, hint=hint)
+        raise InvalidInput(JsonTooDeep(MOST_DEPTH, hint), where=where)
     if "\\ud" in text or "\\uD" in text:
         try:
             json.dumps(data, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            raise InvalidInput("not valid JSON: a text holds half of a character", where=where, hint=hint) from None
+            raise InvalidInput(JsonHalfCharacter(hint), where=where) from None
     return data
 
 
-class _Fault(ValueError):
-    """What the JSON of a document may not hold."""
+class _KeyTwiceError(ValueError):
+    """The key that an object has twice."""
+
+
+class _ConstantError(ValueError):
+    """NaN or an infinity."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise _Fault(f"'{twice[:80]}' stands twice in one object; remove one of the two")
-    return found
+        raise _KeyTwiceError(twice[:80])
+    return entries
 
 
 def _constant(name: str) -> NoReturn:
-    raise _Fault(f"{name} is no number")
+    raise _ConstantError(name)
 
 
 def _deep(data: Any) -> bool:

@@ -21,13 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import grammars
-from ir.core.diagnostics import Diagnostic, InvalidInput, Severity, Span
+from ir.core.diagnostics import Diagnostic, Fault, InvalidInput, Severity, Span
+from ir.core.faults import FileNotRead
 from ir.core.limits import LIMITS
 from ir.core.module import Module
 from ir.system.collector import collector_paused
 from ir.system.files import open_input
+from ir.text import faults
 from ir.text.literals import AttributeReader, TypeReader
-from ir.text.reader import MAX_DEPTH, Reader, TextFault
+from ir.text.reader import Reader
+from ir.text.tokens import MAX_DEPTH, TextFaultError
 
 if TYPE_CHECKING:
     from lark import Lark
@@ -99,10 +102,7 @@ def parse(text: str, where: str = "") -> ParseResult:
         recovery = _Recovery(source)
         module = recovery.run(parser)
         source.positions.update(reader.positions)
-        faults = [
-            Diagnostic(fault.message, where, source.span_at(fault.position, fault.length), fault.hint)
-            for fault in reader.faults
-        ]
+        faults = [finding.fault.at(where, source.span_at(finding.position, finding.length)) for finding in reader.findings]
         reader.begin()
     diagnostics = sorted([*recovery.diagnostics, *faults], key=_place)
     if diagnostics or module is None:
@@ -127,21 +127,20 @@ def decode_text(file: BinaryIO, where: str, size: int = 0) -> str:
         if size <= LIMITS.text_bytes:
             data += file.read(max(0, LIMITS.text_bytes + 1 - len(head)))
     except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror or error}", where=where) from None
+        raise InvalidInput(FileNotRead(error.strerror or str(error)), where=where) from None
     if max(size, len(data)) > LIMITS.text_bytes:
-        raise InvalidInput(f"it has more than {LIMITS.text_bytes} bytes; IR text of so many is refused", where=where)
+        raise InvalidInput(faults.IrTooLarge(LIMITS.text_bytes), where=where)
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        message = f"expected UTF-8 text but found byte 0x{data[error.start]:02x} at offset {error.start}"
-        raise InvalidInput(Diagnostic(message, where, Span(line, 1), "is this a file of IR text (.ir)?")) from None
+        fault = faults.IrNotUtf8(f"0x{data[error.start]:02x}", error.start)
+        raise InvalidInput(fault, where=where, span=Span(line, 1)) from None
 
 
 def _check_head(head: bytes, where: str) -> None:
     if b"\0" in head:
-        message = f"expected IR text but found binary data (a zero byte at offset {head.index(0)})"
-        raise InvalidInput(message, where=where, hint="is this a file of IR text (.ir)?")
+        raise InvalidInput(faults.BinaryIr(head.index(0)), where=where)
     text = head.decode(errors="replace")
     match = _HEAD.match(text)
     start = match.end() if match else 0
@@ -150,10 +149,7 @@ def _check_head(head: bytes, where: str) -> None:
 
 
 def _no_module(source: SourceMap, start: int) -> Diagnostic:
-    span = source.span_at(start)
-    return Diagnostic(
-        "expected 'module @name {' at the start of the text", source.where, span, "is this a file of IR text (.ir)?"
-    )
+    return faults.NotIr().at(source.where, source.span_at(start))
 
 
 class _Recovery:
@@ -177,10 +173,8 @@ class _Recovery:
 
     def __call__(self, error: UnexpectedInput) -> bool:
         accepted = _accepted(error)
-        position, message = _explain(self.text, error, accepted)
-        self.diagnostics.append(
-            Diagnostic(message, self.source.where, self.source.span_at(position, _length(self.text, position)))
-        )
+        position, fault = _explain(self.text, error, accepted)
+        self.diagnostics.append(fault.at(self.source.where, self.source.span_at(position, _length(self.text, position))))
         if len(self.diagnostics) >= MAX_ERRORS:
             return False
         return self.resume(error, _position(error, self.text), accepted)
@@ -295,15 +289,14 @@ def _accepted(error: UnexpectedInput) -> set[str]:
     return accepted
 
 
-def _explain(text: str, error: UnexpectedInput, accepted: set[str]) -> tuple[int, str]:
-    """Where the fault is, as narrowly as can be said, and the message."""
+def _explain(text: str, error: UnexpectedInput, accepted: set[str]) -> tuple[int, Fault]:
+    """The place of a fault, as narrow as possible, and the fault."""
     position = _position(error, text)
     refined = _refine(text, position, accepted)
     if refined:
         return refined
-    found = _FOUND.match(text, position)
-    what = f"'{found[0][:40]}'" if found else "the end of the text"
-    return position, f"expected {_listed(accepted)} but found {what}"
+    word = _FOUND.match(text, position)
+    return position, faults.UnexpectedText(_listed(accepted), f"'{word[0][:40]}'" if word else "the end of the text")
 
 
 def _listed(accepted: set[str]) -> str:
@@ -344,33 +337,33 @@ _ONE_NAME = re.compile(_NAME + r"\s*")
 _OPEN_QUOTE = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*(?:\n|\Z)')
 
 
-def _refine(text: str, position: int, accepted: set[str]) -> tuple[int, str] | None:
-    """The fault inside a wide token: the token fails as a whole at its start, a person needs the place inside."""
+def _refine(text: str, position: int, accepted: set[str]) -> tuple[int, Fault] | None:
+    """The place and the fault inside a wide token. The parser fails at the token's start; a person needs the place inside."""
     first = text[position : position + 1]
     if "OPERANDS" in accepted and first == "(":
         head = _NAMES_HEAD.match(text, position)
         at = head.end() if head else position + 1
         name = _ONE_NAME.match(text, at)
         if name is None:
-            return at, f"expected an operand such as %x, @w or _ but found {_what(text, at)}"
-        return name.end(), f"expected ',' or ')' behind an operand but found {_what(text, name.end())}"
+            return at, faults.UnexpectedText("an operand such as %x, @w or _", _what(text, at))
+        return name.end(), faults.UnexpectedText("',' or ')' behind an operand", _what(text, name.end()))
     if "RESULTS" in accepted and first in ("%", "@"):
         head = _RESULTS_HEAD.match(text, position)
         if head:
-            return head.end(), f"expected '=' behind the results but found {_what(text, head.end())}"
+            return head.end(), faults.UnexpectedText("'=' behind the results", _what(text, head.end()))
     if "TYPES" in accepted and first == ":":
         at = position + 1
         while at < len(text) and text[at] in " \t":
             at += 1
-        return at, f"expected a type such as tensor<8x4xf32> but found {_what(text, at)}"
+        return at, faults.UnexpectedText("a type such as tensor<8x4xf32>", _what(text, at))
     if "ATTRIBUTES" in accepted and first == "{" and "LBRACE" not in accepted:
-        return position, "expected attributes such as {axis = 1, mode = \"linear\"}, closed by '}'"
+        return position, faults.MalformedAttributes()
     if "LOCATION" in accepted and text.startswith("loc", position):
-        return position, 'expected a location: loc(?) or loc("graph path", "node", "scope")'
+        return position, faults.MalformedLocation()
     if "FACETS" in accepted and (facet := _FACET_HEAD.match(text, position)):
-        return position, f"expected the facet {facet[0]}..> to end in '>' on its line"
+        return position, faults.UnclosedFacet(facet[0])
     if _OPEN_QUOTE.match(text, position):
-        return position, "a text in double quotes does not end on its line"
+        return position, faults.UnclosedQuote()
     return None
 
 
@@ -446,7 +439,7 @@ def _module_parser() -> tuple[Lark, Reader]:
 
 
 def _inner(name: str, start: str, transformer: Any) -> Callable[[str], Any]:
-    """The reader of the inside of a token: by distinct text, short texts remembered. Raises TextFault."""
+    """The reader of the inside of a token: by distinct text, short texts remembered. Raises TextFaultError."""
     starts = ("attributes", "elements") if name == "attributes" else ("types", "type")
     parser = grammars.load(name, starts, transformer=transformer)
 
@@ -455,15 +448,15 @@ def _inner(name: str, start: str, transformer: Any) -> Callable[[str], Any]:
 
         try:
             if name == "types" and text.count("<") > MAX_DEPTH and _nesting(text) > MAX_DEPTH:
-                raise TextFault(f"types nested more than {MAX_DEPTH} deep")
+                raise TextFaultError(faults.TypesTooDeep(MAX_DEPTH))
             return parser.parse(text, start=start)
         except UnexpectedInput as error:
-            offset, message = _explain(text, error, _accepted(error))
-            raise TextFault(message, offset, _length(text, offset)) from None
-        except TextFault:
+            offset, fault = _explain(text, error, _accepted(error))
+            raise TextFaultError(fault, offset, _length(text, offset)) from None
+        except TextFaultError:
             raise
         except ValueError as error:
-            raise TextFault(str(error), 0, len(text)) from None
+            raise TextFaultError(faults.InvalidLiteral(str(error)), 0, len(text)) from None
 
     remembered = lru_cache(maxsize=1 << 14)(read)
     return lambda text: remembered(text) if len(text) <= 400 else read(text)

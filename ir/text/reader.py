@@ -1,23 +1,23 @@
-"""The reader: what each rule of ``module.lark`` builds, called by the LALR parser as it reduces.
+"""Builds what each rule of ``module.lark`` describes; the LALR parser calls it as it reduces.
 
 Methods are named like rules and take the list of children: tokens (``str`` with ``type`` and ``start_pos``) and what other
-methods returned. A text that is well-formed but means nothing (an unknown facet, a field of the wrong kind) is recorded as a
-*fault* at its place, a stand-in is returned, and reading goes on, so that one run shows every fault.
+methods returned. A part that follows the grammar and means nothing (an unknown facet, a field of the wrong kind) is recorded as
+a fault at its place and replaced by a stand-in, and reading goes on: one run shows every fault.
 
-The reader lives as long as the process; ``begin`` clears what belongs to one text.
+The reader lives as long as the process; ``begin`` clears what belongs to one text. ``ir.text.tokens`` reads single tokens.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from sys import intern
 from typing import Any, TypeVar
 
 from ir.core.attributes import Attribute, Attributes
-from ir.core.facets import Facet, Facets, parse_facet
+from ir.core.facets import Facets
 from ir.core.module import (
     Action,
     Declared,
@@ -38,58 +38,25 @@ from ir.core.module import (
     View,
 )
 from ir.core.names import unquote_text
-from ir.core.ops import UNKNOWN_LOCATION, Location, Op, Region, Value
+from ir.core.ops import UNKNOWN_LOCATION, Op, Region, Value
 from ir.core.ranges import whole
 from ir.core.shares import Shares
 from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.core.types import UNKNOWN, DType, TensorType, Type
-from ir.text.aliases import CALL, REST, RULES
+from ir.text import faults
+from ir.text.aliases import CALL, REST
 from ir.text.dense import bytes_from_text, dense_data
 from ir.text.likeness import LISTED, alike, of_beginning
 from ir.text.records import RecordFault, Table, read_record
 from ir.text.renaming import Renaming
+from ir.text.tokens import MAX_DEPTH, TextFaultError, TokenReader
 
 T = TypeVar("T")
-
-MAX_DEPTH = 64
-"""Regions nested deeper than this are refused: printing and checking recurse."""
 
 MOST_ALIKE = 1 << 20
 """Resources that lines ``like`` of one text may stand for."""
 
-_NAME_TOKEN = re.compile(r'([%@])"((?:[^"\\\n]|\\.)*)"|[%@][A-Za-z0-9_./:$\-]+|_')
-_STRING_TOKEN = re.compile(r'"[^"\\\n]*(?:\\.[^"\\\n]*)*"')
-_FACET_TEXT = r'[a-z_]+(?:<[^<>"]*(?:"[^"\\\n]*(?:\\.[^"\\\n]*)*"[^<>"]*)*>)?'
-_FACET_TOKEN = re.compile(r"#[a-z_]+[0-9]*|" + _FACET_TEXT)
-_REST = re.compile(r"(?:^|\s*,\s*)\.\.$")
-_LOCATION_PART = re.compile(_STRING_TOKEN.pattern + "|[a-z]+")
 _LOC, _DATA = re.compile("#loc[0-9]*"), re.compile("#data[0-9]*")
-_ALIAS = re.compile(
-    r"^[ \t]*(#[a-z_]+[0-9]*)[ \t]*=[ \t]*"
-    rf'(loc\((?:[^"()\n]|{_STRING_TOKEN.pattern})*\)|(?:hex|base64)"[^"\n]*"|{_FACET_TEXT})',
-    re.MULTILINE,
-)
-"""The definition of an alias: no other line begins so."""
-_UNDEFINED = "behind the module stands what aliases mean: #cost0 = cost<flops = 8, kind = matmul>"
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A fault of meaning: ``length`` characters from ``position``."""
-
-    position: int
-    length: int
-    message: str
-    hint: str = ""
-
-
-class TextFault(ValueError):
-    """A part of a token that does not read; ``offset`` characters from its start."""
-
-    def __init__(self, message: str, offset: int = 0, length: int = 1) -> None:
-        super().__init__(message)
-        self.offset = offset
-        self.length = length
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +73,9 @@ class Fields(list[Field]):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceActions:
+    """The line of a schedule for one device."""
+
     device: str
     actions: tuple[Action, ...]
 
@@ -119,172 +88,18 @@ class Part:
     value: Any
 
 
-class Reader:
-    """See the module docstring. ``types``, ``attributes`` and ``elements`` read the inside of those tokens; ``begin`` is called
-    before each text."""
-
-    def __init__(
-        self,
-        types: Callable[[str], tuple[Type, ...]],
-        attributes: Callable[[str], Attributes],
-        elements: Callable[[str], list[str]],
-        begin: Callable[[], None],
-    ) -> None:
-        self._begin = begin
-        self._types, self._attributes, self._elements = types, attributes, elements
-        self.begin()
+class Reader(TokenReader):
+    """See the module docstring."""
 
     def begin(self, text: str = "") -> None:
         """Starts on ``text``, whose aliases may be used before they are defined."""
-        self.faults: list[Fault] = []
-        self.aliases = {match[1]: match[2] for match in _ALIAS.finditer(text)}
-        self.alias_facets: dict[str, Facet | None] = {}
+        super().begin(text)
         self.defined: set[str] = set()
         self.resources: list[Resource] = []
         self.alike = 0
         self.calls: dict[str, tuple[str, ...]] = {}
-        self._begin()
         self.positions: dict[int, int] = {}
         self.depths: dict[int, int] = {}
-
-    # -- tokens ------------------------------------------------------------------------------------------------------
-
-    def fault(self, token: Any, message: str, *, offset: int = 0, length: int | None = None, hint: str = "") -> None:
-        self.faults.append(Fault(token.start_pos + offset, len(token) if length is None else length, message, hint))
-
-    def text(self, token: Any) -> str:
-        """The text that a quoted token spells."""
-        try:
-            return unquote_text(token)
-        except ValueError:
-            self.fault(token, "bad escape in a quoted text", hint='escapes are those of JSON: \\" \\\\ \\n \\t \\u00e9')
-            return str(token)
-
-    def word_or_text(self, token: Any) -> str:
-        return self.text(token) if token[0] == '"' else str(token)
-
-    def name(self, token: Any) -> str:
-        """A value, a symbol or the absent operand."""
-        if token == "_":
-            return ""
-        if token[1:2] == '"':
-            try:
-                return str(token[0]) + unquote_text(token[1:])
-            except ValueError:
-                self.fault(token, "bad escape in a quoted name", hint='escapes are those of JSON: \\" \\\\ \\n \\t \\u00e9')
-        return intern(str(token))
-
-    def names(self, token: Any, inside: str) -> tuple[str, ...]:
-        """The names of a list of names."""
-        if inside.endswith(REST) and (rest := _REST.search(inside)):
-            return (*self.names(token, inside[: rest.start()]), REST)
-        if '"' in inside:
-            found = []
-            for match in _NAME_TOKEN.finditer(inside):
-                text = match[0]
-                try:
-                    found.append("" if text == "_" else text[0] + unquote_text(text[1:]) if match[1] else text)
-                except ValueError:
-                    self.fault(token, f"bad escape in the quoted name {text}", offset=token.find(text), length=len(text))
-                    found.append(text)
-            return tuple(found)
-        if "_" in inside:
-            return tuple([intern(name) if name != "_" else "" for name in map(str.strip, inside.split(","))])
-        return tuple([intern(name.strip()) for name in inside.split(",")]) if inside else ()
-
-    def types(self, token: Any) -> tuple[Type, ...]:
-        try:
-            return self._types(token[1:].strip())
-        except TextFault as fault:
-            skipped = 1 + len(token[1:]) - len(token[1:].lstrip())
-            self.fault(token, str(fault), offset=skipped + fault.offset, length=fault.length)
-            return ()
-
-    def one_type(self, token: Any) -> Type:
-        types = self.types(token)
-        if len(types) > 1:
-            self.fault(token, f"expected one type but found {len(types)}")
-        return types[0] if types else UNKNOWN
-
-    def attributes(self, token: Any) -> Attributes:
-        try:
-            return self._attributes(str(token))
-        except TextFault as fault:
-            self.fault(token, str(fault), offset=fault.offset, length=fault.length)
-            return ()
-
-    def facets(self, token: Any) -> Facets:
-        found = []
-        for match in _FACET_TOKEN.finditer(token):
-            try:
-                if match[0][0] != "#":
-                    found.append(parse_facet(match[0]))
-                elif facet := self.named_facet(token, match):
-                    found.append(facet)
-            except ValueError as error:
-                self.fault(token, str(error), offset=match.start(), length=len(match[0]))
-        if len(found) > 1:
-            found.sort(key=_keyword)
-        return tuple(found)
-
-    def named_facet(self, token: Any, match: re.Match[str]) -> Facet | None:
-        """The facet that an alias names; None where its definition does not read, which is told there."""
-        alias = match[0]
-        if alias not in self.aliases:
-            self.fault(token, f"alias {alias} is not defined", offset=match.start(), length=len(alias), hint=_UNDEFINED)
-        if alias not in self.alias_facets:
-            try:
-                self.alias_facets[alias] = parse_facet(self.aliases.get(alias, ""))
-            except ValueError:
-                self.alias_facets[alias] = None
-        return self.alias_facets[alias]
-
-    def location(self, token: Any, names: tuple[str, ...] = ()) -> Location:
-        """The location of the op whose results are ``names``."""
-        text = str(token)
-        if text[0] == "#":
-            if text not in self.aliases:
-                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
-            text = self.aliases.get(text, "")
-        if text == "loc(?)" or text[:4] != "loc(":  # the definition of a wrong alias is told in its own place
-            return UNKNOWN_LOCATION
-        parts = [match[0] for match in _LOCATION_PART.finditer(text, len("loc("))]
-        if len(parts) > 3:
-            self.fault(token, f"a location has at most three texts (graph path, node, scope), not {len(parts)}")
-        try:
-            return Location(*[self.location_part(token, part, names) for part in parts[:3]])
-        except ValueError:
-            self.fault(token, "bad escape in a location")
-            return UNKNOWN_LOCATION
-
-    def location_part(self, token: Any, part: str, names: tuple[str, ...]) -> str:
-        """A text in quotes, or what a rule gives for the op's first result. Raises ValueError for a bad escape."""
-        if part[0] == '"':
-            return unquote_text(part)
-        if part not in RULES:
-            self.fault(token, f"expected a text or one of {', '.join(RULES)} in a location but found '{part}'")
-            return ""
-        if not names:
-            self.fault(token, f"'{part}' follows from the name of an op's first result, and there is none")
-            return ""
-        return RULES[part](names[0][1:])
-
-    def number_of(self, token: Any) -> int | float:
-        text = str(token)
-        if not text.lstrip("+-").isdecimal():
-            return float(text)
-        try:
-            return whole(text)
-        except ValueError as error:
-            self.fault(token, str(error))
-            return 0
-
-    def int_of(self, token: Any) -> int:
-        value = self.number_of(token)
-        if isinstance(value, float):
-            self.fault(token, f"expected an integer but found {token}")
-            return 0
-        return value
 
     # -- module ------------------------------------------------------------------------------------------------------
 
@@ -299,15 +114,15 @@ class Reader:
         kind = {"LOCATION": "location", "BYTES": "text of bytes"}.get(text.type, "facet")
         expected = "location" if _LOC.fullmatch(alias) else "text of bytes" if _DATA.fullmatch(alias) else "facet"
         if alias in self.defined:
-            self.fault(alias, f"alias {alias} is defined twice")
+            self.fault(alias, faults.AliasDefinedTwice(str(alias)))
         elif text[0] == "#":
-            self.fault(text, f"expected what {alias} stands for but found another alias")
+            self.fault(text, faults.AliasOfAlias(str(alias)))
         elif kind != expected:
-            self.fault(text, f"expected a {expected} behind {alias} = but found a {kind}")
+            self.fault(text, faults.WrongAliasKind(str(alias), expected, kind))
         elif kind == "location":
             self.location(text, ("%x",))
         elif kind == "facet" and len(self.facets(text)) > 1:
-            self.fault(text, f"alias {alias} stands for one facet")
+            self.fault(text, faults.AliasOfSeveralFacets(str(alias)))
         self.defined.add(alias)
 
     def symbols(self, children: list[Any]) -> list[Symbol]:
@@ -346,25 +161,25 @@ class Reader:
         """Resources that are like those read before, as ``ir/text/likeness.py`` says."""
         keyword, pair, *tables = children
         if len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
-            self.fault(keyword, 'expected what names begin with, and what they shall begin with: like ["h.0", "h.1"]')
+            self.fault(keyword, faults.LikeWithoutNames())
             return []
         listed: dict[str, list[int]] = {}
         for field in tables[0] if tables else ():
             if field.key not in LISTED or not isinstance(field.value, tuple) or any(type(v) is not int for v in field.value):
-                self.fault(field.token, f"expected {' or '.join(LISTED)} = and a list of integers")
+                self.fault(field.token, faults.WrongLikeTable(" or ".join(LISTED)))
                 return []
             listed[field.key] = list(field.value)
         models = of_beginning(self.resources, pair[0])
         if not models:
-            self.fault(keyword, f"no resource before begins with '{pair[0]}'")
+            self.fault(keyword, faults.NothingAlike(pair[0]))
         try:
             found = alike(models, Renaming(pair), listed)
         except ValueError as error:
-            self.fault(keyword, str(error))
+            self.fault(keyword, faults.WrongLikeCount(str(error)))
             return []
         self.alike += len(found)
         if self.alike > MOST_ALIKE:
-            self.fault(keyword, f"more than {MOST_ALIKE:,} resources are said to be like others")
+            self.fault(keyword, faults.TooManyAlike(f"{MOST_ALIKE:,}"))
             return []
         return [self.placed(keyword, resource) for resource in found]
 
@@ -383,16 +198,16 @@ class Reader:
         text = str(token)
         if text[0] == "#":
             if text not in self.aliases:
-                self.fault(token, f"alias {text} is not defined", hint=_UNDEFINED)
+                self.fault(token, faults.UndefinedAlias(text))
             text = self.aliases.get(text, 'hex""')
         try:
             if text[0] == "[":
                 return Inline(dense_data(dtype, self._elements(text)))
             return Inline(bytes_from_text(text))
-        except TextFault as fault:
-            self.fault(token, str(fault), offset=fault.offset, length=fault.length)
+        except TextFaultError as error:
+            self.fault(token, error.fault, offset=error.offset, length=error.length)
         except ValueError as error:
-            self.fault(token, str(error))
+            self.fault(token, faults.InvalidData(str(error)))
         return Inline(b"")
 
     def splat(self, children: list[Any]) -> Splat:
@@ -400,7 +215,7 @@ class Reader:
         if token.type == "NUMBER":
             return Splat(self.number_of(token))
         if token not in _CONSTANTS:
-            self.fault(token, f"expected a number but found '{token}'")
+            self.fault(token, faults.NotANumber(str(token)))
         return Splat(_CONSTANTS.get(str(token), 0))
 
     def random(self, children: list[Any]) -> Random:
@@ -491,24 +306,24 @@ class Reader:
             result_types = self.types(types)
             if len(result_types) != len(names):
                 if result_types:
-                    self.fault(types, f"{len(names)} results but {len(result_types)} types")
+                    self.fault(types, faults.ResultTypeCount(len(names), len(result_types)))
                 result_types = (*result_types, *[UNKNOWN] * len(names))
             results = tuple([Value(*pair) for pair in zip(names, result_types, strict=False)])
         else:
             if names:
-                self.fault(children[0], "results without their types", hint="write `: type, ..` behind the operands")
+                self.fault(children[0], faults.ResultsWithoutTypes())
             results = ()
         op_name = self.text(name) if name[0] == '"' else intern(str(name))
         if op_name == CALL:
             operands = self.call_operands(name, operands, dict(attributes))
         elif operands and operands[-1] == REST:
-            self.fault(name, "'..' stands for operands of a call, and this is none")
+            self.fault(name, faults.RestOutsideCall())
         op = Op(op_name, operands, results, attributes, regions, facets, location)
         self.positions[id(op)] = children[0].start_pos
         if regions:
             depth = self.depths[id(op)] = 1 + max(self.depths.pop(id(region), 0) for _, region in regions)
             if depth > MAX_DEPTH:
-                self.fault(name, f"regions nested more than {MAX_DEPTH} deep")
+                self.fault(name, faults.RegionsTooDeep(MAX_DEPTH))
         return op
 
     def call_operands(self, token: Any, operands: tuple[str, ...], attributes: dict[str, Attribute]) -> tuple[str, ...]:
@@ -516,7 +331,7 @@ class Reader:
         callee = attributes["callee"].value if "callee" in attributes else ""
         if operands and operands[-1] == REST:
             if callee not in self.calls:
-                self.fault(token, "'..' stands for operands of the first call of this function, and there is none before")
+                self.fault(token, faults.RestOfFirstCall())
             pairs = attributes["rename"].value if "rename" in attributes else ()
             if not isinstance(pairs, tuple) or len(pairs) % 2:
                 pairs = ()  # told by the verifier
@@ -557,7 +372,7 @@ class Reader:
             try:
                 text = unquote_text(text)
             except ValueError:
-                self.fault(token, "bad escape in a quoted key")
+                self.fault(token, faults.BadEscape("a quoted key"))
         return Field(token, text, Table((f.key, f.value) for f in value) if isinstance(value, Fields) else value)
 
     def number(self, children: list[Any]) -> int | float:
@@ -578,14 +393,14 @@ class Reader:
         fields = list(fields)
         try:
             return self.placed(token, read_record(cls, [(field.key, field.value) for field in fields], given))
-        except RecordFault as fault:
-            guilty = [field.token for field in fields if field.key == fault.key]
-            self.fault(guilty[-1] if guilty else token, str(fault))
+        except RecordFault as error:
+            tokens = [field.token for field in fields if field.key == error.key]
+            self.fault(tokens[-1] if tokens else token, faults.InvalidField(str(error)))
             return None
 
     def words(self, token: Any, values: tuple[Any, ...]) -> tuple[str, ...]:
         if not all(isinstance(value, str) for value in values):
-            self.fault(token, "expected a list of names such as [gpu0, gpu1]")
+            self.fault(token, faults.NotNames())
             return ()
         return tuple(map(str, values))
 
@@ -638,16 +453,15 @@ class Reader:
                 sizes.append((field.key, len(value)))
                 shares.append(value)
             else:
-                message = f"axis '{field.key}' needs its size, an integer, or the shares of its members such as [3, 1]"
-                self.fault(field.token, message)
+                self.fault(field.token, faults.AxisWithoutSize(field.key))
         mesh = Mesh(self.name(name), tuple(sizes), self.words(name, devices))
         if any(given and set(given) != {1} for given in shares) and math.prod(size for _, size in sizes) == len(mesh.devices):
             mesh = replace(mesh, shares=tuple(given or mesh.along(axis) for axis, given in enumerate(shares)))
         return self.placed(name, mesh)
 
-    def row(self, children: list[Any]) -> Row:
+    def row(self, children: list[Any]) -> DeviceActions:
         device, *actions = children
-        return Row(self.word_or_text(device), tuple(map(self.action, actions)))
+        return DeviceActions(self.word_or_text(device), tuple(map(self.action, actions)))
 
     def action(self, token: Any) -> Action:
         kind, _, inside = token.rpartition("(")
@@ -660,12 +474,12 @@ class Reader:
                 whole(channel[0]) if channel else None,
             )
         except ValueError:
-            self.fault(token, "bad number or escape in an action")
+            self.fault(token, faults.InvalidAction())
             return Action("F", 0)
 
     def schedule(self, children: list[Any]) -> Schedule:
         name, *entries = children
-        rows = tuple((row.device, row.actions) for row in _only(Row, entries))
+        rows = tuple((row.device, row.actions) for row in _only(DeviceActions, entries))
         schedule = self.build(Schedule, name, _only(Field, entries), name=self.name(name), rows=rows)
         return self.placed(name, schedule or Schedule(self.name(name), "", rows))
 
@@ -680,10 +494,6 @@ class Reader:
 
 
 _CONSTANTS: dict[str, int | float] = {"inf": math.inf, "nan": math.nan, "true": 1, "false": 0}
-
-
-def _keyword(facet: Facet) -> str:
-    return facet.keyword
 
 
 def _only(kind: type[T], parts: Iterable[Any]) -> tuple[T, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from ir.core.diagnostics import Diagnostic, Severity, Span
+from ir.core.diagnostics import Diagnostic, Span
 from ir.core.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
 from ir.core.names import quote_name
 from ir.core.ops import Op, Region
 from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
 from ir.ops.opdefs import Dialects
+from ir.verifier.faults import BrokenInvariant, MoreBrokenInvariants
 
 if TYPE_CHECKING:
     from ir.text.parser import SourceMap
@@ -61,7 +62,7 @@ class Findings:
             where = symbol.name if symbol is not None else self.module.name
             if op is not None:
                 where += f", {op.id}" + (f" = {op.name}" if op.results else "")
-        self.diagnostics.append(Diagnostic(f"{code}: {message}", where, span, hint))
+        self.diagnostics.append(BrokenInvariant(code, message, hint).at(where, span))
 
     def span(self, item: Op | Symbol | Part | Module | None, about: str) -> Span | None:
         if self.source_map is None or item is None:
@@ -79,7 +80,7 @@ class Findings:
 
     def sorted(self) -> list[Diagnostic]:
         """The faults by place in the text; in the order of the checks without a text."""
-        found = sorted(self.diagnostics, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
+        diagnostics = sorted(self.diagnostics, key=lambda d: (d.span.line, d.span.column) if d.span else (0, 0))
         if self.dropped:
-            found.append(Diagnostic(f"{self.dropped} more broken invariants", self.module.name, severity=Severity.ERROR))
-        return found
+            diagnostics.append(MoreBrokenInvariants(self.dropped).at(self.module.name))
+        return diagnostics

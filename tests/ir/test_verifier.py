@@ -79,7 +79,7 @@ def _unchecked(kind: AttrKind, value: object) -> Attribute:
 
 def test_a_place_without_a_text_names_symbol_and_op() -> None:
     diagnostic = verify(in_main(Op("onnx.Relu", ("%gone",), (Value("%y", F32),))))[0]
-    assert str(diagnostic) == "@main, %y = onnx.Relu: error: INV04: operand %gone is used but never assigned"
+    assert str(diagnostic) == "@main, %y = onnx.Relu: error[E2301]: INV04: operand %gone is used but never assigned"
 
 
 def test_a_place_in_a_text_is_line_and_column() -> None:
@@ -87,7 +87,7 @@ def test_a_place_in_a_text_is_line_and_column() -> None:
     result = parse(text, "m.ir")
     found = verify(result.module, result.source_map)
     assert [(d.where, d.span and (d.span.line, d.span.column)) for d in found] == [("m.ir", (3, 19)), ("m.ir", (3, 23))]
-    with pytest.raises(InvalidInput, match=r"m\.ir:3:19: error: INV04: operand %a is used but never assigned"):
+    with pytest.raises(InvalidInput, match=r"m\.ir:3:19: error\[E2301\]: INV04: operand %a is used but never assigned"):
         load_module(text, "m.ir")
 
 

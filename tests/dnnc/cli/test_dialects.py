@@ -24,5 +24,5 @@ def test_opt_refuses_an_operator_that_does_not_exist_where_it_stands(passes: str
     command = [sys.executable, "-m", "dnnc", "opt", str(path), "--passes", passes]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    assert done.stderr.startswith(f"{path}:3:10: error: INV11: opset 20 has no operator Nonsense\n")
+    assert done.stderr.startswith(f"{path}:3:10: error[E2301]: INV11: opset 20 has no operator Nonsense\n")
     assert not done.stdout

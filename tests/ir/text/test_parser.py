@@ -81,7 +81,7 @@ def test_the_caret_stands_under_the_fault() -> None:
     with pytest.raises(InvalidInput) as caught:
         parse_module(TEXT.replace("onnx.Relu(%x)", "onnx.Relu(%x, +)"), "m.ir")
     assert str(caught.value) == (
-        "m.ir:7:28: error: expected an operand such as %x, @w or _ but found '+'\n"
+        "m.ir:7:28: error[E2105]: expected an operand such as %x, @w or _ but found '+'\n"
         "          %z = onnx.Relu(%x, +) : tensor<4xf32>\n"
         "                             ^"
     )
