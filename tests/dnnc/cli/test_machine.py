@@ -16,14 +16,14 @@ import onnx
 import onnx.parser
 import pytest
 
+from dnnc.cli import main
 from tests.dnnc.engines.onnxruntime.processes import children
 
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("build") / "build"
-    code, said = dnnc("compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", str(folder), "-q")
-    assert code == 0, said
+    assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", str(folder), "-q"]) == 0
     return folder
 
 

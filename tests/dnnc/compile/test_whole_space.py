@@ -2,7 +2,7 @@
 
 The bound holds for all that the certificate is of (``Case.claims``): no plan, found with other options or drawn at random and
 priced by what replays a person's plan, is below it; optimal is said of a value that is the bound; and that nothing fits is said
-to be proven only where nothing does. The same is held of plans that are steered.
+to be proven only where nothing does. The same is held of plans that are steered. More cases: ``python -m tests.bench.oracles``.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def test_no_plan_is_below_the_bound(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 300, 10))
+@pytest.mark.parametrize("first", range(100, 200, 10))
 def test_no_plan_of_many_cases_is_below_the_bound(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 10):
         check(seed, tmp_path, forced=4, placed=25, meshed=20)
@@ -111,7 +111,7 @@ def test_no_plan_that_does_as_asked_is_below_the_bound(seed: int, tmp_path: Path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(2000, 2400, 20))
+@pytest.mark.parametrize("first", range(2000, 2200, 20))
 def test_no_plan_of_many_that_do_as_asked_is_below_the_bound(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 20):
         check_steered(seed, tmp_path, most=300)

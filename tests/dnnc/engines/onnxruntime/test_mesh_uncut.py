@@ -48,8 +48,10 @@ def model(folder: Path, kind: str) -> Path:
     return folder / "m.onnx"
 
 
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("strategy", [(), ("--strategy", "replicate")])
+@pytest.mark.parametrize(
+    ("kind", "strategy"),
+    [*((kind, ()) for kind in TYPES), ("string", ("--strategy", "replicate")), ("int4", ("--strategy", "replicate"))],
+)
 def test_what_no_runtime_cuts_is_whole(tmp_path: Path, kind: str, strategy: tuple[str, ...]) -> None:
     path, out = model(tmp_path, kind), tmp_path / "out"
     assert main(["compile", str(path), "-t", "preset:cpu-2", "--mesh", "2", *strategy, "-o", str(out), "-q"]) == 0

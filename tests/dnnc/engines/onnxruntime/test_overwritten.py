@@ -50,11 +50,15 @@ def _right() -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
 
 
 @pytest.mark.parametrize(
-    ("text", "more"),
-    [(TEXT, {}), (GIVEN, {"mean": MEAN, "variance": VARIANCE}), (INSIDE, {"c": np.array(True)})],
-    ids=["weights", "inputs", "branch"],
+    ("text", "more", "cuts"),
+    [
+        (TEXT, {}, ()),
+        (TEXT, {}, ("h",)),
+        (GIVEN, {"mean": MEAN, "variance": VARIANCE}, ("h",)),
+        (INSIDE, {"c": np.array(True)}, ("h",)),
+    ],
+    ids=["weights", "weights of a second stage", "inputs", "branch"],
 )
-@pytest.mark.parametrize("cuts", [(), ("h",)])
 def test_running_averages_are_of_the_weights(
     tmp_path: Path, text: str, more: dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float32]]], cuts: tuple[str, ...]
 ) -> None:

@@ -29,9 +29,12 @@ def replicated(build: Build, counts: tuple[int, ...]) -> Build:
     return scheduled(replace(build, stages=stages))
 
 
-@pytest.mark.parametrize("counts", [(2, 1, 1), (1, 3, 2), (2, 2, 4), (1, 1, 3)])
-@pytest.mark.parametrize("stages", [SPLIT, SIZELESS], ids=["fixed", "sizeless"])
-def test_microbatches_take_turns(tmp_path: Path, counts: tuple[int, ...], stages: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("stages", "counts"),
+    [(SPLIT, (2, 1, 1)), (SPLIT, (1, 3, 2)), (SIZELESS, (2, 2, 4)), (SIZELESS, (1, 1, 3))],
+    ids=["fixed, 2-1-1", "fixed, 1-3-2", "sizeless, 2-2-4", "sizeless, 1-1-3"],
+)
+def test_microbatches_take_turns(tmp_path: Path, stages: tuple[str, ...], counts: tuple[int, ...]) -> None:
     build = replicated(make_build(tmp_path, *stages), counts)
     shape = (2, 3) if stages is SPLIT else (5,)
     with Pipeline(build) as pipeline:

@@ -65,18 +65,18 @@ def shuffled(build: Build, random: Random, tries: int) -> Build:
     return build
 
 
-@pytest.mark.parametrize("size", ["3", "n"], ids=["fixed", "sizeless"])
 @pytest.mark.parametrize(
-    ("devices", "comm"),
+    ("devices", "comm", "size"),
     [
-        ((("p",), ("q",), ("p",), ("q",)), "sum"),
-        ((("p",), ("q",), ("q",), ("r",)), "duplex"),
-        ((("p",), ("q", "r"), ("s",), ("p",)), "overlap"),
+        ((("p",), ("q",), ("p",), ("q",)), "sum", "n"),
+        ((("p",), ("q",), ("q",), ("r",)), "duplex", "3"),
+        ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "3"),
+        ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "n"),
     ],
-    ids=["two-devices", "lanes", "replicas"],
+    ids=["two-devices", "lanes", "replicas", "replicas-of-sizeless-values"],
 )
 def test_any_order_that_does_not_deadlock_gives_the_same_outputs(
-    tmp_path: Path, size: str, devices: tuple[tuple[str, ...], ...], comm: str
+    tmp_path: Path, devices: tuple[tuple[str, ...], ...], comm: str, size: str
 ) -> None:
     build = on(make_build(tmp_path, *(text.format(n=size) for text in WEB)), devices)
     build = replace(build, plan=replace(build.plan, comm=comm))

@@ -28,8 +28,7 @@ def unsplit(model: Path, x: np.ndarray) -> np.ndarray:
     return result
 
 
-@pytest.mark.parametrize("kind", ["shared", "per-stage"])
-@pytest.mark.parametrize("stages", [1, 3])
+@pytest.mark.parametrize(("kind", "stages"), [("shared", 1), ("per-stage", 3)])
 def test_a_compiled_model_runs(tmp_path: Path, kind: str, stages: int) -> None:
     """More stages than cores share them; either way of storing weights is found."""
     model = save(tmp_path, TEXT, **weights("w1", "w2", "w3"))

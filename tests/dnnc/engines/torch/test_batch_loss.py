@@ -127,6 +127,7 @@ def test_a_microbatch_with_one_label_weighs_a_fourth_of_one_with_four(plan: str,
     np.testing.assert_allclose(weights["W"], [[-0.3, 0.3], [0, 0]], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_label_that_counts_changes_nothing(source: None, tmp_path: Path) -> None:
     build = built(tmp_path, LINEAR, 2, *PLANS["one stage"])
     weights, losses = trained(build, "labelled:nothing_counts", 2, tmp_path / "out")
@@ -134,17 +135,23 @@ def test_a_batch_without_a_label_that_counts_changes_nothing(source: None, tmp_p
     assert not weights["W"].any()
 
 
+@pytest.fixture(scope="module")
+def labelled_step() -> Any:
+    """The module of ``LAYERS`` with its loss."""
+    return TrainingPass(loss="cross-entropy:y").run(ir.load_module(LAYERS, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+
+
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_losses_and_gradients_of_microbatches_are_those_of_the_batch(
-    data: Any, tmp_path_factory: pytest.TempPathFactory
+    data: Any, labelled_step: Any, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Of the inputs that ranks get: of two steps, with any labels left out."""
     count = data.draw(st.integers(1, 4))
     labels = data.draw(
         st.lists(st.sampled_from([-100, -100, 0, 1, 2, 3]), min_size=2 * count * ROWS, max_size=2 * count * ROWS)
     )
-    after = TrainingPass(loss="cross-entropy:y").run(ir.load_module(LAYERS, dialects=DIALECTS), PassContext(dialects=DIALECTS))
+    after = labelled_step
     file = tmp_path_factory.mktemp("samples") / "samples.npz"
     numbers = np.random.default_rng(0)
     np.savez(file, x=numbers.normal(size=(len(labels), WIDTH)).astype(np.float32), labels=np.array(labels))

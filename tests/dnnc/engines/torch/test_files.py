@@ -98,6 +98,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_build_that_is_swapped_once_it_is_verified_trains_as_it_was(build: Path, tmp_path: Path) -> None:
     mark, opened = with_unlisted(build), TrainingBuild.open(build)
     begun = TrainingFiles(opened.files).initial.tensors()

@@ -62,7 +62,7 @@ def test_families(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["8", "2x2", "2x4"])
+@pytest.mark.parametrize("mesh", ["8", "2x4"])
 @pytest.mark.parametrize("spec", FAMILIES)
 def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     module, folder = prepared(spec)

@@ -82,8 +82,7 @@ def test_identical_experts_are_proven(tmp_path: Path, training: bool, cpus: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("link", [100e9, 10e9], ids=["cheap", "dear"])
-@pytest.mark.parametrize("cpus", [0, 1])
+@pytest.mark.parametrize(("cpus", "link"), [(0, 10e9), (1, 100e9)], ids=["dear transfers", "cheap transfers, a host"])
 def test_cross_attention_operator_by_operator(tmp_path: Path, cpus: int, link: float) -> None:
     path = tmp_path / "encoder-decoder.json"
     write(lattices.encoder_decoder(24).document(Machines(8, cpus, link)), path)
