@@ -1,18 +1,20 @@
 """Dimensions that follow from others: heads that divide the hidden width, a feed-forward part in the published proportion.
 
-Each function puts numbers in the place of zeros in ``values`` and returns what is wrong with them, as ``spec.Complete`` asks.
-So a model cut to a hidden width of 64 keeps its shape without further options.
+Each function is a ``spec.Complete``: it replaces zeros in ``values`` by numbers and returns the faults. So ``hidden=64`` alone
+makes a small model whose other dimensions keep their proportions.
 """
 
 from __future__ import annotations
 
+from dnnc.zoo.faults import NoMultiple, OddHeads, SequenceTooLong
 from dnnc.zoo.spec import Complete, Value
+from ir.core.diagnostics import Fault
 
 
 def all_of(*parts: Complete) -> Complete:
-    """One after another."""
+    """Each part in turn; the faults of all."""
 
-    def complete(values: dict[str, Value]) -> list[str]:
+    def complete(values: dict[str, Value]) -> list[Fault]:
         return [fault for part in parts for fault in part(values)]
 
     return complete
@@ -21,14 +23,14 @@ def all_of(*parts: Complete) -> Complete:
 def heads(most: int, narrowest: int = 1) -> Complete:
     """``heads``: left at 0, the most up to ``most`` that divide ``hidden`` into heads no narrower than ``narrowest``."""
 
-    def complete(values: dict[str, Value]) -> list[str]:
+    def complete(values: dict[str, Value]) -> list[Fault]:
         hidden, count = int(values["hidden"]), int(values["heads"])
         if count == 0:
             fits = (n for n in range(1, most + 1) if hidden % n == 0 and hidden // n >= narrowest)
             values["heads"] = max(fits, default=1)
         elif hidden % count:
             fit = max(n for n in range(1, count + 1) if hidden % n == 0)
-            return [f"hidden={hidden} is no multiple of heads={count}; heads={fit} would fit"]
+            return [NoMultiple("hidden", hidden, f"heads={count}", f"heads={fit}")]
         return []
 
     return complete
@@ -37,36 +39,36 @@ def heads(most: int, narrowest: int = 1) -> Complete:
 def grouped_heads(most: int) -> Complete:
     """``kv_heads``: left at 0, the most up to ``most`` that divide ``heads``."""
 
-    def complete(values: dict[str, Value]) -> list[str]:
+    def complete(values: dict[str, Value]) -> list[Fault]:
         count, shared = int(values["heads"]), int(values["kv_heads"])
         fit = max(n for n in range(1, (shared or most) + 1) if count % n == 0)
         if shared and count % shared:
-            return [f"heads={count} is no multiple of kv_heads={shared}; kv_heads={fit} would fit"]
+            return [NoMultiple("heads", count, f"kv_heads={shared}", f"kv_heads={fit}")]
         values["kv_heads"] = fit
         return []
 
     return complete
 
 
-def even_heads(values: dict[str, Value]) -> list[str]:
+def even_heads(values: dict[str, Value]) -> list[Fault]:
     """Rotary embedding turns pairs of a head's elements."""
     width, odd = divmod(int(values["hidden"]), int(values["heads"]))
-    if odd or width % 2 == 0:  # what does not divide was told before
+    if odd or width % 2 == 0:  # heads that do not divide hidden are a fault of ``heads``
         return []
-    return [f"heads are {width} wide, hidden={values['hidden']} over heads={values['heads']}; an even width was expected"]
+    return [OddHeads(width, int(values["hidden"]), int(values["heads"]))]
 
 
 def feed_forward(width: int, hidden: int, name: str = "ffn", multiple: int = 8) -> Complete:
     """``ffn``: left at 0, ``width / hidden`` times the hidden width, rounded up to a multiple of ``multiple``."""
 
-    def complete(values: dict[str, Value]) -> list[str]:
+    def complete(values: dict[str, Value]) -> list[Fault]:
         values[name] = int(values[name]) or -(-int(values["hidden"]) * width // (multiple * hidden)) * multiple
         return []
 
     return complete
 
 
-def within_positions(values: dict[str, Value]) -> list[str]:
-    """A learned position embedding knows so many positions."""
+def within_positions(values: dict[str, Value]) -> list[Fault]:
+    """``seq``: at most ``positions``, the rows of the learned position embedding."""
     seq, positions = int(values["seq"]), int(values["positions"])
-    return [f"seq={seq} is longer than positions={positions}; add positions={seq}"] if seq > positions else []
+    return [SequenceTooLong(seq, positions)] if seq > positions else []

@@ -6,20 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dnnc.zoo.convolutions import Pair, classified, conv_norm, pool
+from dnnc.zoo.faults import ImageTooSmall
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options, Value
+from ir.core.diagnostics import Fault
 
 WIDTH = 32
 """Channels of the first convolution; all others are in proportion to it."""
 SCALE = 1.0
 """Around which the scales of batch norms lie, so that values neither fade nor grow through 40 of them without a shortcut."""
 SMALLEST = 75
-"""Height and width of an image of which the last blocks still have something."""
+"""The least height and width of an image that reaches the last block with at least one pixel."""
 
 
-def large_enough(values: dict[str, Value]) -> list[str]:
-    """Convolutions without padding take their part of the image."""
-    return [f"image={values['image']} is too small; image={SMALLEST} would do"] if int(values["image"]) < SMALLEST else []
+def large_enough(values: dict[str, Value]) -> list[Fault]:
+    """Convolutions without padding make the image smaller."""
+    image = int(values["image"])
+    return [ImageTooSmall(image, SMALLEST)] if image < SMALLEST else []
 
 
 Row = tuple[str, int, Pair]

@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import math
 
+from dnnc.zoo.faults import TooFewExperts
 from dnnc.zoo.graph import ELEMENT, Graph
 from dnnc.zoo.llama import decoder
 from dnnc.zoo.spec import Options, Value
+from ir.core.diagnostics import Fault
 from ir.core.types import DType
 
 
-def top_of_experts(values: dict[str, Value]) -> list[str]:
+def top_of_experts(values: dict[str, Value]) -> list[Fault]:
     """A token chooses among the experts there are."""
     experts, top = int(values["experts"]), int(values["top"])
-    return [f"top={top} is more than experts={experts}"] if top > experts else []
+    return [TooFewExperts(top, experts)] if top > experts else []
 
 
 def mixtral(graph: Graph, o: Options) -> list[str]:

@@ -1,8 +1,8 @@
 """From ``zoo:NAME,option=value,...`` to a model and its options.
 
-Options need no shell quoting: words, digits, ``,``, ``.`` and ``=``. Every fault is told at once, each by an InvalidInput that
-points at it and lists what there is. An option whose default is 0 is derived from the others where it is left at 0: by the
-model's ``complete``, which also says what is wrong with options together.
+Options need no shell quoting: they consist of words, digits, ``,``, ``.`` and ``=``. One InvalidInput holds every fault, each
+with its place in the text. An option whose default is 0 may be left at 0: the model's ``complete`` then derives it from the
+others. ``complete`` also finds options that contradict each other.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from dnnc.zoo.faults import NoSuchChoice, NotInRange, OptionTwice, OptionWithoutValue, UnknownModel, UnknownOption
 from dnnc.zoo.graph import Graph
-from ir.core.diagnostics import Diagnostic, InvalidInput, Span
+from ir.core.diagnostics import Diagnostic, Fault, InvalidInput, Span
 
 LIMIT = 1 << 20
 """Largest value of an option; ``layers`` has one of its own."""
@@ -47,8 +48,8 @@ class Options:
 
 Write = Callable[[Graph, Options], list[str]]
 """Writes the model to a graph; returns the names of its outputs."""
-Complete = Callable[[dict[str, Value]], list[str]]
-"""Puts numbers in the place of zeros that stand for "derive it"; returns what is wrong with the options together."""
+Complete = Callable[[dict[str, Value]], list[Fault]]
+"""Replaces each 0 that means "derive it" by a number; returns the faults of options that contradict each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Va
     name, *parts = text.removeprefix("zoo:").split(",")
     entry = next((entry for entry in entries if entry.name == name), None)
     if entry is None:
-        raise InvalidInput(_at(text, 4, name, _unknown(name, entries), "`dnnc zoo list` prints models and options"))
+        raise InvalidInput(_at(text, 4, name, _unknown(name, entries)))
     faults: list[Diagnostic] = []
     given: dict[str, Value] = {}
     start = 5 + len(name)
@@ -85,37 +86,36 @@ def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Va
     return entry, given, Options(values)
 
 
-def _unknown(name: str, entries: Sequence[Entry]) -> str:
+def _unknown(name: str, entries: Sequence[Entry]) -> Fault:
     names = [entry.name for entry in entries]
     longer = [other for other in names if name and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, n=1)
-    expected = f"did you mean {' or '.join(map(repr, near))}?" if near else f"expected one of: {', '.join(names)}"
-    return f"unknown zoo model {name!r}; {expected}"
+    return UnknownModel(name, tuple(near), tuple(names))
 
 
-def _read_option(entry: Entry, part: str, given: dict[str, Value]) -> str:
-    """Reads ``key=value`` into ``given``; returns what is wrong, or nothing."""
+def _read_option(entry: Entry, part: str, given: dict[str, Value]) -> Fault | None:
+    """Reads ``key=value`` into ``given``; returns the fault, if there is one."""
     key, equals, value = part.partition("=")
     option = next((option for option in entry.options if option.name == key), None)
     if option is None or not equals:
-        listed = ", ".join(f"{option.name}={option.default}" for option in entry.options)
+        options = tuple(f"{option.name}={option.default}" for option in entry.options)
+        if option is not None:
+            return OptionWithoutValue(key, options)
         near = difflib.get_close_matches(key, [option.name for option in entry.options], n=1)
-        found = f"unknown option {key!r} of zoo:{entry.name}" if option is None else f"option {key!r} has no value"
-        hint = f"did you mean {near[0]!r}? " if near and option is None else ""
-        return f"{found}; {hint}its options, with defaults: {listed}"
+        return UnknownOption(key, entry.name, near[0] if near else "", options)
     if key in given:
-        return f"option {key!r} is given twice"
+        return OptionTwice(key)
     if option.choices:
         if value not in option.choices:
-            return f"found {value!r} for {key}, expected one of: {', '.join(option.choices)}"
+            return NoSuchChoice(key, value, option.choices)
         given[key] = value
-        return ""
+        return None
     least, most = (0 if option.default == 0 else 1), (MOST_LAYERS if key == "layers" else LIMIT)
     if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
-        return f"found {value!r} for {key}, expected a whole number from {least} to {most}"
+        return NotInRange(key, value, least, most)
     given[key] = int(value)
-    return ""
+    return None
 
 
-def _at(text: str, start: int, part: str, message: str, hint: str = "") -> Diagnostic:
-    return Diagnostic(message, text, Span(1, start + 1, max(1, len(part)), text), hint)
+def _at(text: str, start: int, part: str, fault: Fault) -> Diagnostic:
+    return fault.at(text, Span(1, start + 1, max(1, len(part)), text))

@@ -8,6 +8,7 @@ from dnnc.zoo.attention import attention, causal_mask, padding_mask
 from dnnc.zoo.dimensions import feed_forward
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Complete, Options, Value
+from ir.core.diagnostics import Fault
 from ir.core.types import DType
 
 EPSILON = 1e-6
@@ -15,12 +16,12 @@ BUCKETS, FARTHEST = 32, 128
 """Relative positions share 32 biases; from 128 on all share the last one."""
 
 
-def widths(values: dict[str, Value], gated: Complete) -> list[str]:
+def widths(values: dict[str, Value], gated: Complete) -> list[Fault]:
     """``ffn``: version 1.1 has two products of about two thirds the width."""
     return (gated if values["version"] == "1.1" else feed_forward(4, 1))(values)
 
 
-def lengths(values: dict[str, Value]) -> list[str]:
+def lengths(values: dict[str, Value]) -> list[Fault]:
     """``target_seq`` is ``seq`` unless given."""
     values["target_seq"] = values["target_seq"] or values["seq"]
     return []

@@ -7,22 +7,25 @@ from typing import Any
 
 from dnnc.zoo.attention import attention, causal_mask, padding_mask
 from dnnc.zoo.convolutions import convolution
+from dnnc.zoo.faults import OddFrames, OddWidth
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options, Value
+from ir.core.diagnostics import Fault
 from ir.core.types import DType
 
 EPSILON = 1e-5
 
 
-def even_width(values: dict[str, Value]) -> list[str]:
+def even_width(values: dict[str, Value]) -> list[Fault]:
     """Positions have as many sines as cosines."""
     hidden = int(values["hidden"])
-    return [] if hidden % 2 == 0 and hidden > 2 else [f"hidden={hidden}; an even width from 4 on was expected"]
+    return [] if hidden % 2 == 0 and hidden > 2 else [OddWidth(hidden)]
 
 
-def even_frames(values: dict[str, Value]) -> list[str]:
-    """The second convolution halves them."""
-    return [] if int(values["frames"]) % 2 == 0 else [f"frames={values['frames']}; an even number was expected"]
+def even_frames(values: dict[str, Value]) -> list[Fault]:
+    """The second convolution halves the frames."""
+    frames = int(values["frames"])
+    return [] if frames % 2 == 0 else [OddFrames(frames)]
 
 
 def transformer(graph: Graph, o: Options) -> list[str]:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 
 from dnnc.zoo.convolutions import convolution, pool
+from dnnc.zoo.faults import NoMultiple
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options, Value
+from ir.core.diagnostics import Fault
 
 CONVOLUTIONS = (2, 2, 4, 4, 4)
 """In front of each pool, of 1, 2, 4, 8 and 8 times the first width."""
 
 
-def halved_five_times(values: dict[str, Value]) -> list[str]:
+def halved_five_times(values: dict[str, Value]) -> list[Fault]:
     """Five pools halve the image."""
     image = int(values["image"])
-    return [] if image % 32 == 0 else [f"image={image} is no multiple of 32; image={max(32, image // 32 * 32)} would fit"]
+    return [] if image % 32 == 0 else [NoMultiple("image", image, "32", f"image={max(32, image // 32 * 32)}")]
 
 
 def vgg(graph: Graph, o: Options) -> list[str]:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 
 from dnnc.zoo.attention import attention
+from dnnc.zoo.faults import NoMultiple
 from dnnc.zoo.graph import Graph
 from dnnc.zoo.spec import Options, Value
+from ir.core.diagnostics import Fault
 
 
-def whole_patches(values: dict[str, Value]) -> list[str]:
+def whole_patches(values: dict[str, Value]) -> list[Fault]:
     """The image is cut into squares."""
     image, patch = int(values["image"]), int(values["patch"])
     if image % patch == 0:
         return []
-    return [f"image={image} is no multiple of patch={patch}; image={max(1, image // patch) * patch} would fit"]
+    return [NoMultiple("image", image, f"patch={patch}", f"image={max(1, image // patch) * patch}")]
 
 
 def vit(graph: Graph, o: Options) -> list[str]:

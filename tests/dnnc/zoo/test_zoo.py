@@ -295,6 +295,7 @@ def test_wrong_specs_point_at_the_fault(spec: str, column: int, words: str) -> N
         build(spec)
     diagnostic = caught.value.diagnostics[0]
     assert words in diagnostic.message
+    assert diagnostic.code.startswith("E05")
     assert diagnostic.span is not None
     assert (diagnostic.where, diagnostic.span.line, diagnostic.span.column) == (spec, 1, column)
     assert caught.value.exit_code is ExitCode.INVALID_INPUT

@@ -1,0 +1,127 @@
+"""What is refused in the name and options of a model of the zoo. Codes E05.."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+
+class UnknownModel(Fault, code="E0501"):
+    """The zoo has no model of this name."""
+
+    message = "unknown zoo model '{model}'; {expected}"
+    hint = "`dnnc zoo list` prints models and options"
+    model: str
+    closest: tuple[str, ...]
+    models: tuple[str, ...]
+
+    @property
+    def expected(self) -> str:
+        if self.closest:
+            return f"did you mean {' or '.join(map(repr, self.closest))}?"
+        return f"expected one of: {', '.join(self.models)}"
+
+
+class UnknownOption(Fault, code="E0502"):
+    """A model of the zoo has no option of this name."""
+
+    message = "unknown option '{option}' of zoo:{model}; {suggestion}its options, with defaults: {options}"
+    option: str
+    model: str
+    closest: str
+    options: tuple[str, ...]
+
+    @property
+    def suggestion(self) -> str:
+        return f"did you mean '{self.closest}'? " if self.closest else ""
+
+
+class OptionWithoutValue(Fault, code="E0503"):
+    """An option of a model of the zoo is named and no value follows."""
+
+    message = "option '{option}' has no value; its options, with defaults: {options}"
+    option: str
+    options: tuple[str, ...]
+
+
+class OptionTwice(Fault, code="E0504"):
+    """An option of a model of the zoo is given twice."""
+
+    message = "option '{option}' is given twice"
+    option: str
+
+
+class NoSuchChoice(Fault, code="E0505"):
+    """The value of an option is none of the words that it takes."""
+
+    message = "found '{value}' for {option}, expected one of: {choices}"
+    option: str
+    value: str
+    choices: tuple[str, ...]
+
+
+class NotInRange(Fault, code="E0506"):
+    """The value of an option is no whole number, or too small or too large a one."""
+
+    message = "found '{value}' for {option}, expected a whole number from {least} to {most}"
+    option: str
+    value: str
+    least: int
+    most: int
+
+
+class NoMultiple(Fault, code="E0507"):
+    """One dimension of a model must be a multiple of another."""
+
+    message = "{option}={value} is no multiple of {divisor}; {fit} would fit"
+    option: str
+    value: int
+    divisor: str
+    """``OPTION=NUMBER``, or a number."""
+    fit: str
+
+
+class OddHeads(Fault, code="E0508"):
+    """Rotary embedding turns pairs of elements, so the width hidden / heads must be even."""
+
+    message = "heads are {width} wide, hidden={hidden} over heads={heads}; an even width was expected"
+    width: int
+    hidden: int
+    heads: int
+
+
+class SequenceTooLong(Fault, code="E0509"):
+    """A learned position embedding has fewer positions than the sequence has tokens."""
+
+    message = "seq={seq} is longer than positions={positions}; add positions={seq}"
+    seq: int
+    positions: int
+
+
+class TooFewExperts(Fault, code="E0510"):
+    """A token cannot choose more experts than a layer has."""
+
+    message = "top={top} is more than experts={experts}"
+    top: int
+    experts: int
+
+
+class ImageTooSmall(Fault, code="E0511"):
+    """The convolutions of Inception, which have no padding, leave nothing of so small an image."""
+
+    message = "image={image} is too small; image={least} would do"
+    image: int
+    least: int
+
+
+class OddWidth(Fault, code="E0512"):
+    """Half of the elements of a position are sines, half are cosines, so the hidden width must be even."""
+
+    message = "hidden={hidden}; an even width from 4 on was expected"
+    hidden: int
+
+
+class OddFrames(Fault, code="E0513"):
+    """Whisper's second convolution halves the number of frames, so it must be even."""
+
+    message = "frames={frames}; an even number was expected"
+    frames: int
