@@ -28,7 +28,7 @@ from dnnc.build.build import Build, StageProgram
 from dnnc.build.members import matches
 from dnnc.check.compare import EXACT, Difference, Precision, compare, compare_part, roundings_of
 from dnnc.check.dataflow import precisions, random_values
-from dnnc.check.faults import BuildWithoutWeights
+from dnnc.check.faults import BuildWithoutWeights, StageDoesNotRun
 from dnnc.check.locate import first_wrong
 from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.check.noise import QUIET, Meter, Noise
@@ -150,9 +150,7 @@ class _State:
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
             said = one_line(error) or type(error).__name__  # a MemoryError says nothing
             raise failure_for(f"{type(error).__name__}: {error}")(
-                f"it does not run, though the unsplit model does: {said}",
-                where=f"stage {index}{member or f' on {stage.device}'}",
-                hint=machine_hint(said),
+                StageDoesNotRun(said, machine_hint(said)), where=f"stage {index}{member or f' on {stage.device}'}"
             ) from error
         outputs = {port.name: port.type for port in stage.outputs}
         types = {**{channel.tensor: channel.type for channel in stage.sends}, **outputs}

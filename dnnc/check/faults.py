@@ -109,3 +109,12 @@ class WeightTruncated(Fault, code="E1209"):
     message = "{present} of {size} bytes are there"
     present: int
     size: int
+
+
+class StageDoesNotRun(Fault, code="E1210"):
+    """ONNX Runtime fails on a stage, for want of memory or through a fault of the build. It runs the unsplit model."""
+
+    message = "the stage does not run, though the unsplit model does: {reason}"
+    hint = "{advice}"
+    reason: str
+    advice: str

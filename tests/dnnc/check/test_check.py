@@ -139,7 +139,7 @@ def test_a_stage_that_cannot_run(tmp_path: Path) -> None:
     build = chain(tmp_path)
     (build.folder / "stages/stage1.onnx").write_bytes(b"\x08\x0a\x3a\x04\x0a\x02\x08\x01")
     build = Build.open(refresh(build.folder, "stages/stage1.onnx"))
-    with pytest.raises(RuntimeFailure, match=r"stage 1 on .*: error: it does not run") as caught:
+    with pytest.raises(RuntimeFailure, match=r"stage 1 on .*: error\[E1210\]: the stage does not run") as caught:
         check_build(build)
     assert caught.value.exit_code is ExitCode.INVALID_INPUT  # onnxruntime refuses it, as it does in a run
 
@@ -161,7 +161,7 @@ def test_a_stage_that_the_machine_refuses(
         raise error
 
     monkeypatch.setattr("dnnc.check.check._State._run_model", fails)
-    with pytest.raises(RuntimeFailure, match=r"stage 0 on .*: error: it does not run") as caught:
+    with pytest.raises(RuntimeFailure, match=r"stage 0 on .*: error\[E1210\]: the stage does not run") as caught:
         check_build(build)
     assert caught.value.exit_code is code
     assert hint in caught.value.diagnostics[0].hint
