@@ -187,14 +187,14 @@ def verify_plan(
 
 def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:
     """The result in the reference's format; ``numbered``: devices stand in groups. Raises UsageError."""
-    from dnnc.workloads.placement_result import Row, latency_result, placement_result, placement_text
+    from dnnc.workloads.placement_result import DeviceRow, latency_result, placement_result, placement_text
 
     stages = [device.stage for device in result.devices if device.stage is not None]
     if len(set(stages)) < len(stages):
         raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
     named = "topology" in result.machines
     rows = [
-        Row(
+        DeviceRow(
             device.cpu,
             device.load,
             device.nodes,

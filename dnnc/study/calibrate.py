@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dnnc.study.faults import TooFewPlans, TypeNotMeasured, TypesDiffer
-from dnnc.study.runs import Row, StatedPlan, read_rows, read_stated
+from dnnc.study.runs import MeasuredRun, StatedPlan, read_rows, read_stated
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.topology import DeviceType, Link, Topology
 
@@ -122,7 +122,7 @@ class Calibration:
     """``rows`` with their seconds as predicted ``before`` and ``after``; ``held_out``: the mean relative error on plans that
     were left out; ``topology``: the machines with the new numbers. Where the rows tell no better ones nothing is ``fitted``."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[MeasuredRun, ...]
     before: tuple[float, ...]
     after: tuple[float, ...]
     held_out: float
@@ -165,7 +165,7 @@ def calibrated(
     return Calibration(tuple(rows), before, after, held_out, fitted, machines_at(base, fit.numbers, x))
 
 
-def _plans(rows: Sequence[Row], progress: Progress) -> dict[Path, StatedPlan]:
+def _plans(rows: Sequence[MeasuredRun], progress: Progress) -> dict[Path, StatedPlan]:
     """Each build's plan, once. Raises InvalidInput with the faults of all rows."""
     plans: dict[Path, StatedPlan] = {}
     faults: list[Diagnostic] = []
@@ -311,7 +311,7 @@ class _Fit:
     ``linear``: near the fit."""
 
     def __init__(
-        self, rows: Sequence[Row], plans: dict[Path, StatedPlan], numbers: Sequence[Number], progress: Progress
+        self, rows: Sequence[MeasuredRun], plans: dict[Path, StatedPlan], numbers: Sequence[Number], progress: Progress
     ) -> None:
         self.plans = list(plans.values())
         self.numbers = list(numbers)

@@ -49,7 +49,7 @@ _DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MeasuredRun:
     """A measured run. ``build``: absolute, so that a plan is known again; ``where``: the line of the file, for messages."""
 
     build: Path
@@ -69,7 +69,7 @@ class StatedPlan:
     _module: Module
     _steps: tuple[Pass, ...]
 
-    def require(self, row: Row) -> None:
+    def require(self, row: MeasuredRun) -> None:
         """Raises InvalidInput where the row is of another plan."""
         if row.plan and row.plan.lower()[:_DIGITS] != self.digest:
             raise InvalidInput(PlanChanged(str(row.build)), where=row.where)
@@ -85,11 +85,11 @@ class StatedPlan:
         return plan.value
 
 
-def read_rows(path: Path) -> list[Row]:
+def read_rows(path: Path) -> list[MeasuredRun]:
     """The rows of a file. Raises InvalidInput that names every line with a fault."""
     text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)  # an open quote would swallow the rows behind it
-    rows: list[Row] = []
+    rows: list[MeasuredRun] = []
     faults: list[Diagnostic] = []
     line = 0
     try:
@@ -111,7 +111,7 @@ def read_rows(path: Path) -> list[Row]:
             elif seconds is None:
                 faults.append(WrongSeconds(fields.get("seconds", "")).at(where))
             else:
-                rows.append(Row(build, fields.get("plan", ""), seconds, where))
+                rows.append(MeasuredRun(build, fields.get("plan", ""), seconds, where))
     except csv.Error as error:
         raise InvalidInput(NotCsv(str(error)), where=f"{path}:{line + 1}") from None  # the row begins there
     if faults:
@@ -178,7 +178,7 @@ def _columns(path: Path) -> tuple[list[str], bool]:
     return [name.strip() for name in first], not text or text.endswith(("\n", "\r"))
 
 
-def read_stated(row: Row) -> StatedPlan:
+def read_stated(row: MeasuredRun) -> StatedPlan:
     """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
     from dnnc.build.plan_json import plan_to_json
     from dnnc.build.plan_reader import replay_from_json
@@ -220,4 +220,4 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 
-__all__ = ["COLUMNS", "Row", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]
+__all__ = ["COLUMNS", "MeasuredRun", "StatedPlan", "append_row", "read_rows", "read_stated", "require_appendable"]

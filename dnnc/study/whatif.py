@@ -41,7 +41,7 @@ Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanOnPart:
     """What some devices give. ``devices``: all that there are in this row; ``added``: those of them that are new; ``kind``: of
     the plan, in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf where nothing fits. ``why``: what
     keeps a plan from being there, or the row from a search of its own. ``added_type``: what is added, with its number."""
@@ -63,12 +63,12 @@ class WhatIf:
 
     topology: Topology
     objective: str
-    whole: Row
-    rows: tuple[Row, ...]
-    more: tuple[Row, ...]
+    whole: PlanOnPart
+    rows: tuple[PlanOnPart, ...]
+    more: tuple[PlanOnPart, ...]
     left_out: bool
 
-    def factor(self, row: Row) -> float:
+    def factor(self, row: PlanOnPart) -> float:
         """How many times as fast as all devices as they are."""
         if row.value == self.whole.value:
             return 1.0
@@ -87,7 +87,7 @@ class WhatIf:
         text = "; ".join(told) or "no device is added, and none of those that are there can be left out without loss"
         return f"{text[0].upper()}{text[1:]}."
 
-    def _of_more(self, row: Row) -> str:
+    def _of_more(self, row: PlanOnPart) -> str:
         factor = self.factor(row)
         what = row.added_type
         if row.value == math.inf:
@@ -112,7 +112,7 @@ class _Search:
     module: Module
     profiled: bool
     progress: Progress
-    plans: list[Row] = field(default_factory=list)
+    plans: list[PlanOnPart] = field(default_factory=list)
     bound: float = 0.0
     cut: bool = False
 
@@ -121,7 +121,7 @@ class _Search:
         """Whether a plan may leave devices out: ``--mesh`` with a shape uses all."""
         return self.options.mesh in ("", NO_MESH)
 
-    def row(self, topology: Topology, *, shared: bool = True, sink: DiagnosticSink | None = None) -> Row:
+    def row(self, topology: Topology, *, shared: bool = True, sink: DiagnosticSink | None = None) -> PlanOnPart:
         """What the devices of a topology give; ``shared``: they are a part of those whose bound is known. ``sink``: of what
         the search warns of."""
         devices = tuple(device.name for device in topology.devices)
@@ -132,18 +132,18 @@ class _Search:
         try:
             plan = self._planned(topology, sink or DiagnosticSink())
         except Infeasible as error:
-            row = Row(devices, bound=math.inf if error.proven else error.bound, why=error.diagnostics[0].message)
+            row = PlanOnPart(devices, bound=math.inf if error.proven else error.bound, why=error.diagnostics[0].message)
         else:
             used = {name for stage in plan.stages for name in stage.devices}
             bound = max(plan.bound, self.bound) if shared else plan.bound
-            row = Row(devices, kind_text(plan), plan.value, bound, tuple(name for name in devices if name in used))
+            row = PlanOnPart(devices, kind_text(plan), plan.value, bound, tuple(name for name in devices if name in used))
         if fewer is not None and fewer.value < row.value:
             bound = min(row.bound, fewer.value)
             row = replace(fewer, devices=devices, bound=bound)
         self.plans.append(row)
         return row
 
-    def _best_within(self, devices: Part) -> Row | None:
+    def _best_within(self, devices: Part) -> PlanOnPart | None:
         """The best row whose plan uses no others."""
         if not self.may_idle:
             return None
@@ -229,12 +229,12 @@ def _require_own_cores(spec: str) -> None:
         raise UsageError(CoresShared(preset.workers, preset.cores), where=spec)
 
 
-def _row(search: _Search, topology: Topology, part: Part) -> Row:
+def _row(search: _Search, topology: Topology, part: Part) -> PlanOnPart:
     """A part's row; what the options ask for may not be possible with so few devices."""
     try:
         return search.row(without_others(topology, part))
     except DnncError as error:
-        return Row(part, why=error.diagnostics[0].message)
+        return PlanOnPart(part, why=error.diagnostics[0].message)
 
 
 def _listed(topology: Topology, rows: int) -> tuple[list[Part], bool]:
@@ -289,4 +289,4 @@ def names_text(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} .. {names[-1]} ({len(names)})"
 
 
-__all__ = ["HELPS", "MOST_DEVICES", "ROWS", "Row", "WhatIf", "kind_text", "labels", "what_if"]
+__all__ = ["HELPS", "MOST_DEVICES", "ROWS", "PlanOnPart", "WhatIf", "kind_text", "labels", "what_if"]

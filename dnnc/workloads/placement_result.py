@@ -21,7 +21,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class DeviceRow:
     """A device of a result: loads in the file's unit, ids of its nodes. ``name``: of a device of a topology, else empty;
     ``number``: of a device in groups, which says in what group it is; ``pieces``: of latency, ids of each."""
 
@@ -33,7 +33,7 @@ class Row:
     pieces: Sequence[Sequence[int | str]] = ()
 
 
-def placement_result(value: float, devices: Iterable[Row], statement: Mapping[str, Any]) -> dict[str, Any]:
+def placement_result(value: float, devices: Iterable[DeviceRow], statement: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a plan of value ``value``; ``devices``: in the order of the pipeline; ``statement``: what ``value`` is of,
     empty for nothing said. A device in groups has its own number as ``stage`` where devices before it are left out."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
@@ -45,7 +45,7 @@ def placement_result(value: float, devices: Iterable[Row], statement: Mapping[st
     return {"maxLoad": value, **rows, **_stated(statement)}
 
 
-def latency_result(value: float, pieces: int, devices: Iterable[Row], statement: Mapping[str, Any]) -> dict[str, Any]:
+def latency_result(value: float, pieces: int, devices: Iterable[DeviceRow], statement: Mapping[str, Any]) -> dict[str, Any]:
     """The result of a plan of latency ``value``, up to ``pieces`` per accelerator; ``statement``: as above."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
     for device in devices:
@@ -57,7 +57,7 @@ def latency_result(value: float, pieces: int, devices: Iterable[Row], statement:
     return {"totalLatency": value, **rows, **_stated(statement)}
 
 
-def _named(device: Row) -> dict[str, str]:
+def _named(device: DeviceRow) -> dict[str, str]:
     return {"device": device.name} if device.name else {}
 
 
@@ -70,4 +70,4 @@ def placement_text(result: dict[str, Any]) -> str:
     return json.dumps(result, indent=2, allow_nan=False) + "\n"
 
 
-__all__ = ["Row", "latency_result", "placement_result", "placement_text"]
+__all__ = ["DeviceRow", "latency_result", "placement_result", "placement_text"]

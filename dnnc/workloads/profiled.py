@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class WorkloadOnMachines:
     """``module``: the workload on its machines; ``types``: what a topology calls the device types of the module, empty for the
     machines of the file; ``options``: with what these need; ``machines``: what a result says of them."""
 
@@ -58,7 +58,7 @@ class Read:
     machines: dict[str, Any]
 
 
-def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
+def read_problem(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
     """The workload of a file on the machines that are asked for. Raises InvalidInput, UsageError."""
     from_topology = bool(options.topology) or (is_text(options.file) and not options.format)
     if options.by_bytes and not from_topology:
@@ -68,7 +68,7 @@ def read_problem(options: SolveOptions, sink: DiagnosticSink) -> Read:
     return read
 
 
-def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> Read:
+def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
     """The workload on the accelerators and CPUs that its file and the options name."""
     from dnnc.data.workloads import Machines, lower, read_profile
 
@@ -81,10 +81,10 @@ def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> Read:
     machines = Machines(options.accelerators, options.cpus, options.memory, inside)
     inference = options.forward or not objective_of(objective).trains
     module = lower(profile, machines, backward=not inference, sink=sink)
-    return Read(module, {}, objective, options, profile.format, asdict(machines.over(profile.machines)))
+    return WorkloadOnMachines(module, {}, objective, options, profile.format, asdict(machines.over(profile.machines)))
 
 
-def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
+def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
     """The workload on the devices of a topology: that of ``options``, or the one that stands beside a workload in IR text."""
     from dnnc.data.workloads.fitted import has_backward
 
@@ -113,7 +113,7 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> Read:
     machines = {"topology": options.topology or None, "bytes": by_bytes, "seconds": note}
     text = is_text(where) and not options.format
     format_ = "ir" if text else str(dict(module.attributes)["producer"].value)
-    return Read(*in_kinds(module), objective, options, format_, machines)
+    return WorkloadOnMachines(*in_kinds(module), objective, options, format_, machines)
 
 
 def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
@@ -255,4 +255,4 @@ def _with_ids(module: Module, where: str) -> Module:
     return module.replace(module.entry, replace(module.entry, ops=tuple(ops)))
 
 
-__all__ = ["Read", "has_backward_nodes", "in_kinds", "is_text", "on_topology", "read_problem", "read_workload"]
+__all__ = ["WorkloadOnMachines", "has_backward_nodes", "in_kinds", "is_text", "on_topology", "read_problem", "read_workload"]

@@ -17,8 +17,8 @@ from dnnc.workloads.methods import (
     EXACT,
     METHODS,
     Boundaries,
+    MethodResult,
     Progress,
-    Row,
     Solved,
     SolveOptions,
     baseline,
@@ -209,7 +209,7 @@ def solve_file(
             warn_of_cut(sink, asked)
     except Infeasible as error:
         status = "infeasible" if error.proven else "unknown"
-        exact = Row(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)
+        exact = MethodResult(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)
         return replace(
             result,
             compare=_compared(exact, rows),
@@ -219,7 +219,7 @@ def solve_file(
             seconds={"read": ended - started, "total": time.perf_counter() - started},
             why=error,
         )
-    exact = Row(EXACT, solved.value, options.split, True, solved.status, solved.seconds.get("search", 0.0))
+    exact = MethodResult(EXACT, solved.value, options.split, True, solved.status, solved.seconds.get("search", 0.0))
     return replace(
         result,
         compare=_compared(exact, rows),
@@ -247,7 +247,7 @@ def _in_unit(boundaries: Boundaries | None) -> Boundaries | None:
     return replace(boundaries, contiguous=in_unit(boundaries.contiguous))
 
 
-def _compared(exact: Row, rows: tuple[Row, ...]) -> tuple[Compared, ...]:
+def _compared(exact: MethodResult, rows: tuple[MethodResult, ...]) -> tuple[Compared, ...]:
     """The exact method and the others, none when there are no others."""
     from dnnc.data.workloads import in_unit
 

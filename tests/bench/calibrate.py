@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from dnnc.study.calibrate import Floats, calibrated, machines_at, numbers_of
-from dnnc.study.runs import Row, StatedPlan, read_stated
+from dnnc.study.runs import MeasuredRun, StatedPlan, read_stated
 from ir.core.topology import Topology
 from tests.bench.machine import header
 from tests.bench.referees.vtrain import planned
@@ -73,7 +73,7 @@ def run(*arguments: str) -> None:
 
 def drawn(folder: Path) -> None:
     builds = compiled(folder, MACHINES, MODELS, SPLITS, "--plan-only")
-    plans = [read_stated(Row(build, "", 1.0, str(build))) for build in builds]
+    plans = [read_stated(MeasuredRun(build, "", 1.0, str(build))) for build in builds]
     machines = plans[0].topology
     numbers = numbers_of("core", [machines], folder)
     before = np.array([plan.value for plan in plans])
@@ -118,7 +118,7 @@ def vtrain(path: Path, folder: Path) -> None:
         planned(row, 0.0, "none", folder_of)
         builds.append(folder_of / "build")
         seconds.append(float(row["iteration_time_ms"]) * 1e-3)
-    measured, plans = np.array(seconds), [read_stated(Row(build, "", 1.0, str(build))) for build in builds]
+    measured, plans = np.array(seconds), [read_stated(MeasuredRun(build, "", 1.0, str(build))) for build in builds]
     before = np.array([plan.value for plan in plans])
     print(f"{len(plans)} plans of {path.name}; mean errors on the plans that were not fitted")
     print(HEADER)

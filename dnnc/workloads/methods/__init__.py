@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dnnc.workloads.methods.any_split import any_throughput, any_training
 from dnnc.workloads.methods.base import Boundaries, Method, Progress, Solved, SolvedStage, SolveOptions
-from dnnc.workloads.methods.baselines import EXACT, EXPERT, NAMES, Row, baseline, compare_all
+from dnnc.workloads.methods.baselines import EXACT, EXPERT, NAMES, MethodResult, baseline, compare_all
 from dnnc.workloads.methods.latency import latency
 from dnnc.workloads.methods.pipedream import pipedream
 from dnnc.workloads.methods.throughput import throughput
@@ -33,8 +33,8 @@ __all__ = [
     "NAMES",
     "Boundaries",
     "Method",
+    "MethodResult",
     "Progress",
-    "Row",
     "SolveOptions",
     "Solved",
     "SolvedStage",

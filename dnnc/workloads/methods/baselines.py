@@ -42,7 +42,7 @@ milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MethodResult:
     """One method in a comparison. ``value`` in seconds, inf without a plan; ``fits``: its memory, None without a plan;
     ``why``: what keeps it from being feasible."""
 
@@ -95,7 +95,7 @@ def _stages(module: Module, case: Case, plan: Plan, options: SolveOptions) -> tu
     )
 
 
-def compare_all(module: Module, objective: str, options: SolveOptions, progress: Progress) -> tuple[Row, ...]:
+def compare_all(module: Module, objective: str, options: SolveOptions, progress: Progress) -> tuple[MethodResult, ...]:
     """A row per baseline, in the order of ``NAMES``; that of an expert where there is a file. Raises UsageError where no
     baseline makes sense for the objective."""
     from passes.partition.baselines import LOOSE
@@ -114,10 +114,10 @@ def compare_all(module: Module, objective: str, options: SolveOptions, progress:
         plan = _run(name, module, case, options, max(0.0, min(SECONDS, SHARE * limit, left)), progress)
         took = time.perf_counter() - start
         if isinstance(plan, str):
-            rows.append(Row(name, math.inf, "", None, "unknown", took, plan))
+            rows.append(MethodResult(name, math.inf, "", None, "unknown", took, plan))
         else:
             status = "unfit" if plan.faults else _status(plan)
-            rows.append(Row(name, plan.value, plan.split, plan.fits, status, took, "; ".join(plan.faults[:2])))
+            rows.append(MethodResult(name, plan.value, plan.split, plan.fits, status, took, "; ".join(plan.faults[:2])))
     return tuple(rows)
 
 
@@ -197,4 +197,4 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
     return throughput_case(problem, colocation(module), color_classes(module.entry)), {}
 
 
-__all__ = ["EXACT", "EXPERT", "NAMES", "Row", "baseline", "case_of", "compare_all"]
+__all__ = ["EXACT", "EXPERT", "NAMES", "MethodResult", "baseline", "case_of", "compare_all"]

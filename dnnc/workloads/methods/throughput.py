@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dnnc.workloads.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes
 from dnnc.workloads.methods.groups import in_groups
-from dnnc.workloads.methods.planned import planned
+from dnnc.workloads.methods.partition import run_partition
 from ir.core.module import Module
 
 
@@ -16,7 +16,7 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     takes(options, "--hierarchy", "--replicas")
     if options.hierarchy is not None:
         return in_groups(module, options, progress)
-    found = planned(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas, hosts=False))
+    found = run_partition(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas, hosts=False))
     stages = [
         SolvedStage(
             stage.device_type,

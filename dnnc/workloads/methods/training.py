@@ -26,7 +26,7 @@ from dnnc.workloads.methods.base import (
     takes,
     topology_of,
 )
-from dnnc.workloads.methods.planned import planned
+from dnnc.workloads.methods.partition import run_partition
 from ir.core.diagnostics import UsageError
 from ir.core.module import Module
 from ir.core.objectives import TRAINING
@@ -89,7 +89,7 @@ def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: T
     from passes.partition import PartitionPass
     from passes.partition.training import training_load, units
 
-    found = planned(module, options, progress, PartitionPass(objective=TRAINING.name))
+    found = run_partition(module, options, progress, PartitionPass(objective=TRAINING.name))
     problem, nodes_of = units(graph)
     unit_of = {v: unit for unit, nodes in enumerate(nodes_of) for v in nodes}
     devices: dict[object, tuple[str, list[int]]] = {}

@@ -21,7 +21,7 @@ from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.compile.training import TrainingOptions
 from dnnc.machines.topology import load_topology
 from dnnc.study.calibrate import bounded, calibrated, machines_at, numbers_of
-from dnnc.study.runs import Row, StatedPlan, append_row, read_rows, read_stated, require_appendable
+from dnnc.study.runs import MeasuredRun, StatedPlan, append_row, read_rows, read_stated, require_appendable
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.topology import Topology
 
@@ -69,7 +69,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StatedPlan]:
     for name, (model, options) in PLANS.items():
         asked = CompileOptions(model, str(folder / "four.toml"), folder / name, plan_only=True, **options)  # type: ignore[arg-type]
         compile_model(asked)
-    return {name: read_stated(Row(folder / name, "", 1.0, name)) for name in PLANS}
+    return {name: read_stated(MeasuredRun(folder / name, "", 1.0, name)) for name in PLANS}
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_training_is_priced_again(tmp_path: Path, options: dict[str, Any]) -> No
         **options,
     )
     compile_model(asked)
-    plan = read_stated(Row(tmp_path / "build", "", 1.0, ""))
+    plan = read_stated(MeasuredRun(tmp_path / "build", "", 1.0, ""))
     assert plan.seconds_on(plan.topology) == pytest.approx(plan.value, rel=1e-12)
     assert plan.seconds_on(truth(plan.topology)) > 1.2 * plan.value
 

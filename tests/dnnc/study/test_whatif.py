@@ -12,7 +12,7 @@ from dnnc.cli import main
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.machines.topology import load_topology, topology_to_toml
 from dnnc.study.subsets import restricted, with_more
-from dnnc.study.whatif import Row, WhatIf, what_if
+from dnnc.study.whatif import PlanOnPart, WhatIf, what_if
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 UNEQUAL = """version = 1
@@ -99,18 +99,21 @@ def test_a_mesh_that_is_asked_for_leaves_nobody_out(machines: Path, tmp_path: Pa
 
 
 def test_sentences() -> None:
-    def told(whole: Row, *more: Row) -> str:
+    def told(whole: PlanOnPart, *more: PlanOnPart) -> str:
         topology = load_topology("preset:cpu-2,cores=2", DiagnosticSink())
         return WhatIf(topology, "throughput", whole, (whole,), more, False).answer
 
-    whole = Row(("a", "b"), "2 stages", 1.0, 1.0, ("a", "b"))
-    none = Row(("a", "b"), why="short")
-    assert told(none, Row(("a", "b", "c"), "x", 1.0, 1.0, added_type="1 more t")) == "1 more t would help: the model fits then."
-    assert told(none, Row(("a",), added_type="1 more t")) == "1 more t would not help: still no plan fits."
-    assert told(whole, Row((), "x", 1.0, 0.5, added_type="1 more t")) == (
+    whole = PlanOnPart(("a", "b"), "2 stages", 1.0, 1.0, ("a", "b"))
+    none = PlanOnPart(("a", "b"), why="short")
+    assert (
+        told(none, PlanOnPart(("a", "b", "c"), "x", 1.0, 1.0, added_type="1 more t"))
+        == "1 more t would help: the model fits then."
+    )
+    assert told(none, PlanOnPart(("a",), added_type="1 more t")) == "1 more t would not help: still no plan fits."
+    assert told(whole, PlanOnPart((), "x", 1.0, 0.5, added_type="1 more t")) == (
         "1 more t would not help as far as was found, and 2.00 times as fast is the most that is possible."
     )
-    assert told(whole, Row((), "x", 1.0, 1.0, added_type="1 more t")).endswith("which is proven.")
+    assert told(whole, PlanOnPart((), "x", 1.0, 1.0, added_type="1 more t")).endswith("which is proven.")
     assert told(whole).startswith("No device is added")
     assert math.isinf(none.value)
 

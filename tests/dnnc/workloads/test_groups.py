@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.cli import main
-from dnnc.workloads.placement_result import Row, placement_result
+from dnnc.workloads.placement_result import DeviceRow, placement_result
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from dnnc.workloads.verify_plan import Limits, verify
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -96,7 +96,7 @@ def test_throughput_in_groups_verifies(
         limits = Limits(bandwidth=2e3, accelerators=count, cpus=0)
         assert verify(text_of(data), told(result), limits).violations == []
         if replicas == 1:
-            rows = [Row(device.cpu, device.load, device.nodes, number=device.stage) for device in result.devices]
+            rows = [DeviceRow(device.cpu, device.load, device.nodes, number=device.stage) for device in result.devices]
             written = placement_result(result.objective, rows, result.statement())
             assert verify(text_of(data), written, limits).violations == []
 

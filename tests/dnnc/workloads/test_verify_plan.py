@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dnnc.workloads.verify_plan
-from dnnc.workloads.placement_result import Row, placement_result, placement_text
+from dnnc.workloads.placement_result import DeviceRow, placement_result, placement_text
 from dnnc.workloads.solve import SolveOptions, solve_file
 from dnnc.workloads.verify_plan import Limits, Report, verify, verify_files
 from dnnc.workloads.verify_plan.numbers import Malformed
@@ -351,7 +351,7 @@ def test_it_shares_nothing_with_the_solver() -> None:
 
 
 def test_the_result_format_of_the_reference() -> None:
-    result = placement_result(2.5, [Row(False, 2.5, (1, 2)), Row(False, 0.0, ()), Row(True, 1.0, (3,))], {})
+    result = placement_result(2.5, [DeviceRow(False, 2.5, (1, 2)), DeviceRow(False, 0.0, ()), DeviceRow(True, 1.0, (3,))], {})
     assert result == {
         "maxLoad": 2.5,
         "fpgas": [{"load": 2.5, "nodes": [1, 2]}],

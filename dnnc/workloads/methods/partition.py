@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PartitionResult:
     """A plan, the positions of each of its stages' ops, and what the pass counted."""
 
     plan: Plan
@@ -42,7 +42,7 @@ class Planned:
         )
 
 
-def planned(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> Planned:
+def run_partition(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> PartitionResult:
     """What the pass makes of the workload within the time of ``options``. Raises Infeasible."""
     from dnnc.onnx import DIALECTS
     from passes.framework.base import PassContext
@@ -57,7 +57,7 @@ def planned(module: Module, options: SolveOptions, progress: Progress, solver: P
     for v, op in enumerate(module.entry.ops):
         for index in op.facet(StageSet, StageSet(())).stages:
             members[index].append(v)
-    return Planned(plan, tuple(map(tuple, members)), dict(context.statistics["partition"]))
+    return PartitionResult(plan, tuple(map(tuple, members)), dict(context.statistics["partition"]))
 
 
-__all__ = ["Planned", "planned"]
+__all__ = ["PartitionResult", "run_partition"]
