@@ -15,6 +15,7 @@ from typing import Any, overload
 import numpy as np
 
 from dnnc.build.build import NUMPY_NAMES, Build, Port
+from dnnc.data.faults import NoRandomValue
 from dnnc.onnx.elements import Array, user_dtype
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Inline, Module, Resource, Splat
@@ -246,10 +247,7 @@ def _value(port: Port, demand: Demand, sizes: dict[str, int], generator: np.rand
     if not port.dtype:
         if port.type.startswith("optional"):
             return None
-        raise InvalidInput(
-            f"no random value can be made for input '{port.name}' of type {port.type}",
-            hint="give inputs in a file: --inputs FILE",
-        )
+        raise InvalidInput(NoRandomValue(port.name, port.type))
     shape = tuple(
         dim if isinstance(dim, int) else sizes.setdefault(dim, SYMBOL_SIZE) if isinstance(dim, str) else SYMBOL_SIZE
         for dim in port.shape or ()

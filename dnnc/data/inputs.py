@@ -21,16 +21,26 @@ import numpy as np
 
 from dnnc.build.build import INPUTS, Build, Port
 from dnnc.data.entries import from_arrays, parts_of, prefixes, same_width, to_arrays
+from dnnc.data.faults import (
+    InputIsConstant,
+    InputMissing,
+    InputOfWrongElements,
+    InputOfWrongShape,
+    InputsNotKept,
+    InputUnreadable,
+    NoFolderForOutput,
+    OutputIsFolder,
+    UnequalMicrobatches,
+    UnknownInput,
+)
 from dnnc.data.generate import RandomMicrobatches
 from dnnc.data.npz import Header, read_arrays, read_npz, write_arrays
 from dnnc.data.npz import write_npz as write_file
 from dnnc.onnx.elements import Array, user_dtype
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
+from ir.core.diagnostics import DiagnosticSink, Fault, InvalidInput
 from ir.core.module import Module
 from ir.core.ranges import MOST_MICROBATCHES
 from ir.system.scratch import refuse_special
-
-HINT = "'dnnc inspect DIR' lists the inputs of the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +70,7 @@ def drawn(build: Build, count: int, seed: int | None, module: Module | None = No
     with, all alike, if it was compiled with any. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
     if seed is None and build.given is not None:
         if not build.given:
-            message = "the build was compiled with --inputs, and these were too large to be kept in it"
-            raise InvalidInput(message, where=str(build.folder), hint="give them: --inputs FILE.npz; random ones: --seed 0")
+            raise InvalidInput(InputsNotKept(), where=str(build.folder))
         where = build.files.where(INPUTS)
         arrays = read_arrays(io.BytesIO(build.files.read(INPUTS)), where)
         return tuple(split_microbatches(build.inputs, arrays, where=where).items) * count, False
@@ -71,9 +80,9 @@ def drawn(build: Build, count: int, seed: int | None, module: Module | None = No
 def check_writable(path: Path) -> None:
     """Raises InvalidInput where a file could not be written, before anything is computed for it."""
     if path.is_dir():
-        raise InvalidInput("a folder; a file was expected", where=str(path), hint="name a file in it, ending in .npz")
+        raise InvalidInput(OutputIsFolder(), where=str(path))
     if not path.parent.is_dir():
-        raise InvalidInput("its folder does not exist", where=str(path), hint=f"mkdir -p {path.parent}")
+        raise InvalidInput(NoFolderForOutput(str(path.parent)), where=str(path))
     refuse_special(path)
 
 
@@ -113,9 +122,8 @@ def split_microbatches(
             parts[port.name] = list(value) if mode == "stacked" else np.split(value, count)
     counts = {name: len(items) for name, items in parts.items() if len(items) != 1}
     if len(set(counts.values())) > 1 or (microbatches and counts and set(counts.values()) != {microbatches}):
-        text = ", ".join(f"'{name}' {count}" for name, count in sorted(counts.items()))
-        wanted = f", {microbatches} asked for" if microbatches else ""
-        raise InvalidInput(f"the inputs do not hold equally many microbatches: {text}{wanted}", where=where, hint=HINT)
+        each = tuple(f"'{name}' {count}" for name, count in sorted(counts.items()))
+        raise InvalidInput(UnequalMicrobatches(each, microbatches or 0), where=where)
     total = next(iter(counts.values()), microbatches or 1)
     items = tuple({name: part[i if len(part) > 1 else 0] for name, part in parts.items()} for i in range(total))
     return Microbatches(items, "split" if "split" in modes else "stacked" if modes or total > 1 else "single")
@@ -170,37 +178,30 @@ def check_inputs(
     fixed = frozenset(constants()) if unknown else frozenset()
     for name in unknown:
         if name in fixed:
-            sink.error(f"'{name}' became a constant: the model has a value for it", where=where, hint=_constant_hint(name))
-            continue
-        expected = ", ".join(f"'{port.name}'" for port in ports) or "none"
-        sink.error(f"the model has no input '{name}'; its inputs are {expected}", where=where, hint=HINT)
+            sink.error(InputIsConstant(name), where=where)
+        else:
+            sink.error(UnknownInput(name, tuple(port.name for port in ports)), where=where)
     sink.raise_errors()
     for port in ports:
         if port.dtype:
             value = arrays[port.name]
             value = value if isinstance(value, Header) else np.asarray(value)
             if _mode(port, value, microbatches)[0] == "wrong":
-                sink.emit(_shape_error(port, value, microbatches, where))
+                sink.error(_wrong_shape(port, value, microbatches), where=where)
     sink.raise_errors()
-
-
-def _constant_hint(name: str) -> str:
-    return f"leave it out; to give it in each run, compile a model whose input '{name}' has no default (no initializer)"
 
 
 def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:
     """An error in ``sink`` where the array is missing, or where its elements are not those of the model."""
     if port.name not in arrays:
-        sink.error(f"input '{port.name}' is missing; expected {port.type}", where=where, hint=HINT)
+        sink.error(InputMissing(port.name, port.type), where=where)
         return
     value = arrays[port.name]
     dtype = value.dtype if isinstance(value, Header) else np.asarray(value).dtype
     if dtype == user_dtype(port.dtype) or (dtype.kind in "US" if port.dtype == "string" else same_width(port.dtype, dtype)):
         return
-    hint = f"convert it: array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else HINT
-    sink.error(
-        f"input '{port.name}' has element type {dtype.name[:80]}, the model expects {port.dtype}", where=where, hint=hint
-    )
+    conversion = f"array.astype('{port.dtype}')" if port.dtype in np.sctypeDict else ""
+    sink.error(InputOfWrongElements(port.name, dtype.name[:80], port.dtype, conversion), where=where)
 
 
 def _type(port: Port) -> str:
@@ -214,7 +215,7 @@ def _gathered(ports: Sequence[Port], arrays: Mapping[str, Any], where: str) -> d
         try:
             found[port.name] = from_arrays(port.name, before[port.name], _type(port), arrays)
         except ValueError as error:
-            raise InvalidInput(f"input '{port.name}' cannot be read: {error}", where=where, hint=HINT) from None
+            raise InvalidInput(InputUnreadable(port.name, str(error)), where=where) from None
     return found
 
 
@@ -238,7 +239,7 @@ def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
     return ("shared", 1) if _fits(value.shape, port.shape) else ("wrong", 0)
 
 
-def _shape_error(port: Port, value: Array | Header, microbatches: int | None, where: str) -> Diagnostic:
+def _wrong_shape(port: Port, value: Array | Header, microbatches: int | None) -> Fault:
     expected = " x ".join("?" if d is None else str(d) for d in port.shape or ())
     found = " x ".join(map(str, value.shape))
     also = f", or M x {expected} for M microbatches"
@@ -246,8 +247,4 @@ def _shape_error(port: Port, value: Array | Header, microbatches: int | None, wh
         also += (
             f", or {' x '.join([str(port.shape[0] * microbatches), *expected.split(' x ')[1:]])} to be split in {microbatches}"
         )
-    return Diagnostic(
-        f"input '{port.name}' has shape {found or 'of a scalar'}, the model expects {expected or 'a scalar'}{also}",
-        where=where,
-        hint=HINT,
-    )
+    return InputOfWrongShape(port.name, found or "of a scalar", expected or "a scalar", also)

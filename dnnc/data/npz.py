@@ -23,6 +23,18 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 
 import numpy as np
 
+from dnnc.data.faults import (
+    SAVE,
+    ArrayEncrypted,
+    ArrayNameRefused,
+    ArraysTooLarge,
+    ArrayTwice,
+    BareArray,
+    EntryNotAnArray,
+    NotNpz,
+    PythonObjects,
+    WrongEntrySize,
+)
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS
 from ir.system.files import open_input
@@ -30,7 +42,6 @@ from ir.system.scratch import whole_file
 
 __all__ = ["Header", "read_arrays", "read_npz", "write_arrays", "write_npz"]
 
-_SAVE = "make it with numpy.savez(FILE, **{'INPUT NAME': array})"
 Arrays: TypeAlias = dict[str, Any]
 """Arrays by name."""
 _SUFFIX = ".npy"
@@ -68,9 +79,9 @@ def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda
 
     Raises InvalidInput for a file that is missing, is no ``.npz``, is damaged, holds pickled objects or unpacks to far more
     than it is."""
-    with open_input(path, "an .npz of named arrays", hint=_SAVE) as file:
+    with open_input(path, "an .npz of named arrays", hint=SAVE) as file:
         if file.read(6) == b"\x93NUMPY" and _parses(file):
-            raise InvalidInput("one bare array found, an .npz of named arrays expected", where=str(path), hint=_SAVE)
+            raise InvalidInput(BareArray(), where=str(path))
         return read_arrays(file, str(path), wanted)
 
 
@@ -84,8 +95,7 @@ def read_arrays(file: BinaryIO, where: str, wanted: Callable[[Mapping[str, Heade
             _check_size(headers, entries, file, where)
             return {name: _array(archive, entry, headers[name]) for name, entry in entries.items()}
     except _DAMAGED as error:
-        message = "the arrays cannot be read: it is not an .npz file, or damaged"
-        raise InvalidInput(message, where=where, hint=_SAVE) from error
+        raise InvalidInput(NotNpz(), where=where) from error
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
@@ -102,8 +112,7 @@ def write_arrays(file: BinaryIO, arrays: Mapping[str, Any], where: str) -> None:
         for name, array in arrays.items():
             alone = name + _SUFFIX in arrays
             if "\0" in name or len(name.encode()) + len(_SUFFIX) > _LONGEST:
-                message = f"an array called '{name[:80]}' cannot be written: its name is too long, or has a NUL"
-                raise InvalidInput(message, where=where)
+                raise InvalidInput(ArrayNameRefused(name[:80]), where=where)
             entry = zipfile.ZipInfo(name if alone else name + _SUFFIX)
             entry.comment = _ALONE if alone else b""
             with archive.open(entry, "w", force_zip64=True) as data:
@@ -126,11 +135,11 @@ def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]
     for entry in archive.infolist():
         name = entry.filename if entry.comment == _ALONE else entry.filename.removesuffix(_SUFFIX)
         if name == entry.filename and entry.comment != _ALONE:
-            raise InvalidInput(f"the entry '{name}' is no array: its name does not end in .npy", where=where, hint=_SAVE)
+            raise InvalidInput(EntryNotAnArray(name), where=where)
         if name in found:
-            raise InvalidInput(f"the array '{name}' stands twice", where=where, hint=_SAVE)
+            raise InvalidInput(ArrayTwice(name), where=where)
         if entry.flag_bits & 1:
-            raise InvalidInput(f"the array '{name}' is encrypted", where=where, hint=_SAVE)
+            raise InvalidInput(ArrayEncrypted(name), where=where)
         found[name] = entry
     return found
 
@@ -140,12 +149,12 @@ def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Hea
     with archive.open(entry) as data:
         header = _read_header(data.read(_HEAD))
     if header.dtype.hasobject:
-        raise InvalidInput("the arrays cannot be read: it holds Python objects", where=where, hint=_SAVE)
+        raise InvalidInput(PythonObjects(), where=where)
     declared = header.start + math.prod(header.shape) * header.dtype.itemsize
     if declared != entry.file_size:
         name, shape = entry.filename.removesuffix(".npy"), " x ".join(map(str, header.shape)) or "of a scalar"
-        size = f"the array '{name}' of shape {shape[:200]} and type {str(header.dtype)[:80]} needs {declared:.6g} bytes"
-        raise InvalidInput(f"{size}, its entry has {entry.file_size}: the file is damaged", where=where, hint=_SAVE)
+        fault = WrongEntrySize(name, shape[:200], str(header.dtype)[:80], declared, entry.file_size)
+        raise InvalidInput(fault, where=where)
     return header
 
 
@@ -171,8 +180,7 @@ def _check_size(headers: Mapping[str, Header], entries: Mapping[str, zipfile.Zip
     unpacked = sum(entries[name].file_size for name in headers)
     most = max(LIMITS.unpacked_bytes, LIMITS.unpacked_ratio * size)
     if unpacked > most:
-        message = f"its arrays are {unpacked} bytes in a file of {size}: more than {most} are refused"
-        raise InvalidInput(message, where=where, hint="save it with numpy.savez, not compressed")
+        raise InvalidInput(ArraysTooLarge(unpacked, size, most), where=where)
 
 
 def _array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, header: Header) -> Any:

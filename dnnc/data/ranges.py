@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dnnc.data.faults import IndexOutOfRange
 from dnnc.data.generate import table_size
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module
@@ -45,8 +46,8 @@ class Range:
         if self.ignored is not None:
             wrong &= array != self.ignored
         if wrong.any():
-            expected = f"{self.low} to {self.high}" + ("" if self.ignored is None else f", or {self.ignored}, which is ignored")
-            raise InvalidInput(f"'{name}' holds {array[wrong].flat[0]}; the model takes {expected}", where=where)
+            ignored = () if self.ignored is None else (str(self.ignored),)
+            raise InvalidInput(IndexOutOfRange(name, int(array[wrong].flat[0]), self.low, self.high, ignored), where=where)
 
 
 def index_ranges(module: Module) -> dict[str, Range]:

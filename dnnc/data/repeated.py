@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dnnc.data.faults import SamplesChanged
 from dnnc.data.samples import Data
 from ir.core.diagnostics import InvalidInput
 
@@ -25,7 +26,7 @@ class Repeated:
     def microbatch(self, number: int) -> Mapping[str, Any]:
         arrays = self.data.microbatch(number)
         if ":" in self.source and self.digests.setdefault(number, found := _digest(arrays)) != found:
-            raise other_samples("it gave other samples when it was called again", self.source)
+            raise InvalidInput(SamplesChanged(self.source), where=self.source)
         return arrays
 
     def array(self, number: int, name: str) -> Any:
@@ -66,12 +67,6 @@ class Digested:
         return arrays
 
 
-def other_samples(message: str, source: str) -> InvalidInput:
-    """What to raise where a source gave other samples for the same step."""
-    drawn = "the same arrays each time: draw them from the seed that the function is called with"
-    return InvalidInput(message, where=source, hint=drawn if ":" in source else "copy the file of one host")
-
-
 def _digest(arrays: Mapping[str, Any]) -> str:
     found = hashlib.sha256()
     _add(found, arrays)
@@ -84,4 +79,4 @@ def _add(found: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
         found.update(array.tobytes())
 
 
-__all__ = ["Digested", "Repeated", "other_samples"]
+__all__ = ["Digested", "Repeated"]

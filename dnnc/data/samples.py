@@ -21,6 +21,25 @@ import numpy as np
 
 from dnnc.build.build import Port
 from dnnc.data.entries import same_width
+from dnnc.data.faults import (
+    FunctionEnded,
+    FunctionRaised,
+    MicrobatchLacks,
+    ModuleNotFound,
+    NoNumberOfSamples,
+    NoSuchFunction,
+    NotAModuleName,
+    NotFinite,
+    ReturnedNoMicrobatches,
+    SampleArrayMissing,
+    SamplesOfWrongElements,
+    SamplesOfWrongShape,
+    UnequalSamples,
+    UnknownSource,
+    YieldedNoArray,
+    YieldedNoDict,
+    YieldedWrongArray,
+)
 from dnnc.data.generate import Demand, input_demands, random_microbatch
 from dnnc.data.npz import Header, read_npz
 from dnnc.data.ranges import Range, index_ranges
@@ -64,7 +83,7 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
     elif ":" in source:
         data = _Function(ports, index_ranges(module), source, seed, microbatches)
     else:
-        raise UsageError("expected synthetic, a file FILE.npz, or module:function", where=f"--data {source}")
+        raise UsageError(UnknownSource(), where=f"--data {source}")
     if loss.counted:
         (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
         data = _Counted(data, loss, user_dtype(Port.of(loss.counted, counted).dtype), microbatches)
@@ -174,7 +193,7 @@ def _rows(port: Port) -> int:
     """How many rows of its array a microbatch has. Raises InvalidInput for none."""
     rows = port.shape[0] if port.shape else None
     if not isinstance(rows, int) or rows < 1:
-        raise InvalidInput(f"input '{port.name}' is {port.type}: it has no number of samples", hint="--data module:function")
+        raise InvalidInput(NoNumberOfSamples(port.name, port.type))
     return rows
 
 
@@ -197,27 +216,25 @@ def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
     wrong = ~(array < np.inf)
     if wrong.any():
         place = tuple(np.argwhere(wrong)[0])
-        at = f" in {unit} {place[0]}" if place else ""
-        raise InvalidInput(f"{what} holds {float(array[place]):g}{at}", where=where)
+        fault = NotFinite(what, f"{float(array[place]):g}", unit, int(place[0]) if place else -1)
+        raise InvalidInput(fault, where=where)
 
 
 def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
-    inputs = ", ".join(port.name for port in ports)
     for port in ports:
         if port.name not in headers:
-            raise InvalidInput(f"it has no array '{port.name}'", where=str(path), hint=f"the model reads {inputs}")
+            raise InvalidInput(SampleArrayMissing(port.name, tuple(port.name for port in ports)), where=str(path))
         found, shape = headers[port.name], tuple(port.shape or ())
         if found.shape[1:] != shape[1:] or found.ndim != len(shape) or (shape and found.shape[0] < _rows(port)):
             samples = ", ".join(["samples", *map(str, shape[1:])])
             wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
-            raise InvalidInput(f"array '{port.name}' has the shape {list(found.shape)}; expected {wanted}", where=str(path))
+            raise InvalidInput(SamplesOfWrongShape(port.name, str(list(found.shape)), wanted), where=str(path))
         if found.dtype != user_dtype(port.dtype) and not same_width(port.dtype, found.dtype):
-            raise InvalidInput(f"array '{port.name}' holds {found.dtype}; expected {port.dtype}", where=str(path))
+            raise InvalidInput(SamplesOfWrongElements(port.name, str(found.dtype), port.dtype), where=str(path))
     lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} {headers[name].shape[0]}" for name in lengths)
-        hint = "rows of the same number belong together"
-        raise InvalidInput(f"the arrays hold different numbers of samples: {told}", where=str(path), hint=hint)
+        counts = tuple(f"{name} {headers[name].shape[0]}" for name in lengths)
+        raise InvalidInput(UnequalSamples(counts), where=str(path))
 
 
 @dataclass
@@ -242,8 +259,7 @@ class _Function:
             try:
                 arrays = next(self.stream)
             except StopIteration:
-                message = f"it ended after {self.yielded} microbatches; training wants more"
-                raise InvalidInput(message, where=self.source, hint="yield without an end, or train fewer steps") from None
+                raise InvalidInput(FunctionEnded(self.yielded), where=self.source) from None
             except _FAULTS as error:
                 raise self._raised(error) from error
             self.kept[self.yielded] = self._checked(arrays)
@@ -256,49 +272,48 @@ class _Function:
 
     def _begun(self) -> Iterator[Any]:
         """What the function yields. Raises UsageError where there is no such function."""
-        where, hint = f"--data {self.source}", "name an importable module and its function"
+        where = f"--data {self.source}"
         name, _, attribute = self.source.partition(":")
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-                raise UsageError(str(error), where=where, hint=hint) from None
+                raise UsageError(ModuleNotFound(str(error)), where=where) from None
             raise self._raised(error, "when it was imported") from error  # what the module imports is missing
         except _FAULTS as error:
             if not name.strip(".") or name.startswith("."):
-                raise UsageError(f"'{name}' names no module", where=where, hint=hint) from None
+                raise UsageError(NotAModuleName(name), where=where) from None
             raise self._raised(error, "when it was imported") from error
         function = getattr(module, attribute, None)
         if not callable(function):
-            raise UsageError(f"module '{name}' has no function '{attribute}'", where=where, hint=hint)
+            raise UsageError(NoSuchFunction(name, attribute), where=where)
         try:
             yielded = function(self.seed)
         except _FAULTS as error:
             raise self._raised(error) from error
         if not isinstance(yielded, Iterable) or isinstance(yielded, Mapping):
-            message = f"it returned {_a(yielded)}; expected an iterable of microbatches"
-            raise InvalidInput(message, where=self.source, hint="yield a dict of arrays for each")
+            raise InvalidInput(ReturnedNoMicrobatches(_a(yielded)), where=self.source)
         return iter(yielded)
 
     def _raised(self, error: BaseException, when: str = "") -> InvalidInput:
         said = f"{type(error).__name__}: {error}".rstrip(": ")
-        return InvalidInput(f"it raised {said}{when and f' {when}'}", where=self.source)
+        return InvalidInput(FunctionRaised(said, when), where=self.source)
 
     def _checked(self, arrays: Any) -> Mapping[str, Any]:
         if not isinstance(arrays, Mapping):
-            raise InvalidInput(f"it yielded {_a(arrays)}; expected a dict of arrays", where=self.source)
+            raise InvalidInput(YieldedNoDict(_a(arrays)), where=self.source)
         found = {}
         for port in self.ports:
             if port.name not in arrays:
-                raise InvalidInput(f"a microbatch lacks '{port.name}'", where=self.source)
+                raise InvalidInput(MicrobatchLacks(port.name), where=self.source)
             try:
                 array = np.array(arrays[port.name])  # a copy: functions fill their buffers anew, steps are read ahead
             except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
-                message = f"'{port.name}' is no array: {error}"
-                raise InvalidInput(message, where=self.source) from error
+                raise InvalidInput(YieldedNoArray(port.name, str(error)), where=self.source) from error
             if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
-                got = f"{array.dtype}{list(array.shape)}"
-                raise InvalidInput(f"'{port.name}' is {got}; expected {port.dtype}{list(port.shape or ())}", where=self.source)
+                expected = f"{port.dtype}{list(port.shape or ())}"
+                fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", expected)
+                raise InvalidInput(fault, where=self.source)
             if port.name in self.ranges:
                 self.ranges[port.name].check(port.name, array, self.source)
             _require_numbers(array, f"'{port.name}' of microbatch {self.yielded}", self.source, "row")

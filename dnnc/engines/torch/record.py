@@ -20,7 +20,8 @@ import torch.distributed as dist
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import TraceEvent, to_perfetto
 from dnnc.build.training import Step
-from dnnc.data.repeated import Digested, other_samples
+from dnnc.data.faults import RanksReadOtherSamples
+from dnnc.data.repeated import Digested
 from dnnc.engines.onnxruntime.write.build import TRACE
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.trainer import Span
@@ -163,7 +164,7 @@ class Curve:
             everyone = [mine, *map(_received, self.others)]
             digests = {part.digest for part in everyone} - {_NO_DIGEST}
             if len(digests) > 1:
-                raise other_samples(f"ranks were given other samples for the same step, {number + 1}", self.source)
+                raise InvalidInput(RanksReadOtherSamples(self.source, number + 1), where=self.source)
             loss = sum(part.loss for part in everyone) / self.step.microbatches
             if self.finite and not math.isfinite(loss):
                 raise InvalidInput(f"the loss is {loss:g}", where=f"step {number + 1}", hint=SMALLER)

@@ -44,7 +44,7 @@ def test_an_input_with_a_default_became_a_constant(path: str, tmp_path: Path, ca
     ):
         assert main(command) == 3
         told = capsys.readouterr().err
-        assert f"{arrays}: error: 'w' became a constant" in told
+        assert f"{arrays}: error[E0414]: 'w' became a constant" in told
         assert "no input" not in told
 
 

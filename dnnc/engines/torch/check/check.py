@@ -29,7 +29,8 @@ from typing import Any
 import torch
 
 from dnnc.build.training import Step, tensor_type
-from dnnc.data.repeated import Digested, Repeated, other_samples
+from dnnc.data.faults import CheckReadOtherSamples
+from dnnc.data.repeated import Digested, Repeated
 from dnnc.data.samples import SYNTHETIC, Data, open_data
 from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
@@ -263,7 +264,7 @@ class Checker:
         is read. Raises InvalidInput for others."""
         mine = self.samples.through(number)
         if self.data != SYNTHETIC and digest != mine.hex():
-            raise other_samples(f"in step {number + 1} ranks were given other samples than the unsplit model", self.data)
+            raise InvalidInput(CheckReadOtherSamples(self.data, number + 1), where=self.data)
 
     def compare(self, weights: Mapping[str, torch.Tensor]) -> None:
         """The weights after the next step. Raises CheckFailed, which names the first weight that differs."""

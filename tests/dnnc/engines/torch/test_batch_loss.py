@@ -222,7 +222,7 @@ def test_check_finds_that_one_rank_drew_other_samples_than_the_unsplit_model(
     build = built(tmp_path, LAYERS, 2, *PLANS["one stage"])
     for name, step in (("unseeded", 1), ("unseeded_later", 2)):
         assert main(["train", build, "--data", f"labelled:{name}", "--steps", "3", "--check"]) == 3
-        told = f"labelled:{name}: error: in step {step} ranks were given other samples than the unsplit model"
+        told = f"labelled:{name}: error[E0449]: in step {step} ranks were given other samples than the unsplit model"
         assert told in capsys.readouterr().err
     assert main(["train", build, "--data", "labelled:padded", "--steps", "2", "--check"]) == 0
 

@@ -108,7 +108,7 @@ def test_samples_that_are_no_numbers(
     x[9, 3] = value
     np.savez(tmp_path / "data.npz", x=x, target=target)
     assert main(["train", str(build), "--data", str(tmp_path / "data.npz")]) == 3
-    assert f"{tmp_path / 'data.npz'}: error: {told}\n" in capsys.readouterr().err
+    assert f"{tmp_path / 'data.npz'}: error[E0432]: {told}\n" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -131,8 +131,8 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("unseeded", "drawn:unseeded: error: ranks were given other samples for the same step, 1"),
-        ("unseeded_later", "drawn:unseeded_later: error: ranks were given other samples for the same step, 1"),
+        ("unseeded", "drawn:unseeded: error[E0448]: ranks were given other samples for the same step, 1"),
+        ("unseeded_later", "drawn:unseeded_later: error[E0448]: ranks were given other samples for the same step, 1"),
         ("broken", "'target' of microbatch 5 holds nan in row 2"),
     ],
 )

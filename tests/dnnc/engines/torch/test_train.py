@@ -128,13 +128,13 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("source_name", "code", "told"),
     [
-        ("raises", 3, "misbehaving:raises: error: it raised ArithmeticError: no more samples of this kind"),
+        ("raises", 3, "misbehaving:raises: error[E0441]: it raised ArithmeticError: no more samples of this kind"),
         ("dies", 3, "stage 1 on cpu1: error: it was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
         ("hangs", 3, "stage 1 on cpu1: error: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
         ("leaves", 1, "stage 1 on cpu1: error: it ended with status 7 while F of stage 1 of microbatch 1 in step 3"),
         ("leaves_quietly", 1, "stage 1 on cpu1: error: it ended with status 0 while F of stage 1 of microbatch 1 in step 3"),
         ("interrupts", 130, "stage 1 on cpu1: error: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
-        ("missing", 2, "--data misbehaving:missing: error: module 'misbehaving' has no function 'missing'"),
+        ("missing", 2, "--data misbehaving:missing: error[E0440]: module 'misbehaving' has no function 'missing'"),
     ],
 )
 def test_a_rank_that_fails_ends_all(
