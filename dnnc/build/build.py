@@ -71,38 +71,6 @@ INPUTS = "inputs.npz"
 ANNOTATED = "annotated.onnx"
 """The unsplit model, with the placement as annotations."""
 
-NUMPY_NAMES: dict[DType, str] = {
-    DType.F64: "float64",
-    DType.F32: "float32",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.F8E4M3FN: "float8_e4m3fn",
-    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
-    DType.F8E5M2: "float8_e5m2",
-    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
-    DType.F8E8M0: "float8_e8m0fnu",
-    DType.F6E2M3: "float6_e2m3fn",
-    DType.F6E3M2: "float6_e3m2fn",
-    DType.F4E2M1: "float4_e2m1fn",
-    DType.I64: "int64",
-    DType.I32: "int32",
-    DType.I16: "int16",
-    DType.I8: "int8",
-    DType.I4: "int4",
-    DType.I2: "int2",
-    DType.U64: "uint64",
-    DType.U32: "uint32",
-    DType.U16: "uint16",
-    DType.U8: "uint8",
-    DType.U4: "uint4",
-    DType.U2: "uint2",
-    DType.BOOL: "bool",
-    DType.C64: "complex64",
-    DType.C128: "complex128",
-    DType.STRING: "string",
-}
-"""Names of element types as numpy (with ml_dtypes) knows them; ``string`` is an object array of str."""
-
 
 @dataclass(frozen=True, slots=True)
 class Port:
@@ -119,7 +87,7 @@ class Port:
         """The port of the value called ``name`` (no sigil) of this type; how it lies on a mesh is not told."""
         if isinstance(type_, TensorType):
             type_ = replace(type_, layout=None)
-            return cls(name, NUMPY_NAMES[type_.dtype], type_.shape, str(type_))
+            return cls(name, type_.dtype.numpy_name, type_.shape, str(type_))
         return cls(name, "", None, str(type_))
 
     def to_json(self) -> dict[str, Any]:
@@ -417,7 +385,7 @@ def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
 
 
 def _dtype(name: str) -> str:
-    if name and name not in NUMPY_NAMES.values():
+    if name and all(name != dtype.numpy_name for dtype in DType):
         raise ValueError(f"there is no element type '{name}'")
     return name
 

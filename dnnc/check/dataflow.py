@@ -6,13 +6,9 @@ a whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
-from dnnc.build.build import NUMPY_NAMES
 from dnnc.check.compare import EXACT, TOLERANCES, Precision
-from dnnc.data.generate import all_ops
 from ir.core.module import Module, Resource, Splat
-from ir.core.ops import Op, Region
+from ir.core.ops import Op, all_ops, all_reads
 from ir.core.types import TensorType, Type
 from ir.ops.operators import QUANTISES, RANDOM, TRAINING_OPERAND, has
 from passes.model.spmd.reshard_ops import without_reshards
@@ -27,7 +23,7 @@ def random_values(module: Module) -> tuple[frozenset[str], tuple[str, ...]]:
     drawn = [op for op in all_ops(entry.ops) if _is_random(op, false)]
     tainted: set[str] = set()
     for op in entry.ops:
-        if any(_is_random(inner, false) for inner in all_ops((op,))) or any(name in tainted for name in _reads(op)):
+        if any(_is_random(inner, false) for inner in all_ops((op,))) or any(name in tainted for name in all_reads(op)):
             tainted |= {value.name for value in op.results}
     text = tuple(f"{op.name.removeprefix('onnx.')} {op.location.node or op.id[1:]}" for op in drawn)
     return frozenset(name[1:] for name in tainted), text
@@ -39,7 +35,7 @@ def precisions(module: Module) -> dict[str, Precision]:
     found: dict[str, Precision] = {}
     computed = {value.name for value in module.entry.args}
     for op in without_reshards(module.entry).func.ops:
-        sources = [name for name in _reads(op) if name in computed]
+        sources = [name for name in all_reads(op) if name in computed]
         if not sources and op.operands:
             continue
         carried = EXACT
@@ -59,7 +55,7 @@ def precisions(module: Module) -> dict[str, Precision]:
 
 
 def _element(type_: Type) -> str:
-    return NUMPY_NAMES[type_.dtype] if isinstance(type_, TensorType) else ""
+    return type_.dtype.numpy_name if isinstance(type_, TensorType) else ""
 
 
 def _is_random(op: Op, false: set[str]) -> bool:
@@ -72,18 +68,6 @@ def _is_random(op: Op, false: set[str]) -> bool:
 def _is_zero(resource: Resource) -> bool:
     data = getattr(resource.data, "data", None)
     return isinstance(data, bytes) and len(data) == 1 and data == b"\0"
-
-
-def _reads(op: Op) -> Iterator[str]:
-    yield from op.operands
-    for _, region in op.regions:
-        yield from _region_reads(region)
-
-
-def _region_reads(region: Region) -> Iterable[str]:
-    for op in region.ops:
-        yield from _reads(op)
-    yield from region.results
 
 
 __all__ = ["precisions", "random_values"]

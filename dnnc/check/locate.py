@@ -19,9 +19,8 @@ from dnnc.engines.onnxruntime.session.program import Program
 from dnnc.engines.onnxruntime.session.session import Settings
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
-from dnnc.onnx.elements import BY_NAME
 from ir.core.module import Mesh, Module, Stage
-from ir.core.types import Partial, Placement, Replicate, TensorType, Type
+from ir.core.types import DType, Partial, Placement, Replicate, TensorType, Type
 from ir.system.scratch import scratch_folder
 
 
@@ -138,10 +137,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
 
 
 def _element(type_: Type) -> int:
-    from dnnc.build.build import NUMPY_NAMES
-
-    name = NUMPY_NAMES[type_.dtype] if isinstance(type_, TensorType) else ""
-    return BY_NAME[name].number if name in BY_NAME else 0
+    return type_.dtype.onnx_number if isinstance(type_, TensorType) and type_.dtype is not DType.STRING else 0
 
 
 def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], tolerance: _Tolerance) -> tuple[int, ...]:

@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.build.build import NUMPY_NAMES
 from dnnc.onnx.elements import Array, user_dtype
+from ir.core.types import DType
 
-_DTYPES = {**{name: name for name in NUMPY_NAMES.values()}, **{dtype.value: name for dtype, name in NUMPY_NAMES.items()}}
+_DTYPES = {name: dtype.numpy_name for dtype in DType for name in (dtype.numpy_name, dtype.value)}
+"""Numpy's name of an element type by that name and by the IR's."""
 _NUMBER = "(?:0|[1-9][0-9]{0,8})"
 _NULS = 1 << 20
 """The most NULs at the end of a string."""

@@ -8,18 +8,18 @@ keyed by the seed, so equal seeds give equal inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
 import numpy as np
 
-from dnnc.build.build import NUMPY_NAMES, Build, Port
+from dnnc.build.build import Build, Port
 from dnnc.data.faults import NoRandomValue
 from dnnc.onnx.elements import Array, user_dtype
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Inline, Module, Resource, Splat
-from ir.core.ops import Op
+from ir.core.ops import Op, all_ops
 from ir.core.types import DType, TensorType, Type
 from ir.ops.operators import SELECTS, has
 from passes.model.spmd.reshard_ops import without_reshards
@@ -126,14 +126,6 @@ def input_demands(module: Module) -> dict[str, Demand]:
     return {value.name[1:]: demands[value.name] for value in module.entry.args if value.name in demands}
 
 
-def all_ops(ops: Iterable[Op]) -> Iterator[Op]:
-    """Ops in order, each followed by those of its regions."""
-    for op in ops:
-        yield op
-        for _, region in op.regions:
-            yield from all_ops(region.ops)
-
-
 def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resources: Mapping[str, Resource]) -> Demand:
     """What ``op`` demands of its operand number ``index``, when ``wanted`` is demanded of its results."""
     name = op.name.removeprefix("onnx.")
@@ -238,7 +230,7 @@ def _constant(resource: Resource | None) -> int | None:
     if isinstance(resource.data, Splat):
         return int(resource.data.value)
     if isinstance(resource.data, Inline) and isinstance(resource.data.data, bytes) and resource.type.dtype.bits >= 8:
-        values = np.frombuffer(resource.data.data, np.dtype(NUMPY_NAMES[resource.type.dtype]))
+        values = np.frombuffer(resource.data.data, np.dtype(resource.type.dtype.numpy_name))
         return int(values.max()) if values.size else None
     return None
 

@@ -14,52 +14,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dnnc.onnx.elements import user_dtype
 from ir.core.attributes import Dense
 from ir.core.types import DType, TensorType
-
-_NATIVE = {
-    DType.F64: "<f8",
-    DType.F32: "<f4",
-    DType.F16: "<f2",
-    DType.I64: "<i8",
-    DType.I32: "<i4",
-    DType.I16: "<i2",
-    DType.I8: "i1",
-    DType.U64: "<u8",
-    DType.U32: "<u4",
-    DType.U16: "<u2",
-    DType.U8: "u1",
-    DType.BOOL: "?",
-    DType.C64: "<c8",
-    DType.C128: "<c16",
-    DType.STRING: "O",
-}
-_ML_DTYPES = {
-    DType.BF16: "bfloat16",
-    DType.F8E4M3FN: "float8_e4m3fn",
-    DType.F8E4M3FNUZ: "float8_e4m3fnuz",
-    DType.F8E5M2: "float8_e5m2",
-    DType.F8E5M2FNUZ: "float8_e5m2fnuz",
-    DType.F8E8M0: "float8_e8m0fnu",
-    DType.F6E2M3: "float6_e2m3fn",
-    DType.F6E3M2: "float6_e3m2fn",
-    DType.F4E2M1: "float4_e2m1fn",
-    DType.I4: "int4",
-    DType.U4: "uint4",
-    DType.I2: "int2",
-    DType.U2: "uint2",
-}
 
 
 @cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
     """The numpy type of one element of ``dtype``."""
-    if dtype in _NATIVE:
-        return np.dtype(_NATIVE[dtype])
-    import ml_dtypes
-
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[dtype]))
-    return found
+    return user_dtype(dtype.numpy_name)
 
 
 def dtype_of_array(array: NDArray[Any]) -> DType:

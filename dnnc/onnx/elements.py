@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ir.core.types import DType
+
 Array = np.ndarray[Any, Any]
 
 
@@ -30,34 +32,15 @@ class Element:
 STRING = 8
 """ONNX's number of the string type, which has no fixed width and no carrier."""
 
-_ELEMENTS = (
-    Element(1, "float32", 32, "float32"),
-    Element(2, "uint8", 8, "uint8"),
-    Element(3, "int8", 8, "int8"),
-    Element(4, "uint16", 16, "uint16"),
-    Element(5, "int16", 16, "int16"),
-    Element(6, "int32", 32, "int32"),
-    Element(7, "int64", 64, "int64"),
-    Element(9, "bool", 8, "bool"),
-    Element(10, "float16", 16, "float16"),
-    Element(11, "float64", 64, "float64"),
-    Element(12, "uint32", 32, "uint32"),
-    Element(13, "uint64", 64, "uint64"),
-    Element(14, "complex64", 64, "complex64"),
-    Element(15, "complex128", 128, "complex128"),
-    Element(16, "bfloat16", 16, "uint16"),
-    Element(17, "float8_e4m3fn", 8, "uint8"),
-    Element(18, "float8_e4m3fnuz", 8, "uint8"),
-    Element(19, "float8_e5m2", 8, "uint8"),
-    Element(20, "float8_e5m2fnuz", 8, "uint8"),
-    Element(21, "uint4", 4, "uint8"),
-    Element(22, "int4", 4, "uint8"),
-    Element(23, "float4_e2m1fn", 4, "uint8"),
-    Element(24, "float8_e8m0fnu", 8, "uint8"),
-    Element(25, "uint2", 2, "uint8"),
-    Element(26, "int2", 2, "uint8"),
-    Element(27, "float6_e2m3fn", 6, "uint8"),
-    Element(28, "float6_e3m2fn", 6, "uint8"),
+
+def _carrier(dtype: DType) -> str:
+    """Numpy's own type where it has one, else unsigned integers of the same bytes."""
+    own = dtype.bits >= 8 and not dtype.numpy_name.startswith(("bfloat", "float8"))
+    return dtype.numpy_name if own else f"uint{max(8, dtype.bits)}"
+
+
+_ELEMENTS = tuple(
+    Element(dtype.onnx_number, dtype.numpy_name, dtype.bits, _carrier(dtype)) for dtype in DType if dtype is not DType.STRING
 )
 BFLOAT16 = 16
 FLOAT16 = 10

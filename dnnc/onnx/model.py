@@ -5,7 +5,7 @@ Importing this module imports no third-party library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from dnnc.onnx.faults import UnboundDimension, UnknownShape
 from ir.core import dims as dimensions
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Func, Module
-from ir.core.ops import Op, Value
+from ir.core.ops import Op, Value, all_reads
 from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 
 if TYPE_CHECKING:
@@ -118,15 +118,7 @@ def require_static(module: Module, where: str = "") -> None:
 
 def used_names(func: Func) -> set[str]:
     """Names that ops (regions included) or results read: a result that nobody reads needs no shape."""
-
-    def reads(ops: tuple[Op, ...]) -> Iterator[str]:
-        for op in ops:
-            yield from op.operands
-            for _, region in op.regions:
-                yield from region.results
-                yield from reads(region.ops)
-
-    return {*reads(func.ops), *(value.name for value in func.results)}
+    return {name for op in func.ops for name in all_reads(op)} | {value.name for value in func.results}
 
 
 def _numbers(value: Value) -> bool:

@@ -18,38 +18,9 @@ from ir.core.types import UNKNOWN, Dim, DType, MapType, OptionalType, SeqType, T
 RANK_LIMIT = 64
 """Dimensions of a constant: numpy, which evaluates and checks it, has arrays of no more."""
 
-# Numbers of onnx.TensorProto.DataType.
-ELEMENT_TYPES: dict[int, DType] = {
-    1: DType.F32,
-    2: DType.U8,
-    3: DType.I8,
-    4: DType.U16,
-    5: DType.I16,
-    6: DType.I32,
-    7: DType.I64,
-    8: DType.STRING,
-    9: DType.BOOL,
-    10: DType.F16,
-    11: DType.F64,
-    12: DType.U32,
-    13: DType.U64,
-    14: DType.C64,
-    15: DType.C128,
-    16: DType.BF16,
-    17: DType.F8E4M3FN,
-    18: DType.F8E4M3FNUZ,
-    19: DType.F8E5M2,
-    20: DType.F8E5M2FNUZ,
-    21: DType.U4,
-    22: DType.I4,
-    23: DType.F4E2M1,
-    24: DType.F8E8M0,
-    25: DType.U2,
-    26: DType.I2,
-    27: DType.F6E2M3,
-    28: DType.F6E3M2,
-}
-ELEMENT_NUMBERS: dict[DType, int] = {dtype: number for number, dtype in ELEMENT_TYPES.items()}
+ELEMENT_NUMBERS: dict[DType, int] = {dtype: dtype.onnx_number for dtype in DType}
+ELEMENT_TYPES: dict[int, DType] = {number: dtype for dtype, number in ELEMENT_NUMBERS.items()}
+"""By their numbers in ``onnx.TensorProto.DataType``."""
 
 
 def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:

@@ -15,7 +15,7 @@ from dnnc.report.tables import Table, columns, key_values, table_text
 from ir.core.dims import symbols
 from ir.core.facets import DECISIONS, Cost
 from ir.core.module import Func, Module, Resource
-from ir.core.ops import Op, Value
+from ir.core.ops import Value, all_ops
 from ir.core.types import TensorType, type_bytes, without_layout
 from ir.text.units import bytes_text, count_text, percent_text
 from passes.model.folding import copies_of, expand, expanded_bodies
@@ -76,14 +76,6 @@ class ModelSummary:
                 for one in self.repeats
             ],
         }
-
-
-def all_ops(ops: tuple[Op, ...]) -> Iterator[Op]:
-    """The ops and those of their regions, depth first, in order."""
-    for op in ops:
-        yield op
-        for _, region in op.regions:
-            yield from all_ops(region.ops)
 
 
 def summarize(module: Module, costed: Module | None = None) -> ModelSummary:

@@ -10,7 +10,7 @@ each kind.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, overload
 
@@ -101,6 +101,23 @@ class Op:
         for facet in facets:
             merged = with_facet(merged, facet)
         return replace(self, facets=merged)
+
+
+def all_ops(ops: Iterable[Op]) -> Iterator[Op]:
+    """The ops in order, each followed by those of its regions."""
+    for op in ops:
+        yield op
+        for _, region in op.regions:
+            yield from all_ops(region.ops)
+
+
+def all_values(ops: Iterable[Op]) -> Iterator[Value]:
+    """Every value that the ops and those of their regions define: results, and arguments of regions."""
+    for op in ops:
+        yield from op.results
+        for _, region in op.regions:
+            yield from region.args
+            yield from all_values(region.ops)
 
 
 def all_reads(op: Op) -> Iterator[str]:

@@ -55,7 +55,17 @@ class DType(enum.Enum):
     @property
     def bits(self) -> int:
         """Bits of one element as stored by ONNX; a string counts as 0 (its size is not known from its type)."""
-        return _BITS[self]
+        return _ELEMENTS[self][2]
+
+    @property
+    def onnx_number(self) -> int:
+        """The number of the type in ``onnx.TensorProto.DataType``."""
+        return _ELEMENTS[self][0]
+
+    @property
+    def numpy_name(self) -> str:
+        """The name of the type in numpy or ml_dtypes; ``string`` is an object array of str."""
+        return _ELEMENTS[self][1]
 
     @property
     def is_float(self) -> bool:
@@ -66,24 +76,44 @@ class DType(enum.Enum):
         return self.value[0] in "iu"
 
 
-_BITS = {
-    dtype: 8
-    if dtype is DType.BOOL
-    else 0
-    if dtype is DType.STRING
-    else 16
-    if dtype is DType.BF16
-    else int(dtype.value[1:])
-    if dtype.value[1:].isdigit()
-    else int(dtype.value[1])
-    for dtype in DType
+_ELEMENTS: Mapping[DType, tuple[int, str, int]] = {
+    DType.F32: (1, "float32", 32),
+    DType.U8: (2, "uint8", 8),
+    DType.I8: (3, "int8", 8),
+    DType.U16: (4, "uint16", 16),
+    DType.I16: (5, "int16", 16),
+    DType.I32: (6, "int32", 32),
+    DType.I64: (7, "int64", 64),
+    DType.STRING: (8, "string", 0),
+    DType.BOOL: (9, "bool", 8),
+    DType.F16: (10, "float16", 16),
+    DType.F64: (11, "float64", 64),
+    DType.U32: (12, "uint32", 32),
+    DType.U64: (13, "uint64", 64),
+    DType.C64: (14, "complex64", 64),
+    DType.C128: (15, "complex128", 128),
+    DType.BF16: (16, "bfloat16", 16),
+    DType.F8E4M3FN: (17, "float8_e4m3fn", 8),
+    DType.F8E4M3FNUZ: (18, "float8_e4m3fnuz", 8),
+    DType.F8E5M2: (19, "float8_e5m2", 8),
+    DType.F8E5M2FNUZ: (20, "float8_e5m2fnuz", 8),
+    DType.U4: (21, "uint4", 4),
+    DType.I4: (22, "int4", 4),
+    DType.F4E2M1: (23, "float4_e2m1fn", 4),
+    DType.F8E8M0: (24, "float8_e8m0fnu", 8),
+    DType.U2: (25, "uint2", 2),
+    DType.I2: (26, "int2", 2),
+    DType.F6E2M3: (27, "float6_e2m3fn", 6),
+    DType.F6E3M2: (28, "float6_e3m2fn", 6),
 }
+"""Of each element type: ONNX's number, numpy's name, bits. The one table of them; other rooms ask ``DType``."""
 
 ONNX_TYPES: Mapping[DType, int] = {
-    DType.F32: 1, DType.U8: 2, DType.I8: 3, DType.U16: 4, DType.I16: 5, DType.I32: 6, DType.I64: 7, DType.BOOL: 9,
-    DType.F16: 10, DType.F64: 11, DType.U32: 12, DType.U64: 13, DType.BF16: 16,
-}  # fmt: skip
-"""ONNX's numbers of element types, as Cast's ``to`` spells them."""
+    dtype: dtype.onnx_number
+    for dtype in DType
+    if dtype.onnx_number <= DType.BF16.onnx_number and dtype not in (DType.STRING, DType.C64, DType.C128)
+}
+"""The numbers of real numbers and truth values of 8 bits and more in ONNX, as Cast's ``to`` spells them."""
 
 Dim: TypeAlias = int | str | None
 

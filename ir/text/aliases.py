@@ -8,13 +8,13 @@ text alone: the module that is read has the facets and locations themselves.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from ir.core.facets import Facet, facet_text
 from ir.core.module import Func, Module, Program, Stage
 from ir.core.names import quote_text
-from ir.core.ops import UNKNOWN_LOCATION, Location, Op
+from ir.core.ops import UNKNOWN_LOCATION, Location, Op, all_ops
 from ir.text.renaming import Renaming
 
 RULES: Final[dict[str, Callable[[str], str]]] = {
@@ -47,7 +47,7 @@ class Aliases:
         self._data: list[str] = []
         self._calls: dict[str, tuple[str, ...]] = {}
         bodies = [symbol.ops for symbol in module.symbols if isinstance(symbol, Func | Stage | Program)] if used else []
-        ops = [op for body in bodies for op in _all(body)]
+        ops = [op for body in bodies for op in all_ops(body)]
         facets = Counter(text for op in ops for facet in op.facets if len(text := self._text(facet)) >= LEAST_FACET)
         numbers: Counter[str] = Counter()
         for text, count in facets.items():
@@ -105,13 +105,6 @@ class Aliases:
         if text is None:
             text = self._texts[id(facet)] = facet_text(facet)
         return text
-
-
-def _all(ops: Iterable[Op]) -> Iterator[Op]:
-    for op in ops:
-        yield op
-        for _, region in op.regions:
-            yield from _all(region.ops)
 
 
 def location_text(location: Location) -> str:

@@ -9,7 +9,7 @@ from ir.core.attributes import Attributes, AttrKind
 from ir.core.facets import DECISIONS, Facet, Group, OptimizerState, Sync
 from ir.core.module import Func, Program, Resource, Stage, Symbol
 from ir.core.names import quote_name
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Op, Region, Value, all_ops
 from ir.core.types import TensorType, Type
 from ir.ops.opdefs import OpDef, module_opsets, opdef
 from ir.verifier.copies import Copies, is_variant
@@ -227,11 +227,7 @@ def _kind(symbol: Symbol) -> str:
 
 
 def _calls(ops: Iterable[Op]) -> Iterable[tuple[str, Op]]:
-    for op in ops:
-        if op.name == "dnnc.call":
-            yield op.get("callee", ""), op
-        for _, region in op.regions:
-            yield from _calls(region.ops)
+    return ((op.get("callee", ""), op) for op in all_ops(ops) if op.name == "dnnc.call")
 
 
 def _call_counts(findings: Findings) -> dict[str, int]:

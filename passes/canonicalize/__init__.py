@@ -21,7 +21,7 @@ from ir.core.attributes import Dense, attributes
 from ir.core.diagnostics import UsageError
 from ir.core.module import Func, Module, Resource, Stage, Symbol
 from ir.core.names import ABSENT
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Op, Region, Value, all_ops, all_reads
 from ir.core.types import ONNX_TYPES, TensorType, Type
 from passes.canonicalize.bind import bind_types
 from passes.canonicalize.constants import Constants
@@ -222,13 +222,7 @@ def _cast(op: Op) -> Op:
 
 def _names_read(ops: Iterable[Op]) -> set[str]:
     """Every name read or yielded in a body and its regions."""
-    found: set[str] = set()
-    for op in ops:
-        found.update(op.operands)
-        for _, region in op.regions:
-            found |= _names_read(region.ops)
-            found.update(region.results)
-    return found - {ABSENT}
+    return {name for op in ops for name in all_reads(op)} - {ABSENT}
 
 
 def _binding(text: str) -> tuple[str, int | str]:
@@ -283,11 +277,7 @@ def _with_names(symbol: Func | Stage, names: dict[str, str]) -> Func | Stage:
 
 def _count(module: Module) -> int:
     """Ops of all functions, those in regions too."""
-
-    def body(ops: Iterable[Op]) -> int:
-        return sum(1 + sum(body(region.ops) for _, region in op.regions) for op in ops)
-
-    return sum(body(func.ops) for func in module.of_type(Func))
+    return sum(1 for func in module.of_type(Func) for _ in all_ops(func.ops))
 
 
 __all__ = ["CanonicalizePass"]

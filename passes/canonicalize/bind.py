@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ir.core import dims as dimensions
 from ir.core.module import Func, Module, Resource, Stage, Symbol
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Op, Region, Value, all_values
 from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 
 Bindings = Mapping[str, int | str]
@@ -28,17 +28,9 @@ def bind_types(module: Module, dims: Bindings) -> Module:
 def _values(symbol: Symbol) -> Iterator[Value]:
     if isinstance(symbol, Func | Stage):
         yield from symbol.args
-        yield from _results(symbol.ops)
+        yield from all_values(symbol.ops)
     elif isinstance(symbol, Resource):
         yield Value(symbol.name, symbol.type)
-
-
-def _results(ops: tuple[Op, ...]) -> Iterator[Value]:
-    for op in ops:
-        yield from op.results
-        for _, region in op.regions:
-            yield from region.args
-            yield from _results(region.ops)
 
 
 def _dims(type_: Type) -> Iterator[int | str | None]:

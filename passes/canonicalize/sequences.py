@@ -19,7 +19,7 @@ from ir.core.attributes import attributes
 from ir.core.facets import Measured, Transfer
 from ir.core.module import Func
 from ir.core.names import ABSENT, unique
-from ir.core.ops import Op, Value
+from ir.core.ops import Op, Value, all_values
 from ir.core.types import DType, TensorType, Type
 from ir.ops.opdefs import module_opsets
 from passes.canonicalize.constants import Constants, dense_ints, ints_dense
@@ -52,18 +52,10 @@ def without_sequences(func: Func, constants: Constants) -> tuple[Op, ...]:
     if module_opsets(constants.module).get("onnx", 0) < _OPSET:
         return func.ops
     types: dict[str, Type] = {arg.name: arg.type for arg in func.args}
-    _add_types(func.ops, types)
+    types.update((value.name, value.type) for value in all_values(func.ops))
     taken = set(types)
     types.update((name, resource.type) for name, resource in constants.resources.items())
     return _Splitter(constants, types, taken).body(func.ops, {value.name for value in func.results})
-
-
-def _add_types(ops: Sequence[Op], types: dict[str, Type]) -> None:
-    for op in ops:
-        types.update((value.name, value.type) for value in op.results)
-        for _, region in op.regions:
-            types.update((arg.name, arg.type) for arg in region.args)
-            _add_types(region.ops, types)
 
 
 @dataclass(frozen=True, slots=True)

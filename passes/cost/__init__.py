@@ -22,7 +22,7 @@ from typing import ClassVar
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Cost, Measured, OptimizerState
 from ir.core.module import Func, Inline, Module, Resource, Splat
-from ir.core.ops import Op
+from ir.core.ops import Op, all_ops
 from ir.core.ranges import COUNTED
 from ir.core.types import DType, TensorType, Type
 from ir.ops import operators
@@ -140,14 +140,7 @@ def coverage(module: Module) -> Coverage:
 
 
 def _all_ops(module: Module) -> Iterator[Op]:
-    def walk(ops: Iterable[Op]) -> Iterator[Op]:
-        for op in ops:
-            yield op
-            for _, region in op.regions:
-                yield from walk(region.ops)
-
-    for func in module.of_type(Func):
-        yield from walk(func.ops)
+    return (op for func in module.of_type(Func) for op in all_ops(func.ops))
 
 
 class _Program:

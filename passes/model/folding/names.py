@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from ir.core.facets import Group
-from ir.core.ops import Location, Op, Region, Value
+from ir.core.ops import Location, Op, Region, Value, all_ops, all_values
 
 
 def reads(op: Op) -> tuple[str, ...]:
@@ -41,24 +41,12 @@ def _reads_of(region: Region, around: set[str], found: list[str]) -> None:
 
 def assigned(ops: Iterable[Op]) -> Iterator[str]:
     """The names that ``ops`` assign, their regions included."""
-    for op in ops:
-        yield from (value.name for value in op.results if value.name)
-        for _, region in op.regions:
-            yield from (value.name for value in region.args if value.name)
-            yield from assigned(region.ops)
-
-
-def each(ops: Iterable[Op]) -> Iterator[Op]:
-    """``ops``, those in the regions of each behind it."""
-    for op in ops:
-        yield op
-        for _, region in op.regions:
-            yield from each(region.ops)
+    return (value.name for value in all_values(ops) if value.name)
 
 
 def locations(ops: Iterable[Op]) -> Iterator[Location]:
     """Where ``ops`` came from, those in their regions included."""
-    return (op.location for op in each(ops))
+    return (op.location for op in all_ops(ops))
 
 
 def rebuild(
@@ -91,4 +79,4 @@ def _renamed(values: tuple[Value, ...], names: Mapping[str, str]) -> tuple[Value
     return tuple([Value(names.get(value.name, value.name), value.type) for value in values])
 
 
-__all__ = ["assigned", "each", "locations", "reads", "rebuild"]
+__all__ = ["assigned", "locations", "reads", "rebuild"]

@@ -15,10 +15,10 @@ from ir.core.attributes import Attribute, Attributes, AttrKind, attributes
 from ir.core.facets import Cost, Facets, Group
 from ir.core.module import Func, Resource
 from ir.core.names import unique
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Op, Region, Value, all_ops
 from ir.text.renaming import renaming
 from passes.model.folding import marks
-from passes.model.folding.names import assigned, each, locations, rebuild
+from passes.model.folding.names import assigned, locations, rebuild
 from passes.model.folding.search import Item
 from passes.model.folding.structure import Copy, Folding
 from passes.model.folding.variants import variants
@@ -122,7 +122,7 @@ class _Outline:
         """A call in the function itself, which gives the groups of the copy's ops as well."""
         call = self.call(number, op, {}, ())
         ops = [self.ops[op] for op in self.natural(number, self.copy_at[number, op][0])]
-        given = tuple([inner.facet(Group, NO_GROUP).group for inner in each(ops)])
+        given = tuple([inner.facet(Group, NO_GROUP).group for inner in all_ops(ops)])
         if all(group == NO_GROUP.group for group in given):
             return call
         if len(set(given)) == 1 and len(given) == len(ops):

@@ -14,12 +14,12 @@ from ir.core.attributes import AttrKind
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import DECISIONS
 from ir.core.module import Func, Module, Stage, Symbol
-from ir.core.ops import Location, Op
+from ir.core.ops import Location, Op, all_ops
 from ir.system.collector import collector_paused
 from ir.text.renaming import Renaming
 from passes.model.faults import CallMisfit, CallsItself, LostOrder, NamesClash, ResultMisnamed, TooManyOps
 from passes.model.folding import marks
-from passes.model.folding.names import assigned, each, locations, rebuild
+from passes.model.folding.names import assigned, locations, rebuild
 from passes.model.folding.taken import takes, with_ops
 
 P = TypeVar("P", Func, Stage)
@@ -149,7 +149,7 @@ class _Expander:
         if given is None:
             given = [renamed.name(name) for name in own]
         places, groups = self.places(call, body, renamed), call.get(marks.GROUPS)
-        count = sum(1 for _ in each(body))
+        count = sum(1 for _ in all_ops(body))
         fits = len(given) == len(own) and len(pairs) % 2 == 0 and len(call.operands) == len(block.args)
         if not fits or any(listed is not None and len(listed) != count for listed in (places, groups)):
             raise InvalidInput(CallMisfit(call.id, block.name), where=call.id)

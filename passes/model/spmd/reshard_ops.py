@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from ir.core.attributes import attributes
 from ir.core.facets import StageSet, in_phase, phase_of
 from ir.core.module import Func, Mesh, Module
-from ir.core.ops import Op, Value
+from ir.core.ops import Op, Value, all_values
 from ir.core.types import Layout, Replicate, TensorType, Type, without_layout
 from ir.ops.boxes import Placements, placements_of
 from ir.ops.opdefs import RESHARD
@@ -259,13 +259,7 @@ def fresh(name: str, taken: set[str], number: int = 1) -> str:
 
 def defined(ops: Sequence[Op]) -> set[str]:
     """Every name that the ops define, regions included."""
-    found: set[str] = set()
-    for op in ops:
-        found.update(value.name for value in op.results)
-        for _, region in op.regions:
-            found.update(arg.name for arg in region.args)
-            found |= defined(region.ops)
-    return found
+    return {value.name for value in all_values(ops)}
 
 
 __all__ = [

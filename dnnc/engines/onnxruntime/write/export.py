@@ -30,7 +30,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import InTraining, facet_text
 from ir.core.module import Declared, External, Func, Inline, Module, Resource, Stage, View
 from ir.core.names import unique
-from ir.core.ops import Op, Region, Value
+from ir.core.ops import Op, Region, Value, all_ops, all_values
 from ir.core.types import DType, MapType, OptionalType, SeqType, TensorType, Type
 from passes.model.folding import expand, is_block
 from passes.model.spmd.reshard_ops import without_reshards
@@ -164,9 +164,9 @@ class _Builder:
         self.resources = module.resources
         self.values: dict[str, onnx_ir.Value] = {}
         self.initializers: list[onnx_ir.Value] = []
-        self.taken = {value.name[1:] for value in (*func.args, *_all_results(func.ops))}
+        self.taken = {value.name[1:] for value in (*func.args, *all_values(func.ops))}
         self.dtypes: set[DType] = set()
-        self.node_names = {op.location.node for op in _all_ops(func.ops)}
+        self.node_names = {op.location.node for op in all_ops(func.ops)}
         self.named: set[tuple[str, str]] = set()  # (graph, node)
 
     def model(self, ir_version: int | None) -> onnx_ir.Model:
@@ -198,7 +198,7 @@ class _Builder:
             if key.startswith("opset.") and attribute.kind is AttrKind.INT:
                 domain = key.removeprefix("opset.")
                 found["" if domain == "onnx" else domain] = int(attribute.value)
-        for op in _all_ops(self.func.ops):
+        for op in all_ops(self.func.ops):
             domain = operator_of(op.name)[0] if op.dialect == "onnx" else ""
             if op.dialect == "onnx" and domain not in found:
                 attribute = f"opset.{domain or 'onnx'}"
@@ -312,21 +312,6 @@ class _Builder:
                 value = copy
             outputs.append(value)
         return onnx_ir.Graph(inputs, outputs, nodes=nodes, name=path.rpartition("/")[2])
-
-
-def _all_results(ops: Iterable[Op]) -> Iterator[Value]:
-    for op in ops:
-        yield from op.results
-        for _, region in op.regions:
-            yield from region.args
-            yield from _all_results(region.ops)
-
-
-def _all_ops(ops: Iterable[Op]) -> Iterator[Op]:
-    for op in ops:
-        yield op
-        for _, region in op.regions:
-            yield from _all_ops(region.ops)
 
 
 def _tensor_type(resource: Resource) -> TensorType:

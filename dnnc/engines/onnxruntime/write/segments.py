@@ -11,13 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnc.build.build import NUMPY_NAMES
 from dnnc.build.collective import Collective
 from dnnc.build.collective_faults import collective_faults
 from dnnc.build.members import Local, MemberProgram, Part, Segment
 from dnnc.build.plan_json import bare
 from dnnc.engines.onnxruntime.faults import ValueNotExchanged
-from dnnc.onnx.elements import BY_NAME
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func, Mesh, Module, Stage
 from ir.core.names import unique
@@ -212,7 +210,7 @@ def _local(name: str, type_: Type) -> Local:
         return Local(bare(name), "", None)
     numbers = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
     known = type_.shape is not None and len(numbers) == len(type_.shape)
-    return Local(bare(name), NUMPY_NAMES[type_.dtype], numbers if known else None)
+    return Local(bare(name), type_.dtype.numpy_name, numbers if known else None)
 
 
 def _part(part: LocalPart, tensor: str) -> Part:
@@ -235,7 +233,7 @@ def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int], me
                 levels[op.get("channel")],
                 bare(operand),
                 bare(result),
-                BY_NAME[NUMPY_NAMES[_tensor(types[0][operand]).dtype]].number,
+                _tensor(types[0][operand]).dtype.onnx_number,
                 tuple(dict.fromkeys(groups)),
                 tuple(_shape(_tensor(own[operand])) for own in types),
                 tuple(_shape(_tensor(own[result])) for own in types),

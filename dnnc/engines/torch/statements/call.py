@@ -16,13 +16,7 @@ from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Numbers
 
-DTYPES: Mapping[DType, str] = {
-    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
-    DType.F8E4M3FN: "float8_e4m3fn", DType.F8E4M3FNUZ: "float8_e4m3fnuz", DType.F8E5M2: "float8_e5m2",
-    DType.F8E5M2FNUZ: "float8_e5m2fnuz", DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
-    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8", DType.BOOL: "bool",
-    DType.C64: "complex64", DType.C128: "complex128",
-}  # fmt: skip
+DTYPES: Mapping[DType, str] = {dtype: dtype.numpy_name for dtype in DType if dtype.bits >= 8 and dtype is not DType.F8E8M0}
 """Element types that torch computes with, by torch's names."""
 
 NEWEST = 24

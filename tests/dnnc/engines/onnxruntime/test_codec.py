@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.build.build import NUMPY_NAMES
 from dnnc.engines.onnxruntime.transport.codec import decode, encode, from_user, to_user
 from dnnc.engines.onnxruntime.transport.edges import Descriptors, Edge, Receiver, Sender, ValueSpec, anonymous_memory
 from dnnc.onnx.elements import BY_NAME, from_carrier, nbytes, pack, to_carrier, unpack, user_dtype
+from ir.core.types import DType
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 NAMES = sorted(BY_NAME)
@@ -86,7 +86,7 @@ def test_edges_carry_messages_of_any_size(messages: list[dict[str, Any]], area: 
 
 
 def test_every_element_type_of_a_build_has_a_carrier() -> None:
-    assert set(NUMPY_NAMES.values()) == set(BY_NAME) | {"string"}
+    assert {dtype.numpy_name for dtype in DType} == set(BY_NAME) | {"string"}
 
 
 @given(st.sampled_from([2, 4]), st.lists(st.integers(0, 15), max_size=9))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.build.build import NUMPY_NAMES, Port
+from dnnc.build.build import Port
 from dnnc.data.entries import prefixes, to_arrays
 from dnnc.data.inputs import read_inputs, write_npz
 from dnnc.onnx.elements import BY_NAME, user_dtype
@@ -100,7 +100,7 @@ def test_a_map_has_the_types_that_it_states() -> None:
 def test_every_element_type(tmp_path: Path, dtype: DType) -> None:
     """Numpy reads each; as one that it lacks, unsigned integers whose view is the array. So are arrays that were saved as they
     are."""
-    name = NUMPY_NAMES[dtype]
+    name = dtype.numpy_name
     user, bits = user_dtype(name), BY_NAME[name].bits
     codes = (np.arange(6) % (1 << min(bits, 7))).astype(np.uint8)
     array = codes.view(user) if user.itemsize == 1 and name != "bool" else codes.astype(np.float32).astype(user)
