@@ -6,8 +6,9 @@ Imports numpy, onnxruntime and the standard library only: a stage process must s
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.onnx.elements import BY_NUMBER, nbytes
 from dnnc.onnx.ort import load_onnxruntime
+
+_LACKING = re.compile(r"\((bfloat16|u?int[24]|float4e2m1)\)")
+"""Elements of which onnxruntime makes no array of numpy. Of 8-bit floats it makes one of their bytes."""
 
 
 class Program:
@@ -34,7 +38,8 @@ class Program:
         weights: Mapping[str, int] | None = None,
     ) -> None:
         """``weights``: open files that hold the external data, by the locations that the model names; without them it lies in
-        the settings' folder. Raises what ``open_session`` raises."""
+        the settings' folder. Raises what ``open_session`` raises, and ValueError for outputs that onnxruntime does not hand
+        out."""
         self.turn = 0
         self.session = open_session(model, settings, weights)
         self.input_names = tuple(value.name for value in self.session.get_inputs())
@@ -46,7 +51,14 @@ class Program:
         self._bound = inputs_plain and all(spec.element for spec in outputs)
         # Strings beside other tensors: numpy lacks elements that the others may have, so all are bound.
         types = {value.name: value.type for value in self.session.get_outputs()}
-        self._mixed = inputs_plain and all(types.get(spec.name, "").startswith("tensor(") for spec in outputs)
+        asked = {spec.name: types.get(spec.name, "") for spec in outputs} or types
+        self._mixed = inputs_plain and all(type_.startswith("tensor(") for type_ in asked.values())
+        lost = next((name for name, type_ in asked.items() if _LACKING.search(type_)), "")
+        if lost and not self._mixed:
+            # There cannot be one way for all: onnxruntime (1.32) binds neither strings that are read nor sequences, maps and
+            # optionals; what it hands out without a binding are arrays of numpy, which lacks these elements.
+            beside = "that reads strings" if not inputs_plain else "that hands out a sequence, a map or an optional too"
+            raise ValueError(f"onnxruntime does not hand out '{lost}', {types[lost]}, of a program {beside}: cast it")
         # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
         self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
         self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
@@ -112,7 +124,7 @@ class Program:
     def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         names = [spec.name for spec in self.outputs]
         values = self.session.run(names, {name: self._plain(feeds[name]) for name in self.input_names})
-        return {name: from_user(value) for name, value in zip(names, values, strict=True)}
+        return {spec.name: _of_element(from_user(value), spec) for spec, value in zip(self.outputs, values, strict=True)}
 
     def _plain(self, value: Any) -> Any:
         """What ``InferenceSession.run`` takes: an OrtValue for a tensor, since numpy lacks some element types."""
@@ -131,6 +143,11 @@ class OnnxRuntime:
 
     def load(self, model: bytes, outputs: tuple[ValueSpec, ...], weights: Mapping[str, int] | None = None) -> Program:
         return Program(model, outputs, self.settings, weights)
+
+
+def _of_element(value: Any, spec: ValueSpec) -> Any:
+    """The value as the type of its output has it: 8-bit floats leave a session as bytes."""
+    return replace(value, element=spec.element) if isinstance(value, Raw) and spec.element else value
 
 
 def _raw_of(value: Any) -> Raw:
