@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -61,8 +61,7 @@ class DeviceProcess:
     @property
     def last_words(self) -> str:
         """What the process wrote to standard error last, as a note, without the colours of onnxruntime's log."""
-        lines = [line for line in (_COLOUR.sub("", line) for line in self.tail) if line]
-        return "".join(["its last lines on standard error:", *(f"\n    {line}" for line in lines)]) if lines else ""
+        return last_words([_COLOUR.sub("", line) for line in self.tail])
 
     def label(self, stage: int) -> str:
         """The process at work on one of its stages."""
@@ -106,6 +105,12 @@ def ending(status: int | None) -> str:
     return f"ended with status {status}"
 
 
+def last_words(lines: Iterable[str]) -> str:
+    """The last lines of standard error as a note; empty where there are none."""
+    said = [f"\n    {line}" for line in lines if line]
+    return "".join(["its last lines on standard error:", *said]) if said else ""
+
+
 class LocalProcesses:
     """The launcher of this host: each process is a child of this one, and ends with it."""
 
@@ -128,4 +133,4 @@ class LocalProcesses:
         return process
 
 
-__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "raise_ended", "raise_said"]
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_said"]

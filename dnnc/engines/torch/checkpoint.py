@@ -25,6 +25,17 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from dnnc.engines.torch.faults import (
+    CheckpointChanged,
+    CheckpointDamaged,
+    FileNotRead,
+    FileNotWritten,
+    NoElementType,
+    NotSafetensors,
+    PositionUnknown,
+    WeightMissing,
+    WeightOfOtherType,
+)
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile
 from ir.system.files import open_input
@@ -33,7 +44,6 @@ from ir.system.signals import termination_raises
 from ir.text.json_text import parse_json
 
 INITIAL = "weights.safetensors"
-OTHER_MODEL = "is it of another model?"
 _HEADER_BYTES = 100_000_000
 """Of the longest header, as the format has it."""
 _CHUNK = 1 << 24
@@ -82,7 +92,7 @@ def from_array(array: Any) -> torch.Tensor:
         return torch.as_tensor(array)
     found = getattr(torch, array.dtype.name, None)
     if found is None:
-        raise InvalidInput(f"torch has no element type {array.dtype.name}")
+        raise InvalidInput(NoElementType(array.dtype.name))
     return torch.as_tensor(array.view(f"u{array.dtype.itemsize}")).view(found)
 
 
@@ -101,10 +111,9 @@ def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: 
                 os.fsync(file.fileno())
             whole.chmod(0o666 & ~umask())
             os.replace(whole, path)
-    except OSError as error:
-        raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(path)) from error
-    except SafetensorError as error:
-        raise InvalidInput(f"it cannot be written: {error}", where=str(path)) from error
+    except (OSError, SafetensorError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise InvalidInput(FileNotWritten(reason), where=str(path)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,18 +169,17 @@ class Checkpoint:
             if entry is None:
                 if name in optional:
                     continue
-                raise InvalidInput(f"it holds no weight '{name}'", where=self.where, hint=OTHER_MODEL)
+                raise InvalidInput(WeightMissing(name), where=self.where)
             if (entry.dtype, entry.shape) != (part.dtype, part.shape):
-                words = f"{_words(entry.dtype, entry.shape)}; expected {_words(part.dtype, part.shape)}"
-                raise InvalidInput(f"its weight '{name}' is {words}", where=self.where, hint=OTHER_MODEL)
+                types = _words(entry.dtype, entry.shape), _words(part.dtype, part.shape)
+                raise InvalidInput(WeightOfOtherType(name, *types), where=self.where)
             found[name] = self._read(entry, part.box)
         return found
 
     def verify(self) -> None:
         """Read all of it. Raises InvalidInput where it is not what was written."""
         if self.digest is not None and self._differs():
-            message = "it is damaged: its SHA-256 is not that of what was written"
-            raise InvalidInput(message, where=self.where, hint="go on from another checkpoint")
+            raise InvalidInput(CheckpointDamaged(), where=self.where)
 
     def contents(self) -> str:
         """The SHA-256 of its contents: what the header says (``verify`` holds it against them), or else what they give. Raises
@@ -185,7 +193,7 @@ class Checkpoint:
     def confirm(self) -> None:
         """Raises InvalidInput where the file was written to since it was opened. To be asked once it has been read."""
         if self.file.was_written(self._differs if self.digest is not None else None):
-            raise InvalidInput("the file was changed while it was used", where=self.where)
+            raise InvalidInput(CheckpointChanged(), where=self.where)
 
     def _differs(self) -> bool:
         """Whether the contents are now others than their digest says."""
@@ -225,9 +233,9 @@ class Checkpoint:
             try:
                 count = os.preadv(self.file.descriptor, [buffer[done:]], offset + done)
             except OSError as error:
-                raise InvalidInput(f"it cannot be read: {error.strerror}", where=self.where) from error
+                raise InvalidInput(FileNotRead(error.strerror or str(error)), where=self.where) from error
             if not count:
-                raise InvalidInput("the file was changed while it was used: it ends too early", where=self.where)
+                raise InvalidInput(CheckpointChanged(), where=self.where)
             done += count
 
 
@@ -292,13 +300,13 @@ def _sizes(numbers: Any) -> tuple[int, ...] | None:
 
 
 def _refuse(where: str, reason: str) -> NoReturn:
-    raise InvalidInput(f"it cannot be read as safetensors: {reason}", where=where)
+    raise InvalidInput(NotSafetensors(reason), where=where)
 
 
 def _position(header: Mapping[str, Any], where: str) -> Position:
     said = str(header.get("step", "0")), str(header.get("seed", "0"))
     if not all(re.fullmatch(r"[0-9]{1,18}", number) for number in said):
-        raise InvalidInput("its header does not say the step and the seed in numbers", where=where)
+        raise InvalidInput(PositionUnknown(), where=where)
     return Position(int(said[0]), int(said[1]))
 
 
@@ -306,4 +314,4 @@ def _words(dtype: torch.dtype, shape: Iterable[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}{list(shape)}"
 
 
-__all__ = ["INITIAL", "OTHER_MODEL", "Checkpoint", "Part", "Position", "from_array", "write_checkpoint"]
+__all__ = ["INITIAL", "Checkpoint", "Part", "Position", "from_array", "write_checkpoint"]

@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from dnnc.build.training import Channel, Step, tensor_type
+from dnnc.engines.torch.faults import NoElementType
 from dnnc.engines.torch.slowed import Slowed
 from dnnc.engines.torch.statements.call import DTYPES
 from ir.core.diagnostics import InvalidInput
@@ -31,7 +32,7 @@ from ir.ops.rows import RECEIVE, SEND, Places
 def torch_dtype(dtype: DType) -> torch.dtype:
     """PyTorch's element type. Raises InvalidInput for one that it lacks."""
     if dtype not in DTYPES:
-        raise InvalidInput(f"torch has no element type {dtype.value}")
+        raise InvalidInput(NoElementType(dtype.value))
     found = getattr(torch, DTYPES[dtype])
     assert isinstance(found, torch.dtype)
     return found

@@ -18,9 +18,9 @@ from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import PROGRAM
-from dnnc.build.faults import REBUILD
 from dnnc.build.snapshot import Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, read_memory, write_memory
+from dnnc.engines.torch.faults import InitialWeightsMissing, ProgramNotImported
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile
 
@@ -50,7 +50,7 @@ class TrainingFiles:
         from dnnc.engines.torch.checkpoint import INITIAL, Checkpoint
 
         if INITIAL not in self.build.weights:
-            raise InvalidInput(f"it has no {INITIAL}", where=str(self.build.folder), hint=REBUILD)
+            raise InvalidInput(InitialWeightsMissing(INITIAL), where=str(self.build.folder))
         return Checkpoint.of(self.build.weights[INITIAL], self.build.where(INITIAL))
 
     def functions(self, name: str) -> dict[str, Any]:
@@ -60,8 +60,7 @@ class TrainingFiles:
         try:
             exec(compile(source, _title(name), "exec", dont_inherit=True), vars(module))
         except Exception as error:  # a build may be anybody's
-            message = f"it cannot be imported: {type(error).__name__}: {error}"
-            raise InvalidInput(message, where=self.build.where(name)) from error
+            raise InvalidInput(ProgramNotImported(f"{type(error).__name__}: {error}"), where=self.build.where(name)) from error
         return vars(module)
 
     def place(self, trace: TracebackType | None) -> str:

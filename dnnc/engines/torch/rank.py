@@ -22,13 +22,22 @@ from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step, tensor_type
 from dnnc.data.repeated import Digested
 from dnnc.data.samples import SYNTHETIC, open_data
-from dnnc.engines.torch.checkpoint import OTHER_MODEL, Checkpoint, Part, Position, write_checkpoint
+from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, write_checkpoint
 from dnnc.engines.torch.exchange import Network, torch_dtype
+from dnnc.engines.torch.faults import (
+    OtherNumberOfRanks,
+    RankInterrupted,
+    RankRaised,
+    SlowDeviceUnknown,
+    TrainedWeightMissing,
+    WeightNotFinite,
+    WeightNotInPlan,
+)
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import is_lost
 from dnnc.engines.torch.launch.job import Job, by_hand, join_by_hand
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Telling
-from dnnc.engines.torch.record import SMALLER, Curve, Losses, write_trace
+from dnnc.engines.torch.record import Curve, Losses, write_trace
 from dnnc.engines.torch.slowed import Slowed, slow_devices
 from dnnc.engines.torch.trainer import Trainer
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
@@ -83,11 +92,11 @@ def main(argv: list[str] | None = None) -> int:
         os.kill(os.getpid(), request.number)
         raise
     except KeyboardInterrupt:
-        return _failed(telling, ExitCode.INTERRUPTED, [Diagnostic("it was interrupted")])
+        return _failed(telling, ExitCode.INTERRUPTED, [RankInterrupted().at()])
     except Exception as error:
         where = files.place(error.__traceback__) if files is not None else ""
-        told = Diagnostic(f"{type(error).__name__}: {error}".rstrip(": "), where=where)
-        return _failed(telling, ExitCode.INTERNAL, [told], lost=is_lost(error))
+        raised = RankRaised(f"{type(error).__name__}: {error}".rstrip(": ")).at(where)
+        return _failed(telling, ExitCode.INTERNAL, [raised], lost=is_lost(error))
 
 
 def _files(options: argparse.Namespace) -> TrainingFiles:
@@ -110,14 +119,8 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     job: Job | None = options.job
     rank, world = (job.rank, job.world) if job is not None else by_hand()
     if world != len(step.devices):
-        start = f"torchrun --nproc-per-node {len(step.devices)} --no-python python -P -m dnnc.engines.torch.rank"
-        hint = f"'dnnc train' starts them. By hand, on one host: {start} {options.build}; but torchrun authenticates nobody, "
-        hint += "listens on every interface, and whoever reaches it can run code here"
-        raise InvalidInput(
-            f"the plan has {len(step.devices)} devices, and {world} ranks were started",
-            where=str(files.build.folder),
-            hint=hint,
-        )
+        other = OtherNumberOfRanks(len(step.devices), world, str(options.build))
+        raise InvalidInput(other, where=str(files.build.folder))
     mark = telling.doing
     mark(STARTING)
     torch.set_num_threads(options.threads or step.cores(rank))
@@ -180,7 +183,7 @@ def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
     there = [device.name for device in topology.devices] if topology is not None else list(step.devices)
     for device in factors:
         if device not in there:
-            raise UsageError(f"there is no device '{device}'", where="--slow", hint=f"the topology has {listing(there)}")
+            raise UsageError(SlowDeviceUnknown(device, listing(there)), where="--slow")
     return factors.get(step.devices[rank], 0.0)
 
 
@@ -205,19 +208,18 @@ def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint
 def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     """What a checkpoint holds of these parts. It may lack weights that its plan did not train, but none that this one does; it
     may hold the state of another optimizer."""
-    hint = f"{OTHER_MODEL} A plan that trains other weights cannot go on from it either"
     states = {state for names in STATE.values() for state in names}
     for name in checkpoint.names:
         weight, _, state = name.rpartition(".")
         if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
-            raise InvalidInput(f"it holds a weight '{name}', which the plan lacks", where=checkpoint.where, hint=hint)
+            raise InvalidInput(WeightNotInPlan(name), where=checkpoint.where)
     found = checkpoint.parts(parts, parts)
     for name in sorted(found.keys() & {name[1:] for name in changed(step)}):
         require_finite(name, found[name], checkpoint.where)
     for name in parts:
         trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
         if trained and name not in found:
-            raise InvalidInput(f"it holds no weight '{name}', which the plan trains", where=checkpoint.where, hint=hint)
+            raise InvalidInput(TrainedWeightMissing(name), where=checkpoint.where)
     return found
 
 
@@ -253,7 +255,7 @@ def require_finite(name: str, tensor: torch.Tensor, where: str) -> None:
     """Raises InvalidInput where a weight holds NaN or an infinity."""
     if tensor.dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
         wrong = tensor[~torch.isfinite(tensor)].flatten()[0].item()
-        raise InvalidInput(f"weight '{name}' holds {wrong:g}", where=where, hint=SMALLER)
+        raise InvalidInput(WeightNotFinite(name, f"{wrong:g}"), where=where)
 
 
 def _shape(step: Step, name: str) -> tuple[int, ...]:

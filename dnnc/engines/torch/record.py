@@ -23,6 +23,7 @@ from dnnc.build.training import Step
 from dnnc.data.faults import RanksReadOtherSamples
 from dnnc.data.repeated import Digested
 from dnnc.engines.onnxruntime.write.build import TRACE
+from dnnc.engines.torch.faults import FileNotWritten, LossNotFinite
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.trainer import Span
 from ir.core.diagnostics import InvalidInput
@@ -33,7 +34,6 @@ from passes.model.learning import samples_of
 
 LOSSES = "losses.json"
 _END = b"\n]\n"
-SMALLER = "a smaller --learning-rate, or other data; checkpoints of steps before are whole"
 _TAG = 1 << 30
 """Of messages of losses; those of channels are less."""
 _PART = struct.Struct("=d32s")
@@ -101,7 +101,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def _refused(path: Path, error: OSError) -> InvalidInput:
-    return InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(path))
+    return InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(path))
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Curve:
                 raise InvalidInput(RanksReadOtherSamples(self.source, number + 1), where=self.source)
             loss = sum(part.loss for part in everyone) / self.step.microbatches
             if self.finite and not math.isfinite(loss):
-                raise InvalidInput(f"the loss is {loss:g}", where=f"step {number + 1}", hint=SMALLER)
+                raise InvalidInput(LossNotFinite(f"{loss:g}"), where=f"step {number + 1}")
             samples = self.step.microbatches * samples_of(self.step.module.entry)
             digest = next(iter(digests), b"").hex()
             self.told(Progressed(number + 1, loss, samples / seconds, seconds, digest))
@@ -252,4 +252,4 @@ def _gathered(mine: list[Any], rank: int, world: int) -> list[Any]:
     return everyone
 
 
-__all__ = ["LOSSES", "SMALLER", "Curve", "Losses", "write_trace"]
+__all__ = ["LOSSES", "Curve", "Losses", "write_trace"]

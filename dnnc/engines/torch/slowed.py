@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from dnnc.engines.torch.faults import NotASlowDevice
 from ir.core.diagnostics import UsageError
 
 _LEAST = 1e-4
@@ -58,8 +59,7 @@ def slow_devices(texts: Iterable[str]) -> dict[str, float]:
         except ValueError:
             factor = math.nan
         if not device or not 0 <= factor <= MOST:
-            hint = "cpu1=3 lets cpu1 wait 3 seconds for each one that it computes"
-            raise UsageError(f"it is not DEVICE=K, of a number from 0 to {MOST:g}", where=f"--slow {text}", hint=hint)
+            raise UsageError(NotASlowDevice(MOST), where=f"--slow {text}")
         factors[device] = factor
     return factors
 

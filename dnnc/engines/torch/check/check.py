@@ -36,6 +36,14 @@ from dnnc.engines.torch.check.averages import Averages
 from dnnc.engines.torch.check.batch import SampleLosses, WholeBatch
 from dnnc.engines.torch.checkpoint import Checkpoint, from_array
 from dnnc.engines.torch.exchange import torch_dtype
+from dnnc.engines.torch.faults import (
+    LossDiffers,
+    ModelLossNotFinite,
+    ModelWeightNotFinite,
+    NothingCompared,
+    NothingTrained,
+    WeightDiffers,
+)
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions, train
 from dnnc.engines.torch.statements.run import compiled
@@ -60,7 +68,6 @@ SHAKEN = 3
 """Runs from weights that differ in the last place: what one of them changes is a matter of chance."""
 LOOSE = 0.1
 """The most that is allowed for rounding, over the range of a weight, and over a loss where that is larger than 1."""
-_SMALLER = "a smaller --learning-rate, or other data"
 _OPTIMIZERS: dict[str, Any] = {
     "sgd": torch.optim.SGD,
     "momentum": torch.optim.SGD,
@@ -275,8 +282,7 @@ class Checker:
             mine, theirs = self.oracle.weights[name].detach(), weights[name[1:]]
             scale = _range(mine)
             if not bool(torch.isfinite(mine).all()):
-                message = f"weight '{name[1:]}' of the unsplit model is no finite number after step {self.oracle.done}"
-                raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
+                raise CheckFailed(ModelWeightNotFinite(name[1:], self.oracle.done), where=str(self.folder))
             difference = _furthest(mine, theirs)
             allowed = tolerance * scale + _last_places(mine)
             if not difference <= allowed:  # also where it is no number
@@ -299,24 +305,22 @@ class Checker:
         """The loss of step ``number``, counted from 0. Raises CheckFailed."""
         mine = self.losses[number]
         if not math.isfinite(mine):
-            message = f"the loss of the unsplit model is no finite number in step {number + 1}"
-            raise CheckFailed(message, where=str(self.folder), hint=_SMALLER)
+            raise CheckFailed(ModelLossNotFinite(number + 1), where=str(self.folder))
         difference = abs(loss - mine) / max(1.0, abs(mine))
         allowed = LOSS
         if not difference <= allowed:
             self._shake(number + 1)
             allowed += min(LOOSE, NOISE * max(self._loss_noise(step) for step in range(number + 1)))
         if not difference <= allowed:
-            message = f"the loss of step {number + 1} is {loss:.9g}, that of the unsplit model {mine:.9g}"
-            hint = "" if self.step.schedule.periodic else "the weights were the same before this step"
-            raise CheckFailed(message, where=self._last_stage(), hint=hint)
+            flush = not self.step.schedule.periodic
+            raise CheckFailed(LossDiffers(number + 1, f"{loss:.9g}", f"{mine:.9g}", int(flush)), where=self._last_stage())
         self.worst_loss = max(self.worst_loss, difference)
 
     def verdict(self) -> Verdict:
         """Raises CheckFailed where nothing was compared."""
         compared = len(self.compared) - len(self.loose)
         if not compared or not self.losses:
-            raise CheckFailed("no weight could be compared: rounding alone changes all of them", where=str(self.folder))
+            raise CheckFailed(NothingCompared(), where=str(self.folder))
         late = max(self.step.delays.values(), default=0)
         told = self.worst, self.worst_loss, _bare(self.noisy), _bare(self.loose), self.oracle.apart
         return Verdict(len(self.losses), compared, late, *told)
@@ -338,11 +342,8 @@ class Checker:
     def _fail(self, name: str, difference: float, scale: float, allowed: float) -> None:
         stage = next((stage for stage in self.step.stages if any(_assigns(op, name) for op in stage.ops)), None)
         where = f"stage {stage.index} on {', '.join(stage.devices)}" if stage is not None else str(self.folder)
-        message = (
-            f"weight '{name[1:]}' differs from the unsplit model's after step {self.oracle.done}: "
-            f"{difference / scale:.2g} of its range, allowed {allowed / scale:.2g}"
-        )
-        raise CheckFailed(message, where=where, hint=f"plan.ir shows the ops of its gradient, '%{name[1:]}.grad'")
+        parts = f"{difference / scale:.2g}", f"{allowed / scale:.2g}"
+        raise CheckFailed(WeightDiffers(name[1:], self.oracle.done, *parts), where=where)
 
     def _last_stage(self) -> str:
         stage = self.step.stages[-1]
@@ -383,9 +384,7 @@ def check_training(build: TrainingBuild, options: TrainOptions, told: Any = lamb
     step = files.step
     torch.set_num_threads(options.threads or max(map(step.cores, range(len(step.devices)))))
     if not update_ops(step):
-        raise InvalidInput(
-            "the plan updates no weight", where=str(files.build.folder), hint="compile with --objective training"
-        )
+        raise InvalidInput(NothingTrained(), where=str(files.build.folder))
     checker = Checker(files, options.data, options.seed)
     with scratch_folder() as folder:
 

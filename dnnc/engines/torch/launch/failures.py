@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
-from dnnc.engines.onnxruntime.processes import ending, machine_ended
+from dnnc.engines.onnxruntime.faults import StageEnded
+from dnnc.engines.onnxruntime.processes import ending, last_words, machine_ended
+from dnnc.engines.torch.faults import HostLost, RankFailed, RankLost, RanksSilent, RankStalled
 from dnnc.engines.torch.launch.telling import DONE, STARTING
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 
@@ -58,18 +60,14 @@ class Ended:
         if silent and not (self.apart and lost):  # else it may itself have waited for the other host
             return self.hangs(silent, seconds)
         if lost is None:
-            hint = "see what they said last" + self._words()
-            return StageStopped("its ranks ended, and none says why", where="dnnc train", hint=hint)
-        other, hint = "another rank", "the others say why they ended"
-        if self.apart:
-            other, hint = "a rank on another host", "its 'dnnc train' says why; or it cannot be reached any more"
-        return StageStopped(f"it lost {other}, {self._doing(lost['rank'])}", where=self._at(lost["rank"]), hint=hint)
+            return StageStopped(RanksSilent(last_words(self.said)), where="dnnc train")
+        doing = self._doing(lost["rank"])
+        return StageStopped(HostLost(doing) if self.apart else RankLost(doing), where=self._at(lost["rank"]))
 
     def hangs(self, ranks: Sequence[int], seconds: float) -> DnncError:
         """The error of a rank that does not go on: the first of these that does not itself wait for another."""
         rank = min(ranks, key=lambda one: (self.doing.get(one, "").startswith("recv"), one))
-        hint = "a longer --timeout lets it take longer"
-        return StageStopped(f"it did not go on for {seconds:g} s, {self._doing(rank)}", where=self._at(rank), hint=hint)
+        return StageStopped(RankStalled(seconds, self._doing(rank)), where=self._at(rank))
 
     def _own(self, said: Mapping[str, Any]) -> DnncError:
         """What a rank said of itself. Usage and input are faults of all ranks alike and need no rank."""
@@ -78,12 +76,11 @@ class Ended:
         if code in (ExitCode.USAGE, ExitCode.INVALID_INPUT):
             return (UsageError if code == ExitCode.USAGE else InvalidInput)(told)
         first = told[0]
-        place = f" ({first.where})" if first.where else ""
-        words = f"{first.message}{place}, {self._doing(said['rank'])}"
-        hint = machine_hint(first.message) or first.hint
-        failure = StageStopped if machine_hint(first.message) else RuntimeFailure
+        machine = machine_hint(first.message)
+        failure = StageStopped if machine else RuntimeFailure
         failure = Interrupted if code == ExitCode.INTERRUPTED else failure
-        return failure(words, where=self._at(said["rank"]), hint=hint)
+        fault = RankFailed(first.message, first.where, self._doing(said["rank"]), machine or first.hint)
+        return failure(fault, where=self._at(said["rank"]))
 
     def _ended(self, rank: int, status: int) -> DnncError:
         """A rank that ended without a word."""
@@ -91,17 +88,14 @@ class Ended:
         outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
         failure = StageStopped if outside else RuntimeFailure
         failure = Interrupted if -status == signal.SIGINT else failure
-        hint = (machine or "see what it said last") + self._words()
-        return failure(f"it {ending(status)} {self._doing(rank)}", where=self._at(rank), hint=hint)
+        fault = StageEnded(ending(status), self._doing(rank), last_words(self.said), machine)
+        return failure(fault, where=self._at(rank))
 
     def _at(self, rank: int) -> str:
         return self.labels[rank] if rank < len(self.labels) else f"rank {rank}"
 
     def _doing(self, rank: int) -> str:
-        return f"while {self.doing.get(rank) or STARTING}"
-
-    def _words(self) -> str:
-        return "".join(f"\n    {line}" for line in self.said)
+        return self.doing.get(rank) or STARTING
 
 
 __all__ = ["Ended", "is_lost"]

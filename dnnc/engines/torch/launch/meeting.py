@@ -35,7 +35,27 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dnnc.engines.onnxruntime.errors import StageStopped
-from ir.core.diagnostics import Diagnostic, InvalidInput, Severity, UsageError
+from dnnc.engines.torch.faults import (
+    AddressOfMany,
+    CannotListen,
+    FirstHostSilent,
+    FirstHostStopped,
+    FirstHostUnproven,
+    HostsDiffer,
+    HostsMissing,
+    HostUnknown,
+    HostWithoutSecret,
+    NobodyThere,
+    NoStoreTold,
+    NotAFirstHost,
+    NotHostPort,
+    SecretMissing,
+    SecretReadable,
+    SecretRefused,
+    SecretTooLong,
+    SecretTooShort,
+)
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.system.files import open_input
 
 SECRET = "DNNC_SECRET"
@@ -51,7 +71,6 @@ _MOST = 64
 """Connections that may be open and unproven at a time: of more, the oldest is closed."""
 _AGAIN = 0.2
 """Seconds between two attempts to reach the first host, which may start later."""
-_MAKE = "on one host (umask 077; head -c 32 /dev/urandom | base64 > dnnc.secret), then copy the file to the others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +87,11 @@ def read_secret(file: Path | None) -> bytes:
     """The secret of the hosts, from a file, or else from the environment. Raises UsageError where there is none, InvalidInput
     where others may read it or could guess it."""
     if file is None and SECRET not in os.environ:
-        hint = f"make one {_MAKE}, and give --secret dnnc.secret to each; or set {SECRET} to its text"
-        raise UsageError("hosts must prove to each other that they share a secret", where="--secret", hint=hint)
+        raise UsageError(SecretMissing(SECRET), where="--secret")
     where = str(file) if file is not None else SECRET
     text = os.environ[SECRET].encode() if file is None else _read_secret(file)
     if len(text.strip()) < _LEAST:
-        raise InvalidInput(f"a secret has at least {_LEAST} characters", where=where, hint=f"make one {_MAKE}")
+        raise InvalidInput(SecretTooShort(_LEAST), where=where)
     return text.strip()
 
 
@@ -82,10 +100,10 @@ def _read_secret(path: Path) -> bytes:
     InvalidInput."""
     with open_input(path, "a file with a secret", hint="write it to a file; <(...) is a FIFO, whose end need not come") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007:
-            raise InvalidInput("other users of this machine may read the secret", where=str(path), hint=f"chmod 600 {path}")
+            raise InvalidInput(SecretReadable(str(path)), where=str(path))
         text = file.read(_LONGEST + 1)
     if len(text) > _LONGEST:
-        raise InvalidInput(f"a secret has at most {_LONGEST} bytes", where=str(path), hint=f"make one {_MAKE}")
+        raise InvalidInput(SecretTooLong(_LONGEST), where=str(path))
     return text
 
 
@@ -121,13 +139,12 @@ def _resolved(place: str, where: str) -> tuple[socket.AddressFamily, tuple[str, 
     try:
         number = int(port) if port.isascii() and port.isdecimal() else -1
         if not host or not 0 < number < 1 << 16:
-            raise UsageError("it is no HOST:PORT", where=where, hint="for example --meet 10.0.0.1:29500")
+            raise UsageError(NotHostPort(), where=where)
         family, _, _, _, found = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise InvalidInput(f"there is no such host: {error}", where=where) from None
-    if fault := _of_many(str(found[0])):
-        hint = "name the address of the first host that the others reach"
-        raise UsageError(fault, where=where, hint=hint)
+        raise InvalidInput(HostUnknown(str(error)), where=where) from None
+    if meaning := _of_many(str(found[0])):
+        raise UsageError(AddressOfMany(meaning), where=where)
     return family, (str(found[0]), number)
 
 
@@ -136,9 +153,9 @@ def _of_many(text: str) -> str:
     address = ipaddress.ip_address(text.partition("%")[0])
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_unspecified:
-        return "it stands for every network of the host"
+        return "every network of the host"
     many = address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255")
-    return "it stands for many hosts" if many else ""
+    return "many hosts" if many else ""
 
 
 def _written(host: str, port: int) -> str:
@@ -154,8 +171,7 @@ def _listening(family: socket.AddressFamily, address: tuple[str, int], where: st
         listener.listen(128)
     except OSError as error:
         listener.close()
-        hint = "the first host (--node 0) listens on an address of its own, on a port that is free"
-        raise InvalidInput(f"cannot listen there: {error.strerror or error}", where=where, hint=hint) from None
+        raise InvalidInput(CannotListen(error.strerror or str(error)), where=where) from None
     return listener
 
 
@@ -196,25 +212,18 @@ def _gather(
                 line.close()
                 if guest.peer not in strangers:  # a warning each
                     strangers[guest.peer] = None
-                    message = f"a host at {guest.peer} tried to join and does not hold the secret of this one"
-                    hint = "give the same secret to all hosts; this one goes on waiting"
-                    warned(Diagnostic(message, where, hint=hint, severity=Severity.WARNING))
+                    warned(HostWithoutSecret(guest.peer).at(where))
                 continue
-            if fault := _differs(theirs, claims, missing):
+            if difference := _differs(theirs, claims, missing):
                 for other, heard in (*came, (line, said)):
-                    _say(other, _signed(secret, heard, {"fault": fault}))
-                raise InvalidInput(fault, where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
+                    _say(other, _signed(secret, heard, {"fault": difference}))
+                raise InvalidInput(HostsDiffer(difference), where=where)
             came.append((line, said))
             missing.remove(theirs["node"])
             if not missing:
                 break
         if missing:
-            message = f"host {', '.join(map(str, sorted(missing)))} did not come in time"
-            hint = "run 'dnnc train' with the same --nodes and --meet there; a longer --timeout lets this one wait"
-            if strangers:
-                message += f"; a host at {', '.join(strangers)} tried to join without the secret"
-                hint = f"give the same secret to all hosts; {hint}"
-            raise StageStopped(message, where=where, hint=hint)
+            raise StageStopped(HostsMissing(tuple(map(str, sorted(missing))), tuple(strangers)), where=where)
         for line, said in came:
             _say(line, _signed(secret, said, told))
 
@@ -317,28 +326,24 @@ def _join(
     with _connected(family, address, deadline, where) as line:
         greeting = _hear(line, deadline)
         if greeting is None and time.monotonic() >= deadline:
-            hint = "does the first host (--node 0) listen there? A longer --timeout lets this one wait"
-            raise StageStopped("what listens there said nothing in time", where=where, hint=hint)
+            raise StageStopped(FirstHostSilent(), where=where)
         if greeting is None or greeting.get("dnnc") != _GREETING or not isinstance(greeting.get("nonce"), str):
-            raise InvalidInput("what listens there is no first host of 'dnnc train'", where=where)
+            raise InvalidInput(NotAFirstHost(), where=where)
         nonce = secrets.token_hex(32)
         said = _bytes(greeting["nonce"], nonce, claims)
         _say(line, {"nonce": nonce, "claims": claims, "proof": _proof(secret, b"another", said)})
         answer = _hear(line, deadline)
         if answer is None:
-            hint = "the first host says why, or waits for others: a longer --timeout lets this one wait"
-            raise StageStopped("the first host did not go on", where=where, hint=hint)
+            raise StageStopped(FirstHostStopped(), where=where)
         if answer.get("refused") is True:
-            message = "the first host refused this one: it does not hold the same secret"
-            raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+            raise InvalidInput(SecretRefused(), where=where)
         told = answer.get("told")
         if not _is_flat(told) or not _proves(secret, b"first", said + _bytes(told), answer.get("proof")):
-            message = "the first host does not hold the secret of this one"
-            raise InvalidInput(message, where=where, hint="give the same secret to all hosts")
+            raise InvalidInput(FirstHostUnproven(), where=where)
         if "fault" in told:
-            raise InvalidInput(str(told["fault"]), where=where, hint="run 'dnnc train' alike on all hosts, but for --node")
+            raise InvalidInput(HostsDiffer(str(told["fault"])), where=where)
         if "store" not in told:
-            raise InvalidInput("the first host does not say where the ranks meet", where=where)
+            raise InvalidInput(NoStoreTold(), where=where)
         return Met(str(told["store"]), line.getsockname()[0], None)
 
 
@@ -353,8 +358,7 @@ def _connected(family: socket.AddressFamily, address: tuple[str, int], deadline:
         except OSError as error:
             line.close()
             if time.monotonic() > deadline:
-                hint = "start the first host (--node 0); is its address right, and its port open?"
-                raise StageStopped(f"nobody is there: {error.strerror or error}", where=where, hint=hint) from None
+                raise StageStopped(NobodyThere(error.strerror or str(error)), where=where) from None
         time.sleep(_AGAIN)
 
 

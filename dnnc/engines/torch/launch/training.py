@@ -25,10 +25,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import PLAN, PROGRAM, TORCH, require_programs
-from dnnc.build.faults import EMULATE, REBUILD
 from dnnc.build.plan_reader import plan_from_json
 from dnnc.build.snapshot import MANIFEST, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
+from dnnc.engines.torch.faults import (
+    CheckpointWithoutDigest,
+    ManifestOfNoTraining,
+    MeetingPlaceMissing,
+    NodeOutside,
+    NotATrainingBuild,
+    OptimizerStateMissing,
+    OtherNumberOfHosts,
+    RanksUneven,
+    TrainingNotInstalled,
+)
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended
 from dnnc.engines.torch.launch.job import Job
@@ -118,19 +128,17 @@ class TrainingBuild:
         if plan.minimises.trains:
             require_programs(files)
         if manifest.get("engine") != TORCH:
-            hint = "compile with --objective training and --loss; 'dnnc run' runs a build for inference"
-            raise InvalidInput("it is no build for training", where=str(folder), hint=hint)
+            raise InvalidInput(NotATrainingBuild(), where=str(folder))
         missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
         if missing:
-            raise UsageError(f"training needs {' and '.join(missing)}", where="dnnc train", hint="pip install 'dnnc[train]'")
+            raise UsageError(TrainingNotInstalled(tuple(missing)), where="dnnc train")
         try:
             at: dict[str, list[str]] = {}
             for stage in manifest["stages"]:
                 for device in stage["devices"]:
                     at.setdefault(str(device), []).append(str(int(stage["index"])))
         except (KeyError, TypeError, ValueError) as error:
-            message = f"the manifest does not describe a training build: {error}"
-            raise InvalidInput(message, where=str(folder / MANIFEST), hint=REBUILD) from error
+            raise InvalidInput(ManifestOfNoTraining(str(error)), where=str(folder / MANIFEST)) from error
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
         digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
         return cls(files, tuple(labels), plan.value, digest, tuple(at))
@@ -142,19 +150,17 @@ class TrainingBuild:
             hosts = [self._host_of.get(device, "") for device in self.devices]
             names = list(dict.fromkeys(hosts))
             if len(names) != options.nodes:
-                message = f"the plan is for {len(names)} host{'s'[: len(names) > 1]}, {listing(names)}"
-                raise UsageError(message, where=f"--nodes {options.nodes}", hint=EMULATE)
+                raise UsageError(OtherNumberOfHosts(len(names), listing(names)), where=f"--nodes {options.nodes}")
             found = {node: [rank for rank in every if hosts[rank] == name] for node, name in enumerate(names)}
         else:
             count, rest = divmod(len(every), options.nodes)
             if rest or not count:
-                hint = f"the plan has {len(every)} devices: choose a divisor of them"
-                raise UsageError(f"{options.nodes} hosts cannot take equal numbers of ranks", where="--nodes", hint=hint)
+                raise UsageError(RanksUneven(options.nodes, len(every)), where="--nodes")
             found = {node: [*every[node * count : (node + 1) * count]] for node in range(options.nodes)}
         if options.nodes > 1 and not options.meeting:
-            raise UsageError("hosts must know where to meet", where="--meet", hint="give HOST:PORT of the first to all of them")
+            raise UsageError(MeetingPlaceMissing(), where="--meet")
         if options.node not in found:
-            raise UsageError(f"this host is {options.node}, of {options.nodes} counted from 0", where="--node")
+            raise UsageError(NodeOutside(options.node, options.nodes), where="--node")
         return found[options.node]
 
     def host(self, rank: int) -> str:
@@ -179,8 +185,7 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
 
     sink, held = DiagnosticSink(), set(checkpoint.names)
     if checkpoint.digest is None:
-        hint = "those that 'dnnc train' writes now are verified"
-        sink.warn("it has no digest: what was changed in it is not seen", where=checkpoint.where, hint=hint)
+        sink.warn(CheckpointWithoutDigest(), where=checkpoint.where)
     if not checkpoint.position.step:  # the build's own weights, or others', without a step done
         return sink
     text, where = build.files.text(PROGRAM), build.files.where(PROGRAM)
@@ -194,8 +199,7 @@ def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
     written = {name.rpartition(".")[2] for name in held}
     before = " or ".join(name for name, states in STATE.items() if states and written.issuperset(states)) or "sgd"
     for optimizer, weights in lacking.items():
-        message = f"it holds no state of {optimizer} for {listing(weights)}: this begins at zero"
-        sink.warn(message, where=checkpoint.where, hint=f"to go on as before, compile with --optimizer {before}")
+        sink.warn(OptimizerStateMissing(optimizer, listing(weights), before), where=checkpoint.where)
     return sink
 
 

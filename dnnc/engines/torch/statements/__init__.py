@@ -17,6 +17,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from dnnc.engines.torch.faults import OpNotWritten
 from dnnc.engines.torch.statements import kernels, movement, pointwise, products, reductions, training
 from dnnc.engines.torch.statements.call import DTYPES, NEWEST, Call, Emitter
 from ir.core.ops import Op
@@ -76,7 +77,7 @@ def statement(
         return f"{call.arg(0)}.copy_({call.arg(1)})"  # nothing where an optimizer worked in place
     emitter = EMITTERS.get(op.name)
     if emitter is None:
-        raise call.fault("there is no statement of torch for this op, so no program for training can hold it")
+        raise call.fault(OpNotWritten(op.name))
     names = [name or "_" for name in results]
     return f"{', '.join(names)} = {emitter(call)}"
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from dnnc.engines.torch.faults import AttributeNotWritten, ConstantNeeded, NoElementType, NotATensor, RankNeeded, ShapeNeeded
 from ir.core.attributes import single
-from ir.core.diagnostics import InvalidInput
+from ir.core.diagnostics import Fault, InvalidInput
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Numbers
@@ -34,11 +35,11 @@ class Call:
     constants: Mapping[str, Numbers] = field(default_factory=dict)
     opset: int = NEWEST
 
-    def fault(self, message: str, hint: str = "") -> InvalidInput:
-        """The fault of an op that torch cannot run."""
+    def fault(self, fault: Fault) -> InvalidInput:
+        """The fault as an error at the op: torch cannot run it."""
         location = self.op.location
         where = f"{location.path}: {location.node}" if location.node else self.op.id
-        return InvalidInput(f"{self.op.name}: {message}", where=where, hint=hint)
+        return InvalidInput(fault, where=where)
 
     # -- operands and results ------------------------------------------------------------------------------------------
 
@@ -60,7 +61,7 @@ class Call:
         else:
             type_ = self.op.results[-1 - number].type
         if not isinstance(type_, TensorType):
-            raise self.fault(f"{type_} is no tensor; programs for torch hold tensors only")
+            raise self.fault(NotATensor(self.op.name, str(type_)))
         return type_
 
     def shape(self, number: int) -> tuple[int, ...]:
@@ -68,14 +69,13 @@ class Call:
         type_ = self.type(number)
         shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
         if type_.shape is None or len(shape) != len(type_.shape):
-            hint = "bind symbolic dimensions by --dim NAME=NUMBER"
-            raise self.fault(f"a program for torch needs the shape of {type_}", hint)
+            raise self.fault(ShapeNeeded(self.op.name, str(type_)))
         return shape
 
     def rank(self, number: int) -> int:
         shape = self.type(number).shape
         if shape is None:
-            raise self.fault("a program for torch needs the rank of its operands and results")
+            raise self.fault(RankNeeded(self.op.name))
         return len(shape)
 
     def dtype(self, number: int) -> str:
@@ -84,7 +84,7 @@ class Call:
 
     def spelled(self, dtype: DType) -> str:
         if dtype not in DTYPES:
-            raise self.fault(f"torch has no element type {dtype.value}")
+            raise self.fault(NoElementType(dtype.value))
         return f"torch.{DTYPES[dtype]}"
 
     def is_float(self, number: int) -> bool:
@@ -104,7 +104,7 @@ class Call:
         """Attribute ``key``, one of ``among``, in quotes. Raises InvalidInput for another."""
         word = self.get(key, default)
         if word not in among:
-            raise self.fault(f"attribute '{key}' is {word!r}; expected one of: {', '.join(among)}")
+            raise self.fault(AttributeNotWritten(self.op.name, key, str(word), among))
         return f'"{word}"'
 
     def float(self, key: str, default: float) -> str:
@@ -125,7 +125,7 @@ class Call:
             return None
         elements = self.numbers(number)
         if elements is None:
-            raise self.fault(f"its operand {self.op.operands[number]} is no constant, so its form is not known")
+            raise self.fault(ConstantNeeded(self.op.name, self.op.operands[number]))
         return tuple(int(item) for item in elements)
 
     def axes(self, number: int, rank: int, key: str = "axes") -> tuple[int, ...] | None:

@@ -3,8 +3,9 @@ else of ``helpers``."""
 
 from __future__ import annotations
 
+from dnnc.engines.torch.faults import TooManyDimensions
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
-from dnnc.engines.torch.statements.products import average_padding, conv_windows, is_plain_resize, pool_windows
+from dnnc.engines.torch.statements.products import average_padding, conv_windows, is_plain_resize, pool_windows, resize_fault
 from dnnc.engines.torch.statements.windows import Windows
 
 
@@ -12,7 +13,7 @@ def _convolved(call: Call, weight: int, x: int) -> tuple[Windows, str, tuple[int
     """The windows, torch's numbers of them, and the shape of X with pads that torch's own are not."""
     place = conv_windows(call, x, weight, 0)
     if place.spatial > 3:
-        raise call.fault(f"torch has convolutions of 1 to 3 spatial dimensions, not of {place.spatial}")
+        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
     shape, padding = call.shape(x), place.numbers("before")
     if place.before != place.after:
         ends = zip(shape[2:], place.before, place.after, strict=True)
@@ -138,7 +139,7 @@ def _ignored(call: Call) -> str:
 def _resize(call: Call) -> str:
     mode = is_plain_resize(call, -1, 0)
     if not mode:
-        raise call.fault(f"torch has no gradient of resizing by mode {call.get('mode', 'nearest')} to {call.shape(0)}")
+        raise call.fault(resize_fault(call, 0))
     spatial = call.rank(0) - 2
     name = mode if mode != "nearest" else f"nearest{spatial}d"
     name = f"{name}{spatial}d" if mode in ("linear", "bilinear", "trilinear", "bicubic") else name

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dnnc.engines.torch.faults import AttributeNotWritten, ComputedSlice, ConstantNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed, number_text
 from ir.core.attributes import Dense
 from ir.core.types import DType
@@ -66,7 +67,7 @@ def _slice_from(call: Call, rank: int) -> str:
     is."""
     axes, steps = call.axes(3, rank), call.integers(4) or ()
     if not axes or any(step != 1 for step in steps):
-        raise call.fault("its starts are computed, and its axes are no constants or its steps are not 1")
+        raise call.fault(ComputedSlice(call.op.name))
     lengths = call.shape(-1)
     text = call.arg(0)
     for place, axis in enumerate(axes):
@@ -129,7 +130,7 @@ def _padded_places(call: Call, mode: str, before: int, after: int, axis: int) ->
     """Where along the axis each element of the padded tensor lies in the unpadded one."""
     found = padded_places(mode, call.shape(0)[axis], before, after)
     if found is None:
-        raise call.fault(f"there is no padding of mode '{mode}'")
+        raise call.fault(AttributeNotWritten(call.op.name, "mode", mode, ("constant", "edge", "reflect", "wrap")))
     return f"torch.tensor({found}, device={call.arg(0)}.device)"
 
 
@@ -213,7 +214,7 @@ def _scatter_elements(call: Call) -> str:
 def _scatter_nd(call: Call) -> str:
     reduction = call.get("reduction", "none")
     if reduction not in ("none", "add"):
-        raise call.fault(f"torch has no scatter of slices by reduction '{reduction}'")
+        raise call.fault(AttributeNotWritten(call.op.name, "reduction", reduction, ("none", "add")))
     places = ", ".join(_wide(call, 1, f"{call.arg(1)}[..., {i}]") for i in range(call.shape(1)[-1]))
     added = ", accumulate=True" if reduction == "add" else ""
     return f"{call.arg(0)}.index_put(({places},), {call.arg(2)}{added})"
@@ -279,7 +280,7 @@ def _constant_of_shape(call: Call) -> str:
     value = call.get("value")
     numbers = numbers_of(value) if isinstance(value, Dense) else (0,)
     if numbers is None:
-        raise call.fault("its value is of a type that torch does not hold")
+        raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
     return f"torch.full({listed(call.shape(-1))}, {_number(call, numbers[0], -1)}{_where(call)})"
 
 
@@ -289,7 +290,7 @@ def _constant(call: Call) -> str:
     if isinstance(value, Dense):
         return _dense(call, value)
     if key in ("value_string", "value_strings"):
-        raise call.fault("torch has no tensors of texts")
+        raise call.fault(ConstantNotWritten(call.op.name, "strings"))
     values = list(value) if isinstance(value, tuple) else value
     return f"torch.tensor({values!r}{_where(call)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
 
@@ -301,7 +302,7 @@ def _dense(call: Call, value: Dense) -> str:
         text = f"torch.tensor([{items}]{_where(call)})"
         return text if len(shape) == 1 else f"{text}.reshape({listed(shape)})"
     if not isinstance(value.data, bytes) or value.type.dtype.bits < 8:
-        raise call.fault(f"torch holds no constant of {value.type}")
+        raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
     data = f"torch.frombuffer(bytearray({value.data!r}), dtype={call.dtype(-1)})"
     return f"{data}.reshape({listed(shape)}).to(device)"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dnnc.engines.torch.faults import DropoutInTraining
 from dnnc.engines.torch.statements.call import Call, Emitter
 from ir.core.types import DType
 
@@ -191,7 +192,7 @@ def _shift(call: Call) -> str:
 def _dropout(call: Call) -> str:
     """Hands its operand on: a dropout that trains was dropped before, or is an error here."""
     if call.present(2) and call.numbers(2) != (0,):
-        raise call.fault("a dropout that trains is drawn by no program yet", "dnnc opt --passes training makes it a mask")
+        raise call.fault(DropoutInTraining(call.op.name))
     mask = f"torch.ones_like({call.arg(0)}, dtype=torch.bool)"
     return call.arg(0) if len(call.op.results) == 1 else f"{call.arg(0)}, {mask}"
 

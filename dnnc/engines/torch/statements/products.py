@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from dnnc.engines.torch.faults import (
+    AttributeNotWritten,
+    DilationsNotWritten,
+    IndicesNotWritten,
+    PadsNotWritten,
+    ResizeNotWritten,
+    TooManyDimensions,
+)
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.windows import Windows, windows
+from ir.core.diagnostics import Fault
 
 
 def _matmul(call: Call) -> str:
@@ -21,8 +30,9 @@ def _gemm(call: Call) -> str:
 
 
 def _fused_matmul(call: Call) -> str:
-    if call.get("transBatchA", 0) or call.get("transBatchB", 0):
-        raise call.fault("transposed batches are not written for torch")
+    for key in ("transBatchA", "transBatchB"):
+        if call.get(key, 0):
+            raise call.fault(AttributeNotWritten(call.op.name, key, str(call.get(key)), ("0",)))
     a, b = (f"{call.arg(i)}.mT" if call.get(key, 0) else call.arg(i) for i, key in ((0, "transA"), (1, "transB")))
     alpha = call.float("alpha", 1.0)
     return f"torch.matmul({a}, {b})" + ("" if alpha == "1.0" else f" * {alpha}")
@@ -34,7 +44,7 @@ def _activated(emit: Emitter) -> Emitter:
     def emitter(call: Call) -> str:
         name = call.get("activation", "")
         if name not in functions:
-            raise call.fault(f"activation '{name}' is not written for torch")
+            raise call.fault(AttributeNotWritten(call.op.name, "activation", name, tuple(functions)))
         return functions[name].format(emit(call))
 
     return emitter
@@ -54,7 +64,7 @@ def conv_windows(call: Call, x: int = 0, weight: int = 1, y: int = -1) -> Window
 def _conv(call: Call) -> str:
     place, x = conv_windows(call), call.arg(0)
     if place.spatial > 3:
-        raise call.fault(f"torch has convolutions of 1 to 3 spatial dimensions, not of {place.spatial}")
+        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
     padding = place.numbers("before")
     if place.before != place.after:
         x, padding = f"F.pad({x}, {place.pad(extra=False)})", "0"
@@ -78,7 +88,7 @@ def transposed_padding(call: Call, x: int, kernel: tuple[int, ...], y: int) -> t
         more.append(made[i] - (full - 2 * first))
     found = Windows(place.kernel, place.strides, place.dilations, tuple(low), tuple(low), (0,) * count)
     if any(not 0 <= item < max(place.strides[i], place.dilations[i]) and item != 0 for i, item in enumerate(more)):
-        raise call.fault(f"torch has no transposed convolution with these pads (it would be longer by {more})")
+        raise call.fault(PadsNotWritten(call.op.name, str(more)))
     return found, tuple(more)
 
 
@@ -93,7 +103,7 @@ def _conv_transpose(call: Call) -> str:
     kernel = tuple(call.get("kernel_shape") or call.shape(1)[2:])
     place, more = transposed_padding(call, 0, kernel, -1)
     if place.spatial > 3:
-        raise call.fault(f"torch has convolutions of 1 to 3 spatial dimensions, not of {place.spatial}")
+        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
     output = str(more[0]) if len(set(more)) == 1 else listed(more)
     numbers = f"{place.numbers('strides')}, {place.numbers('before')}, {output}, {int(call.get('group', 1))}"
     return (
@@ -106,7 +116,7 @@ def pool_windows(call: Call, x: int = 0, y: int = -1) -> Windows:
     """The windows of a pool that makes ``y`` of ``x``."""
     place = windows(call, tuple(call.get("kernel_shape")), call.shape(x)[2:], call.shape(y)[2:])
     if place.spatial > 3:
-        raise call.fault(f"torch has pools of 1 to 3 spatial dimensions, not of {place.spatial}")
+        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
     return place
 
 
@@ -119,7 +129,7 @@ def max_pool_input(place: Windows, x: str) -> tuple[str, str]:
 
 def _max_pool(call: Call) -> str:
     if any(call.wanted[1:]):
-        raise call.fault("the indices of its maxima are not written for torch", "export the model without return_indices")
+        raise call.fault(IndicesNotWritten(call.op.name))
     place = pool_windows(call)
     x, padding = max_pool_input(place, call.arg(0))
     numbers = f"{place.numbers('kernel')}, {place.numbers('strides')}, {padding}, {place.numbers('dilations')}"
@@ -130,7 +140,7 @@ def _max_pool(call: Call) -> str:
 def _averaged(call: Call, place: Windows, x: str) -> str:
     """The mean of each window of ``x``. ``count_include_pad``: whether pads count as elements; places beyond them never do."""
     if set(place.dilations) - {1}:
-        raise call.fault("torch has no average pool with dilations")
+        raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
     numbers = f"{place.numbers('kernel')}, {place.numbers('strides')}"
     function = f"F.avg_pool{place.spatial}d"
@@ -146,7 +156,7 @@ def average_padding(call: Call, place: Windows, like: str, shape: tuple[int, ...
     """What a mean over all places of each window is divided by to be that of the elements that count: their part of the places.
     None where all count."""
     if set(place.dilations) - {1}:
-        raise call.fault("torch has no average pool with dilations")
+        raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
     if not any(place.extra) and (included or not any(place.before + place.after)):
         return None
@@ -169,7 +179,7 @@ def _lp_pool(call: Call) -> str:
     """The p-norm of each window."""
     place, p = pool_windows(call), int(call.get("p", 2))
     if set(place.dilations) - {1}:
-        raise call.fault("torch has no average pool with dilations")
+        raise call.fault(DilationsNotWritten(call.op.name))
     count = 1
     for length in place.kernel:
         count *= length
@@ -226,13 +236,16 @@ def _shrinks_to_one(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
     return any(b == 1 != a for a, b in zip(before, after, strict=True))
 
 
+def resize_fault(call: Call, result: int) -> Fault:
+    """The fault of a resizing to the shape of tensor ``result`` that torch cannot do."""
+    coordinates = call.get("coordinate_transformation_mode", "half_pixel")
+    return ResizeNotWritten(call.op.name, call.get("mode", "nearest"), coordinates, str(call.shape(result)))
+
+
 def _resize(call: Call) -> str:
     mode = is_plain_resize(call, 0, -1)
     if not mode or not _scales_match(call):
-        raise call.fault(
-            f"torch has no resizing of mode {call.get('mode', 'nearest')} with coordinates "
-            f"{call.get('coordinate_transformation_mode', 'half_pixel')} to {call.shape(-1)}"
-        )
+        raise call.fault(resize_fault(call, -1))
     corners = call.get("coordinate_transformation_mode", "half_pixel") == "align_corners"
     align = f", align_corners={corners}" if mode != "nearest" else ""
     return f'F.interpolate({call.arg(0)}, size={listed(call.shape(-1)[2:])}, mode="{mode}"{align})'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from dnnc.engines.torch.faults import MomentsNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from ir.ops.grads import UNBIASED
 
@@ -131,7 +132,7 @@ def _rms_norm(call: Call) -> str:
         return f"F.rms_norm({call.arg(0)}, {listed(inner)}, None, {epsilon}) * {call.arg(1)}"
     if len(call.op.results) == 1:
         return f"F.rms_norm({call.arg(0)}, {listed(inner)}, {_whole(call, 1, axis)}, {epsilon})"
-    raise call.fault("its mean and deviation are results of no function of torch")
+    raise call.fault(MomentsNotWritten(call.op.name))
 
 
 def _batch_norm(call: Call) -> str:
@@ -197,7 +198,7 @@ def _skip_norm(layer: bool) -> Emitter:
         if len(call.op.results) == 1:
             return text
         if len(call.op.results) < 4 or any(call.wanted[1:3]):
-            raise call.fault("its mean and deviation are results of no function of torch")
+            raise call.fault(MomentsNotWritten(call.op.name))
         return f"{text}, None, None, {total}"
 
     return emit

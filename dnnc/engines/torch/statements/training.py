@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dnnc.engines.torch.faults import AttentionNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
 
@@ -30,7 +31,7 @@ def _loss_operands(call: Call) -> str:
 def _attention(call: Call) -> str:
     """Results beyond the first: present key and value, where they are asked for."""
     if len(call.op.results) > 3 or call.present(6) or call.get("softcap", 0.0):
-        raise call.fault("soft caps, lengths of padding and scores as results are not written for torch")
+        raise call.fault(AttentionNotWritten(call.op.name))
     heads, shared = call.get("q_num_heads", 0), call.get("kv_num_heads", 0)
     scale = call.float("scale", 0.0) if call.get("scale") is not None else "None"
     mask, causal = call.arg(3), bool(call.get("is_causal", 0))

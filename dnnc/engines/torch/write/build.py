@@ -19,6 +19,7 @@ from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
 from dnnc.build.training import Step, file_name
 from dnnc.build.transaction import whole_directory
+from dnnc.engines.onnxruntime.faults import WeightWithoutData
 from dnnc.engines.onnxruntime.write.build import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
 from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
 from dnnc.engines.torch.write.stage_file import program_source
@@ -86,9 +87,7 @@ def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
         if name not in used or isinstance(resource.data, Splat):
             continue
         if isinstance(resource.data, Declared):
-            raise InvalidInput(
-                "the weight is declared without data, so nothing can train it", where=name, hint="--plan-only plans it"
-            )
+            raise InvalidInput(WeightWithoutData(), where=name)
         array = np.array(read_resource(resource, files), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
         tensors[name[1:]] = from_array(array)
     write_checkpoint(path, tensors, Position())

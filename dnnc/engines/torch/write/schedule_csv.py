@@ -9,6 +9,7 @@ skip some.
 
 from __future__ import annotations
 
+from dnnc.engines.torch.faults import ReplicasNotInSchedule, StreamWithoutPasses
 from ir.core.diagnostics import UsageError
 from ir.core.module import Schedule
 from ir.ops.rows import BACKWARD, COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT, Flow
@@ -19,14 +20,11 @@ PASSES = (COMPUTE, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
 
 def schedule_csv(schedule: Schedule, flow: Flow) -> str:
     """The CSV of a schedule. Raises UsageError for a stream and for replicated stages, which PyTorch's schedules lack."""
-    hint = "export the schedule of a training step (--objective training) whose stages have no replicas"
     if schedule.periodic:
-        raise UsageError("a stream has no such rows", where=schedule.name, hint=hint)
+        raise UsageError(StreamWithoutPasses(), where=schedule.name)
     for stage, takers in enumerate(flow.takers):
         if len(takers) > 1:
-            raise UsageError(
-                f"stage {stage} is on {len(takers)} replicas, and PyTorch's on one rank", where=schedule.name, hint=hint
-            )
+            raise UsageError(ReplicasNotInSchedule(stage, len(takers)), where=schedule.name)
     lines = [
         ",".join(f"{action.stage}{action.kind}{action.microbatch}" for action in row if action.kind in PASSES)
         for device, row in schedule.rows

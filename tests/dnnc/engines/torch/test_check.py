@@ -53,7 +53,7 @@ def test_rounding_explains_no_more_than_a_tenth_of_the_range_of_a_weight() -> No
         made = checker(noise)
         made.compare({"w": torch.tensor([0.0, 1.04])})
         assert (list(made.loose), list(made.noisy)) == (loose, noisy)
-    with pytest.raises(CheckFailed, match=r"^stage 0 on d: error: weight 'w' differs"):
+    with pytest.raises(CheckFailed, match=r"^stage 0 on d: error\[E0775\]: weight 'w' differs"):
         checker(0.001).compare({"w": torch.tensor([0.0, 1.2])})
 
 

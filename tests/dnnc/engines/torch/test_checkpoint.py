@@ -70,26 +70,26 @@ def test_parts_are_read(path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "part", "told"),
     [
-        ("fc.missing", WEIGHT, "it holds no weight 'fc.missing'"),
+        ("fc.missing", WEIGHT, "[E0732]: it holds no weight 'fc.missing'"),
         (
             "fc.weight",
             Part(torch.float32, (4, 2), ((0, 4), (0, 2))),  # it is in the file's
-            "its weight 'fc.weight' is float32[4, 3]; expected float32[4, 2]",
+            "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[4, 2]",
         ),
         (
             "fc.weight",
             Part(torch.float32, (8, 3), ((4, 4), (0, 3))),  # it is beyond the file's
-            "its weight 'fc.weight' is float32[4, 3]; expected float32[8, 3]",
+            "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[8, 3]",
         ),
-        ("fc.bias", WEIGHT, "its weight 'fc.bias' is float32[4]; expected float32[4, 3]"),
-        ("fc.weight", Part(torch.float32, (), ()), "its weight 'fc.weight' is float32[4, 3]; expected float32[]"),
-        ("half", Part(torch.float16, (4,), ((0, 4),)), "its weight 'half' is bfloat16[4]; expected float16[4]"),
+        ("fc.bias", WEIGHT, "[E0733]: its weight 'fc.bias' is float32[4]; expected float32[4, 3]"),
+        ("fc.weight", Part(torch.float32, (), ()), "[E0733]: its weight 'fc.weight' is float32[4, 3]; expected float32[]"),
+        ("half", Part(torch.float16, (4,), ((0, 4),)), "[E0733]: its weight 'half' is bfloat16[4]; expected float16[4]"),
     ],
 )
 def test_weights_of_another_model(name: str, part: Part, told: str, path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         Checkpoint.open(path).parts({name: part})
-    assert str(caught.value) == f"{path}: error: {told}\n  hint: is it of another model?"
+    assert str(caught.value) == f"{path}: error{told}\n  hint: is it of another model?"
     assert caught.value.exit_code is ExitCode.INVALID_INPUT
 
 
@@ -111,22 +111,22 @@ def damaged(path: Path, how: str) -> Path:
     return path
 
 
-UNREADABLE = "it cannot be read as safetensors: "
+UNREADABLE = "error[E0728]: it cannot be read as safetensors: "
 
 
 @pytest.mark.parametrize(
     ("how", "told"),
     [
         *((how, UNREADABLE) for how in ("truncated", "in its header", "empty", "text")),
-        ("missing", "no such file; expected a checkpoint"),
-        ("a folder", "found a folder, expected a checkpoint"),
+        ("missing", "error: no such file; expected a checkpoint"),
+        ("a folder", "error: found a folder, expected a checkpoint"),
     ],
 )
 def test_files_that_are_no_checkpoints(how: str, told: str, path: Path) -> None:
     damaged(path, how)
     with pytest.raises(InvalidInput) as caught:
         Checkpoint.open(path)
-    assert str(caught.value).startswith(f"{path}: error: {told}")
+    assert str(caught.value).startswith(f"{path}: {told}")
 
 
 def header(**tensors: Any) -> bytes:
@@ -164,7 +164,7 @@ def test_a_header_that_does_not_fit_its_file(data: bytes, tmp_path: Path) -> Non
     path.write_bytes(data)
     with pytest.raises(InvalidInput) as caught:
         Checkpoint.open(path)
-    assert str(caught.value).startswith(f"{path}: error: {UNREADABLE}")
+    assert str(caught.value).startswith(f"{path}: {UNREADABLE}")
 
 
 def test_a_part_along_each_dimension(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_checkpoint_that_is_written_to_is_found(path: Path) -> None:
     for use in (opened.confirm, opened.tensors):
         with pytest.raises(InvalidInput) as caught:
             use()
-        assert str(caught.value).startswith(f"{path}: error: the file was changed while it was used")
+        assert str(caught.value).startswith(f"{path}: error[E0731]: the file was changed while it was used")
 
 
 @pytest.mark.parametrize("name", ["float32", "int64", "bool", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
@@ -229,7 +229,7 @@ def test_a_header_that_says_no_position(header: dict[str, str], tmp_path: Path) 
     save_file({"w": torch.ones(1)}, path, header)
     with pytest.raises(InvalidInput) as caught:
         Checkpoint.open(path)
-    assert str(caught.value) == f"{path}: error: its header does not say the step and the seed in numbers"
+    assert str(caught.value) == f"{path}: error[E0729]: its header does not say the step and the seed in numbers"
 
 
 def test_weights_of_elsewhere_are_those_of_the_first_step(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_disk_that_refuses_leaves_the_file_as_it_was(path: Path) -> None:
     with small_files(1000), pytest.raises(DnncError) as caught:
         write_checkpoint(path, {"fc.weight": torch.zeros(1000)}, Position(8))
     assert caught.value.exit_code is ExitCode.INVALID_INPUT
-    assert str(caught.value).startswith(f"{path}: error: it cannot be written: ")
+    assert str(caught.value).startswith(f"{path}: error[E0726]: it cannot be written: ")
     assert Checkpoint.open(path).position == Position(7, 3)
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
@@ -260,7 +260,7 @@ def test_a_disk_that_refuses_leaves_the_file_as_it_was(path: Path) -> None:
 def test_a_folder_that_is_a_file(path: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         write_checkpoint(path / "step8.safetensors", TENSORS, Position(8))
-    assert str(caught.value).startswith(f"{path}/step8.safetensors: error: it cannot be written: ")
+    assert str(caught.value).startswith(f"{path}/step8.safetensors: error[E0726]: it cannot be written: ")
 
 
 def test_a_request_to_end_leaves_the_file_as_it_was(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

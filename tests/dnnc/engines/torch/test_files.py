@@ -140,7 +140,7 @@ def test_weights_that_are_written_to_are_told(which: str, build: Path, tmp_path:
         file.write(data[:-8] + bytes(8))
     with pytest.raises(InvalidInput) as caught:
         trained(opened, tmp_path / "after", resume=resumed)
-    assert str(caught.value).startswith(f"{path}: error: the file was changed while it was used")
+    assert str(caught.value).startswith(f"{path}: error[E0731]: the file was changed while it was used")
 
 
 @pytest.mark.parametrize("text", ["raise ArithmeticError('no')", "def forward(:", "\0"])
@@ -149,7 +149,7 @@ def test_a_program_that_cannot_be_run(text: str, build: Path) -> None:
     files = TrainingFiles(Snapshot.open(refresh(build, "stages/stage0.py")))
     with pytest.raises(InvalidInput) as caught:
         files.functions("stages/stage0.py")
-    assert str(caught.value).startswith(f"{build / 'stages/stage0.py'}: error: it cannot be imported: ")
+    assert str(caught.value).startswith(f"{build / 'stages/stage0.py'}: error[E0724]: it cannot be imported: ")
 
 
 def test_the_line_of_a_program_that_raises(build: Path) -> None:

@@ -81,12 +81,16 @@ def test_a_wrong_secret_ends_its_own_host_alone() -> None:
         for _ in range(2):
             other = meet(1, place, WRONG)
             assert isinstance(other, InvalidInput)
-            assert str(other).startswith(f"--meet {place}: error: the first host refused this one: it does not hold the same")
+            assert str(other).startswith(
+                f"--meet {place}: error[E0768]: the first host refused this one: it does not hold the same"
+            )
         later = meet(1, place)
     assert isinstance(first[0], Met)
     assert isinstance(later, Met)
     (warning,) = warnings
-    assert str(warning).startswith(f"--meet {place}: warning: a host at 127.0.0.1 tried to join and does not hold the secret")
+    assert str(warning).startswith(
+        f"--meet {place}: warning[W0762]: a host at 127.0.0.1 tried to join and does not hold the secret"
+    )
 
 
 def test_who_tried_without_the_secret_is_told_at_the_deadline() -> None:
@@ -255,28 +259,28 @@ def test_hosts_that_do_not_come() -> None:
 @pytest.mark.parametrize(
     ("place", "code", "told"),
     [
-        ("0.0.0.0:29500", 2, "it stands for every network of the host"),
-        ("[::]:29500", 2, "it stands for every network of the host"),
-        ("[::ffff:0.0.0.0]:29500", 2, "it stands for every network of the host"),
-        ("::ffff:0:0:29500", 2, "it stands for every network of the host"),
-        ("0:29500", 2, "it stands for every network of the host"),
-        ("224.0.0.1:29500", 2, "it stands for many hosts"),
-        ("[::ffff:224.0.0.1]:29500", 2, "it stands for many hosts"),
-        ("[ff02::1]:29500", 2, "it stands for many hosts"),
-        ("255.255.255.255:29500", 2, "it stands for many hosts"),
-        (":29500", 2, "it is no HOST:PORT"),
-        ("127.0.0.1", 2, "it is no HOST:PORT"),
-        ("127.0.0.1:0", 2, "it is no HOST:PORT"),
-        ("127.0.0.1:99999", 2, "it is no HOST:PORT"),
-        ("192.0.2.1:29500", 3, "cannot listen there"),
-        ("nowhere.invalid:29500", 3, "there is no such host"),
+        ("0.0.0.0:29500", 2, "[E0760]: it stands for every network of the host"),
+        ("[::]:29500", 2, "[E0760]: it stands for every network of the host"),
+        ("[::ffff:0.0.0.0]:29500", 2, "[E0760]: it stands for every network of the host"),
+        ("::ffff:0:0:29500", 2, "[E0760]: it stands for every network of the host"),
+        ("0:29500", 2, "[E0760]: it stands for every network of the host"),
+        ("224.0.0.1:29500", 2, "[E0760]: it stands for many hosts"),
+        ("[::ffff:224.0.0.1]:29500", 2, "[E0760]: it stands for many hosts"),
+        ("[ff02::1]:29500", 2, "[E0760]: it stands for many hosts"),
+        ("255.255.255.255:29500", 2, "[E0760]: it stands for many hosts"),
+        (":29500", 2, "[E0758]: it is no HOST:PORT"),
+        ("127.0.0.1", 2, "[E0758]: it is no HOST:PORT"),
+        ("127.0.0.1:0", 2, "[E0758]: it is no HOST:PORT"),
+        ("127.0.0.1:99999", 2, "[E0758]: it is no HOST:PORT"),
+        ("192.0.2.1:29500", 3, "[E0761]: cannot listen there"),
+        ("nowhere.invalid:29500", 3, "[E0759]: there is no such host"),
     ],
 )
 def test_places_where_nobody_meets(place: str, code: int, told: str) -> None:
     error = meet(0, place)
     assert isinstance(error, DnncError)
     assert error.exit_code == code
-    assert str(error).startswith(f"--meet {place}: error: {told}")
+    assert str(error).startswith(f"--meet {place}: error{told}")
 
 
 def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,18 +288,20 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypat
     file.write_bytes(GOOD + b"\n")
     file.chmod(0o600)
     monkeypatch.delenv(SECRET, raising=False)
-    with pytest.raises(UsageError, match="--secret: error: hosts must prove to each other that they share a secret\n  hint: "):
+    with pytest.raises(
+        UsageError, match=r"--secret: error\[E0754\]: hosts must prove to each other that they share a secret\n  hint: "
+    ):
         read_secret(None)
     assert read_secret(file) == GOOD
     monkeypatch.setenv(SECRET, GOOD.decode())
     assert read_secret(None) == GOOD
     monkeypatch.setenv(SECRET, "short")
-    with pytest.raises(InvalidInput, match=f"{SECRET}: error: a secret has at least 16 characters"):
+    with pytest.raises(InvalidInput, match=rf"{SECRET}: error\[E0755\]: a secret has at least 16 characters"):
         read_secret(None)
     file.chmod(0o640)
     assert read_secret(file) == GOOD
     file.chmod(0o604)
     with pytest.raises(
-        InvalidInput, match=f"{file}: error: other users of this machine may read the secret\n  hint: chmod 600"
+        InvalidInput, match=rf"{file}: error\[E0757\]: other users of this machine may read the secret\n  hint: chmod 600"
     ):
         read_secret(file)

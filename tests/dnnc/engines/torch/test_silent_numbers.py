@@ -85,16 +85,17 @@ def test_checkpoints_that_are_not_what_they_seem(build: Path, tmp_path: Path, ca
     other.write_bytes(whole[:-9] + bytes([whole[-9] ^ 64]) + whole[-8:])
     assert resumed(other) == (
         3,
-        f"{other}: error: it is damaged: its SHA-256 is not that of what was written\n  hint: go on from another checkpoint\n",
+        f"{other}: error[E0730]: it is damaged: its SHA-256 is not that of what was written\n"
+        "  hint: go on from another checkpoint\n",
     )
     tensors = safetensors.load_file(good)
     safetensors.save_file(tensors, other, {"step": "1", "seed": "3"})
     code, told = resumed(other)
-    assert (code, f"{other}: warning: it has no digest" in told) == (0, True)
+    assert (code, f"{other}: warning[W0736]: it has no digest" in told) == (0, True)
     tensors["fc2.weight"][1, 2] = np.nan
     write_checkpoint(other, tensors, Position(1, 3))
     code, told = resumed(other)
-    assert (code, f"{other}: error: weight 'fc2.weight' holds nan" in told) == (3, True)
+    assert (code, f"{other}: error[E0742]: weight 'fc2.weight' holds nan" in told) == (3, True)
 
 
 @pytest.mark.slow
@@ -122,7 +123,7 @@ def test_a_training_that_diverges_ends_with_its_last_good_checkpoint(
     assert main(asked) == 3
     told = capsys.readouterr().err
     assert "a smaller --learning-rate" in told
-    assert "error: the loss is " in told or "error: weight '" in told
+    assert "error[E0741]: the loss is " in told or "error[E0742]: weight '" in told
     for path in (tmp_path / "kept").glob("*.safetensors"):
         assert all(bool(torch.isfinite(tensor).all()) for tensor in safetensors.load_file(path).values())
 

@@ -195,4 +195,4 @@ def test_a_slow_device_takes_longer(tmp_path: Path, capsys: pytest.CaptureFixtur
     fast, slow = ([event["dur"] for event in passes if event["args"]["stage"] == stage] for stage in (0, 1))
     assert statistics.median(slow) > 10 * statistics.median(fast)
     assert main(["train", str(build), "--slow", "cpu7=1"]) == 2
-    assert "--slow: error: there is no device 'cpu7'\n  hint: the topology has cpu0, cpu1" in capsys.readouterr().err
+    assert "--slow: error[E0739]: there is no device 'cpu7'\n  hint: the topology has cpu0, cpu1" in capsys.readouterr().err

@@ -95,7 +95,7 @@ def test_what_a_rank_tells_is_heard(tmp_path: Path) -> None:
     (step,), (failure,) = listening.steps, listening.failures
     assert (step.step, step.pace, step.loss == step.loss) == (1, 2.0, False)
     assert (failure["rank"], failure["code"], failure["lost"]) == (3, 3, True)
-    assert failure["diagnostics"] == [{"message": "no", "where": "x", "hint": ""}]
+    assert failure["diagnostics"] == [{"severity": "error", "message": "no", "where": "x"}]
     os.close(tells)
     assert not listening.hear(heard)
     os.close(heard)

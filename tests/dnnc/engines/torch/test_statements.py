@@ -69,7 +69,7 @@ def test_what_torch_lacks_is_told_at_its_node() -> None:
     op = Op("onnx.NonMaxSuppression", ("%x",), (Value("%y", f32(2)),), location=Location("main", "/nms"))
     with pytest.raises(InvalidInput) as caught:
         statement(op, ["x"], ["y"], {"%x": f32(2)})
-    assert "onnx.NonMaxSuppression: there is no statement of torch" in str(caught.value)
+    assert "onnx.NonMaxSuppression: dnnc cannot write this op as PyTorch" in str(caught.value)
     assert "main: /nms" in str(caught.value)
 
 

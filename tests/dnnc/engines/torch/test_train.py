@@ -80,10 +80,13 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
         (("--runs", "rows.csv"), "--runs: error: a row needs 3 steps"),
         (("--out", __file__), f"--out {__file__}: error: it is no folder"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
-        (("--slow", "cpu1"), "--slow cpu1: error: it is not DEVICE=K"),
-        (("--nodes", "3", "--emulate"), "--nodes: error: 3 hosts cannot take equal numbers of ranks"),
-        (("--nodes", "2", "--emulate"), "--meet: error: hosts must know where to meet"),
-        (("--nodes", "2", "--emulate", "--meet", "a:1", "--node", "2"), "--node: error: this host is 2, of 2 counted from 0"),
+        (("--slow", "cpu1"), "--slow cpu1: error[E0740]: it is not DEVICE=K"),
+        (("--nodes", "3", "--emulate"), "--nodes: error[E0751]: 3 hosts cannot take equal numbers of ranks"),
+        (("--nodes", "2", "--emulate"), "--meet: error[E0752]: hosts must know where to meet"),
+        (
+            ("--nodes", "2", "--emulate", "--meet", "a:1", "--node", "2"),
+            "--node: error[E0753]: this host is 2, of 2 counted from 0",
+        ),
         (("--check", "--out", "there"), "--check: error: it trains from the build's weights on this host"),
     ],
 )
@@ -120,7 +123,7 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
     path = other / "stages/stage1.py"
     path.write_text(path.read_text().replace("learning_rate=0.001,", "learning_rate=0.0011,", 1))
     assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3", "--check"]) == 5
-    assert "stage 1 on cpu1: error: weight 'fc" in capsys.readouterr().err
+    assert "stage 1 on cpu1: error[E0742]: weight 'fc" in capsys.readouterr().err
     assert children(os.getpid()) == []
 
 
@@ -129,11 +132,15 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
     ("source_name", "code", "told"),
     [
         ("raises", 3, "misbehaving:raises: error[E0441]: it raised ArithmeticError: no more samples of this kind"),
-        ("dies", 3, "stage 1 on cpu1: error: it was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
-        ("hangs", 3, "stage 1 on cpu1: error: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
-        ("leaves", 1, "stage 1 on cpu1: error: it ended with status 7 while F of stage 1 of microbatch 1 in step 3"),
-        ("leaves_quietly", 1, "stage 1 on cpu1: error: it ended with status 0 while F of stage 1 of microbatch 1 in step 3"),
-        ("interrupts", 130, "stage 1 on cpu1: error: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
+        ("dies", 3, "stage 1 on cpu1: error[E0628]: was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
+        ("hangs", 3, "stage 1 on cpu1: error[E0748]: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
+        ("leaves", 1, "stage 1 on cpu1: error[E0628]: ended with status 7 while F of stage 1 of microbatch 1 in step 3"),
+        (
+            "leaves_quietly",
+            1,
+            "stage 1 on cpu1: error[E0628]: ended with status 0 while F of stage 1 of microbatch 1 in step 3",
+        ),
+        ("interrupts", 130, "stage 1 on cpu1: error[E0745]: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
         ("missing", 2, "--data misbehaving:missing: error[E0440]: module 'misbehaving' has no function 'missing'"),
     ],
 )
@@ -158,7 +165,7 @@ def test_a_checkpoint_of_another_model(build: Path, tmp_path: Path, capsys: pyte
     safetensors.save_file({"fc9.weight": torch.ones(2)}, other, {"step": "3"})
     assert main(["train", str(build), "--resume", str(other)]) == 3
     told = capsys.readouterr().err
-    assert f"{other}: error: it holds a weight 'fc9.weight', which the plan lacks" in told
+    assert f"{other}: error[E0735]: it holds a weight 'fc9.weight', which the plan lacks" in told
     assert "it holds no state" not in told  # that says nothing more
     assert children(os.getpid()) == []
 
@@ -170,7 +177,7 @@ def test_a_program_that_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(path.read_text().replace("target = inputs['target']", "target = inputs['nothing']", 1))
     assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3"]) == 1
     error = capsys.readouterr().err
-    assert "stage 1 on cpu1: error: KeyError: 'nothing' (stages/stage1.py:" in error
+    assert "stage 1 on cpu1: error[E0745]: KeyError: 'nothing' (stages/stage1.py:" in error
     assert "while F of stage 1 of microbatch 0 in step 1" in error
 
 
@@ -229,7 +236,7 @@ def test_resumed_with_another_optimizer(build: Path, tmp_path: Path, capsys: pyt
     assert "warning" not in capsys.readouterr().err
     assert main(["train", str(build), "--resume", str(last)]) == 0
     weights = ", ".join(f"fc{number}.{kind}" for number in (1, 2, 3) for kind in ("weight", "bias"))
-    told = f"{last}: warning: it holds no state of adam for {weights}: this begins at zero\n"
+    told = f"{last}: warning[W0737]: it holds no state of adam for {weights}: this begins at zero\n"
     assert told + "  hint: to go on as before, compile with --optimizer momentum" in capsys.readouterr().err
 
 

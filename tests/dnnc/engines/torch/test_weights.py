@@ -70,28 +70,33 @@ def test_the_state_of_another_optimizer_is_left(step: Step, initial: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("stored", "told"),
+    ("stored", "code", "told"),
     [
-        ({}, f"it holds no weight 'w', which the plan trains\n  {OTHER}"),
-        ({"w__momentum": ROWS}, f"it holds no weight 'w', which the plan trains\n  {OTHER}"),
-        ({"w": ROWS, "v": ROWS}, f"it holds a weight 'v', which the plan lacks\n  {OTHER}"),
-        ({"w": ROWS, "v__momentum": ROWS}, f"it holds a weight 'v.momentum', which the plan lacks\n  {OTHER}"),
-        ({"w": ROWS[:4]}, "its weight 'w' is float32[4, 4]; expected float32[8, 4]\n  hint: is it of another model?"),
+        ({}, "E0734", f"it holds no weight 'w', which the plan trains\n  {OTHER}"),
+        ({"w__momentum": ROWS}, "E0734", f"it holds no weight 'w', which the plan trains\n  {OTHER}"),
+        ({"w": ROWS, "v": ROWS}, "E0735", f"it holds a weight 'v', which the plan lacks\n  {OTHER}"),
+        ({"w": ROWS, "v__momentum": ROWS}, "E0735", f"it holds a weight 'v.momentum', which the plan lacks\n  {OTHER}"),
+        ({"w": ROWS[:4]}, "E0733", "its weight 'w' is float32[4, 4]; expected float32[8, 4]\n  hint: is it of another model?"),
         (
             {"w": ROWS, "w__momentum": ROWS[4:]},
+            "E0733",
             "its weight 'w.momentum' is float32[4, 4]; expected float32[8, 4]\n  hint: is it of another model?",
         ),
-        ({"w": ROWS.half()}, "its weight 'w' is float16[8, 4]; expected float32[8, 4]\n  hint: is it of another model?"),
+        (
+            {"w": ROWS.half()},
+            "E0733",
+            "its weight 'w' is float16[8, 4]; expected float32[8, 4]\n  hint: is it of another model?",
+        ),
     ],
 )
-def test_a_checkpoint_of_another_model(stored: dict[str, Any], told: str, step: Step, initial: Path) -> None:
+def test_a_checkpoint_of_another_model(stored: dict[str, Any], code: str, told: str, step: Step, initial: Path) -> None:
     with pytest.raises(InvalidInput) as caught:
         resumed(step, initial, **stored)
-    assert str(caught.value) == f"{initial.with_name('step3.safetensors')}: error: {told}"
+    assert str(caught.value) == f"{initial.with_name('step3.safetensors')}: error[{code}]: {told}"
 
 
 def test_a_build_that_lacks_a_weight(step: Step, initial: Path) -> None:
     write_checkpoint(initial, {"v": ROWS}, Position())
     with pytest.raises(InvalidInput) as caught:
         load_weights(step, 0, Checkpoint.open(initial), None)
-    assert str(caught.value).startswith(f"{initial}: error: it holds no weight 'w'")
+    assert str(caught.value).startswith(f"{initial}: error[E0732]: it holds no weight 'w'")
