@@ -201,8 +201,8 @@ class _Builder:
         for op in all_ops(self.func.ops):
             domain = operator_of(op.name)[0] if op.dialect == "onnx" else ""
             if op.dialect == "onnx" and domain not in found:
-                attribute = f"opset.{domain or 'onnx'}"
-                raise InvalidInput(OpsetMissing(op.id, op.name, attribute), where=self.source.name)
+                wanted = f"opset.{domain or 'onnx'}"
+                raise InvalidInput(OpsetMissing(op.id, op.name, wanted), where=self.source.name)
         return found
 
     def define(self, value: Value) -> onnx_ir.Value:
