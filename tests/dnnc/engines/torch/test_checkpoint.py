@@ -118,8 +118,8 @@ UNREADABLE = "error[E0728]: it cannot be read as safetensors: "
     ("how", "told"),
     [
         *((how, UNREADABLE) for how in ("truncated", "in its header", "empty", "text")),
-        ("missing", "error: no such file; expected a checkpoint"),
-        ("a folder", "error: found a folder, expected a checkpoint"),
+        ("missing", "error[E2003]: no such file; expected a checkpoint"),
+        ("a folder", "error[E2004]: found a folder, expected a checkpoint"),
     ],
 )
 def test_files_that_are_no_checkpoints(how: str, told: str, path: Path) -> None:
