@@ -21,6 +21,7 @@ from ir.core.ops import Op
 from ir.core.types import Type
 from ir.ops.grads import DIALECTS
 from ir.ops.opdefs import Dialects
+from passes.framework.faults import NotBetter
 
 if TYPE_CHECKING:
     from passes.model.profiled import Profile
@@ -32,7 +33,7 @@ class NoBetterPlan(Infeasible):
     """No plan that a pass may make is better than the incumbent of its context; none of them is below ``bound``."""
 
     def __init__(self, bound: float, where: str) -> None:
-        super().__init__(f"no plan is better than the incumbent, and none is below {bound!r} s", where=where)
+        super().__init__(NotBetter(bound), where=where)
         self.bound = bound
 
 

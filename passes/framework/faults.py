@@ -170,3 +170,10 @@ class LargeLattice(Fault, code="W3027"):
     message = "the lattice stays above {limit} ideals: {reason}"
     limit: int
     reason: str
+
+
+class NotBetter(Fault, code="E3030"):
+    """A pass searched for a plan below the one that is known, and there is none."""
+
+    message = "no plan is better than the incumbent, and none is below {bound!r} s"
+    bound: float

@@ -453,3 +453,10 @@ class DecisionFault(Fault, code="E3155"):
     hint = "{advice}"
     reason: str
     advice: str
+
+
+class NotSplit(Fault, code="W3156"):
+    """Nothing is known about how these operators can be split; each device computes them whole."""
+
+    message = "no layout rule for {ops}: replicated"
+    ops: tuple[str, ...]

@@ -26,7 +26,7 @@ from passes.framework.base import PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
 from passes.model.exchange import Speed
-from passes.model.faults import NoTopology
+from passes.model.faults import NotAChoice, NoTopology, UnknownDevice
 from passes.model.graph import listing, stage_members
 from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
@@ -34,6 +34,7 @@ from passes.model.network import Network, network
 from passes.model.spmd.undecided import undecided
 from passes.model.stages.load import COMM
 from passes.model.symbols import insert_symbols
+from passes.replay.faults import DeviceTwice, ReplicasOfPorts, ReplicasOfTypes, StageWithoutOp
 from passes.replay.stated import StatedPass
 
 
@@ -61,7 +62,7 @@ class AssignPass(StatedPass):
         if topology is None:
             raise InvalidInput(NoTopology(), where=module.name)
         if self.comm not in COMM:
-            raise InvalidInput(f"comm is '{self.comm}', expected one of {', '.join(COMM)}", where=self.source)
+            raise InvalidInput(NotAChoice("comm", self.comm, f"one of {', '.join(COMM)}"), where=self.source)
         module = undecided(module)
         entry = module.entry
         planned = Planned.PROFILE if states_bytes(entry) else Planned.OPS
@@ -72,11 +73,7 @@ class AssignPass(StatedPass):
         net = context.analyses.get(network, topology)
         devices = self._devices(topology, net, problems)
         count = 1 + max((index for of_op in stages.values() for index in of_op), default=0)
-        problems += [
-            Diagnostic(f"stage {index} has a device but no op", where=self._where(index), hint="remove it or give it ops")
-            for index in sorted(devices)
-            if index >= count
-        ]
+        problems += [StageWithoutOp(index).at(self._where(index)) for index in sorted(devices) if index >= count]
         if problems:
             raise InvalidInput(problems)
         assigned = replace(entry, ops=tuple(op.with_facets(StageSet(stages[op.id])) for op in entry.ops))
@@ -132,20 +129,15 @@ class AssignPass(StatedPass):
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
-                problems.append(Diagnostic(f"no device is called '{name}'", where=self._where(index), hint=hint))
+                problems.append(UnknownDevice(name, hint).at(self._where(index)))
             else:
                 found.setdefault(index, []).append(name)
         for index, names in found.items():
             others = [other for other, on in found.items() if other != index and set(on) & set(names)]
             if len(set(names)) < len(names) or any(found[other] != names for other in others):
                 what = f"already runs stage {others[0]}" if others else "is listed twice"
-                problems.append(
-                    Diagnostic(
-                        f"device '{names[0]}' {what}",
-                        where=self._where(index),
-                        hint="stages share all their devices or none: choose other devices",
-                    )
-                )
+                rule = "stages share all their devices or none: choose other devices"
+                problems.append(DeviceTwice(names[0], what, rule).at(self._where(index)))
         for index, names in found.items():
             problems += self._unlike(index, names, topology, net)
         return found
@@ -154,19 +146,14 @@ class AssignPass(StatedPass):
         """Replicas that cannot stand for each other: transfers of a stage are priced as those of each of its devices."""
         types = sorted({topology.device(name).type for name in names})
         if len(types) > 1:
-            what, hint = f"of different types: {', '.join(types)}", "use devices of one type"
-            yield Diagnostic(f"its replicas are {what}", where=self._where(index), hint=hint)
+            yield ReplicasOfTypes(tuple(types)).at(self._where(index))
             return
         first = names[0]
         for name in names[1:]:
             here, there = net.port(first), net.port(name)
             if (here.latency, here.bandwidth) != (there.latency, there.bandwidth):
-                yield Diagnostic(
-                    f"its replicas have different ports: {first} {here.bandwidth:.6g} byte/s after {here.latency:.3g} s, "
-                    f"{name} {there.bandwidth:.6g} byte/s after {there.latency:.3g} s",
-                    where=self._where(index),
-                    hint="use devices with ports alike, or a stage on each",
-                )
+                ports = ReplicasOfPorts(first, here.bandwidth, here.latency, name, there.bandwidth, there.latency)
+                yield ports.at(self._where(index))
                 return
 
 

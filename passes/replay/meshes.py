@@ -27,7 +27,7 @@ from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
 from ir.verifier.machines import MOST_SHARE
 from passes.framework.base import PassContext
-from passes.model.faults import NoTopology
+from passes.model.faults import NoTopology, NotSplit, UnknownDevice
 from passes.model.folding import expand
 from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
@@ -38,6 +38,15 @@ from passes.model.spmd.notation import read_placements, read_sync, sync_text
 from passes.model.spmd.plan.proof import proven_for
 from passes.model.spmd.plan.written import written
 from passes.model.spmd.undecided import undecided
+from passes.replay.faults import (
+    DeviceTwice,
+    DeviceWithoutOp,
+    MeshShape,
+    NoSync,
+    StagesOverMemory,
+    StepMicrobatches,
+    StrategiesOfOps,
+)
 from passes.replay.stage_by_stage import StageByStage, Stated
 from passes.replay.stated import StatedPass, shortened
 
@@ -90,7 +99,7 @@ class ReplayPass(StatedPass):
         )
         staged = stages.staged()
         if stages.unsharded:
-            context.sink.warn(f"no layout rule for {', '.join(stages.unsharded)}: replicated", where=self.name)
+            context.sink.warn(NotSplit(tuple(stages.unsharded)), where=self.name)
         context.count(self.name, ops=len(module.entry.ops), stages=len(stated))
         plan = Plan(
             name="@plan",
@@ -117,18 +126,16 @@ class ReplayPass(StatedPass):
         self._check_synced(found)
         over, index, text = overfull(found, topology, self.memory)
         if over > 0:
-            hint = "split more weights, or move ops to a stage with more devices"
-            raise Infeasible(text, where=self._where(index), hint=hint)
+            raise Infeasible(StagesOverMemory(text), where=self._where(index))
         return found
 
     def _check_options(self) -> None:
         """Raises InvalidInput for what no plan on meshes states."""
         self._check_objective(Planned.MESHES)
         if self.microbatches < 1 or (self.microbatches > 1 and not self.training):
-            raise InvalidInput(f"microbatches is {self.microbatches}; a step of training has 1 or more", where=self.source)
+            raise InvalidInput(StepMicrobatches(self.microbatches), where=self.source)
         if len(self.strategies) != len(self.ops):
-            found = f"{len(self.strategies)} strategies found for {len(self.ops)} ops"
-            raise InvalidInput(found, where=self.source)
+            raise InvalidInput(StrategiesOfOps(len(self.strategies), len(self.ops)), where=self.source)
 
     def _proven(self, module: Module, stated: Sequence[Stated], plan: Plan) -> tuple[float, dict[str, str]] | None:
         """The bound that was stated and its certificate, None where it was proven for something else than ``plan``."""
@@ -182,8 +189,7 @@ class ReplayPass(StatedPass):
                 why = "the plan trains nothing"
             elif sync.method == "sfb":
                 why = "it is no product of what members have rows of"
-            message = f"the gradient of '{name[1:]}' cannot be synchronised by '{method}': {why}"
-            faults.append(Diagnostic(message, self._where(index), hint="remove its line: all-reduce sums it"))
+            faults.append(NoSync(name[1:], method, why).at(self._where(index)))
         if faults:
             raise InvalidInput(shortened(faults, "more weights cannot be"))
 
@@ -229,14 +235,14 @@ class ReplayPass(StatedPass):
             index, name = self._split(text)
             where = self._where(index)
             if index not in devices:
-                problems.append(Diagnostic(f"device '{name}' is in a stage that has no op", where, hint="remove the stage"))
+                problems.append(DeviceWithoutOp(name).at(where))
             elif name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"did you mean '{near[0]}'?" if near else f"{topology.name} has {listing(known)}"
-                problems.append(Diagnostic(f"no device is called '{name}'", where, hint=hint))
+                problems.append(UnknownDevice(name, hint).at(where))
             elif holder.setdefault(name, index) != index or name in devices[index]:
                 what = "is listed twice" if name in devices[index] else f"already runs stage {holder[name]}"
-                problems.append(Diagnostic(f"device '{name}' {what}", where, hint="no device is in two places of meshes"))
+                problems.append(DeviceTwice(name, what, "no device is in two places of meshes").at(where))
             else:
                 devices[index].append(name)
         axes: dict[int, list[tuple[str, Shares]]] = {}
@@ -250,7 +256,7 @@ class ReplayPass(StatedPass):
         for index, names in devices.items():
             fault = _shape_fault(axes.get(index, []), names)
             if fault:
-                problems.append(Diagnostic(fault, self._where(index), hint="axes multiply to the number of devices"))
+                problems.append(MeshShape(fault).at(self._where(index)))
                 continue
             named = axes.get(index, [(AXIS_NAMES[0], (1,))])
             shares = tuple(shares for _, shares in named)

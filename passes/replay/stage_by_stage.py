@@ -31,6 +31,17 @@ from passes.model.spmd.layouts import Placements, can_be_split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
+from passes.replay.faults import (
+    CopyMissing,
+    NoLayout,
+    NoLayoutRule,
+    NoStrategy,
+    NotOfStage,
+    OpInStages,
+    SmallWeight,
+    StrategiesTogether,
+    StrategyCount,
+)
 from passes.replay.stated import SHOWN, shortened
 from passes.shard.decide import choice_of, decisions_of, settled
 from passes.shard.problem.build import OVERLAPS, ShardInput, build
@@ -123,16 +134,12 @@ class StageByStage:
         for op, homes in self.homes.items():
             name = func.ops[op].id[1:]
             if len(homes) > 1 and op not in constants:
-                hint = "only what is computed of constants may be in several"
-                problems.append(
-                    Diagnostic(f"op '{name}' is in stages {listing(map(str, homes))}", self._where(homes), hint=hint)
-                )
+                problems.append(OpInStages(name, listing(map(str, homes))).at(self._where(homes)))
             for maker in {made[name] for name in reads(func.ops[op]) if name in made}:
                 lacking = [home for home in homes if home not in self.homes[maker]]
                 if lacking:
                     others = listing(map(str, self.homes[maker]))
-                    what = f"op '{name}' reads '{func.ops[maker].id[1:]}', which stages {others} compute for themselves"
-                    problems.append(Diagnostic(what, self._where(lacking), hint="list that op in this stage too"))
+                    problems.append(CopyMissing(name, func.ops[maker].id[1:], others).at(self._where(lacking)))
         if problems:
             raise InvalidInput(shortened(problems, "more such ops"))
 
@@ -215,26 +222,23 @@ class StageByStage:
         """What is wrong with the strategies of an op, and which it has."""
         rule, known = self.rules[op], self.module.entry.ops[op]
         names, axes = self.names(stage, text), given.mesh.axes
-        what = f"op '{known.id[1:]}' ({known.name})"
+        op_id, kind = known.id[1:], known.name
         if len(names) != len(axes):
-            return Diagnostic(f"{what} has {len(names)} strategies for {len(axes)} axes", stage.where)
+            return StrategyCount(op_id, kind, len(names), len(axes)).at(stage.where)
         if rule is None:
-            return Diagnostic(f"{what} cannot be split", stage.where, hint=f"no layout rule is known for it: {WHOLE}")
+            return NoLayoutRule(op_id, kind, WHOLE).at(stage.where)
         for name, axis in zip(names, axes, strict=True):
             alone = [
                 s.name for s in rule.strategies(axis.size) if can_be_split([s], [axis.shares], self.types_of(op), self.uneven)
             ]
             if name not in alone:
-                where = f"along {axis.name}, an axis of {axis.size}"
-                return Diagnostic(f"{what} has no strategy '{name}' {where}", stage.where, hint=f"it has {', '.join(alone)}")
+                return NoStrategy(op_id, kind, name, axis.name, axis.size, tuple(alone)).at(stage.where)
         labels = sorted(
             given.problem.node(op).labels,
             key=lambda label: -sum(one == two for one, two in zip(label.split(SEPARATOR), names, strict=True)),
         )
         told = " | ".join(labels[:SHOWN]) + (f" and {len(labels) - SHOWN} more" if len(labels) > SHOWN else "")
-        return Diagnostic(
-            f"{what} cannot be split by '{text}' on a mesh of {given.mesh}", stage.where, hint=f"together it has {told}"
-        )
+        return StrategiesTogether(op_id, kind, text, str(given.mesh), told).at(stage.where)
 
     def decided(self, number: int, ops: Sequence[int], problems: list[Diagnostic]) -> Staged:
         """A stage, given the choices of its ops and how values of earlier stages lie."""
@@ -307,8 +311,7 @@ class StageByStage:
                     found[node] = labels.index(text)
                 else:
                     told = " | ".join(labels[: 2 * SHOWN])
-                    message = f"{what} '{name}' cannot lie as '{text}' on a mesh of {stage.mesh}"
-                    faults.append(Diagnostic(message, stage.where, hint=f"it can lie as {told}"))
+                    faults.append(NoLayout(what, name, text, str(stage.mesh), told).at(stage.where))
         problems += shortened(faults, "more layouts cannot be")
         return found
 
@@ -321,11 +324,11 @@ class StageByStage:
         if what == "weight" and name in read and name in self.module.resources:
             if all(isinstance(placement, Replicate) for placement in placements):
                 return []
-            return [Diagnostic(f"{what} '{name[1:]}' is small and stands whole on every device", stage.where)]
+            return [SmallWeight(what, name[1:]).at(stage.where)]
         near = difflib.get_close_matches(name, known, n=1)
-        has = "reads no" if what == "weight" else "makes no"
+        verb = "reads" if what == "weight" else "makes"
         hint = f"did you mean '{near[0][1:]}'?" if near else f"leave it out, or list it where the {what} is"
-        return [Diagnostic(f"the stage {has} {what} '{name[1:]}'", stage.where, hint=hint)]
+        return [NotOfStage(verb, what, name[1:], hint).at(stage.where)]
 
     def single(self) -> float:
         """Seconds of a sample (of a microbatch in training) on the best single device."""

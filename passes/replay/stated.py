@@ -11,7 +11,9 @@ from ir.core.module import Func
 from ir.core.objectives import THROUGHPUT, Planned, names, objective_of, offered
 from ir.core.ops import Op
 from passes.framework.base import Pass
+from passes.model.faults import NotAChoice
 from passes.model.graph import describe
+from passes.replay.faults import AmbiguousOp, LossMissing, MoreFaults, OpLeftOut, OpTwice, OtherModel, StageColonName, UnknownOp
 
 SHOWN = 5
 """How many faults of one kind are listed; the rest are counted."""
@@ -42,7 +44,7 @@ class StatedPass(Pass):
         """Raises InvalidInput for an objective that plans of ``planned`` do not have."""
         known = offered(planned)
         if self.objective not in (objective.name for objective in known):
-            raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.source)
+            raise InvalidInput(NotAChoice("objective", self.objective, names(known)), where=self.source)
 
     def _stages(self, entry: Func, problems: list[Diagnostic]) -> Mapping[str, tuple[int, ...]]:
         """Stages of each op, by the op's id. Raises InvalidInput for a plan of another model."""
@@ -50,16 +52,10 @@ class StatedPass(Pass):
         listed, unknown = self._listed(entry)
         for index, name, op in listed:
             if index in found[op.id]:
-                problems.append(Diagnostic(f"op '{name}' is listed twice", where=self._where(index)))
+                problems.append(OpTwice(name).at(self._where(index)))
             found[op.id].add(index)
         problems += shortened(unknown, "more ops are not known")
-        missing = [
-            Diagnostic(
-                f"op '{op.id[1:]}' is in no stage", where=f"{self.source or 'plan'}: {describe(op)}", hint="list it in a stage"
-            )
-            for op in entry.ops
-            if not found[op.id]
-        ]
+        missing = [OpLeftOut(op.id[1:]).at(f"{self.source or 'plan'}: {describe(op)}") for op in entry.ops if not found[op.id]]
         problems += shortened(missing, "more ops are in no stage")
         return {name: tuple(sorted(indices)) for name, indices in found.items()}
 
@@ -85,14 +81,13 @@ class StatedPass(Pass):
             near = (
                 difflib.get_close_matches(f"%{name.removeprefix('%')}", by_id, n=1, cutoff=0.6) if len(unknown) < SHOWN else []
             )
-            what = f"{len(matches)} nodes are called '{name}'" if matches else f"no op is called '{name}'"
             hint = f"did you mean '{near[0][1:]}'?" if near else "ops are named by their first result after canonicalize"
-            unknown.append(Diagnostic(what, where=self._where(index), hint=hint))
+            fault = AmbiguousOp(name, hint, len(matches)) if matches else UnknownOp(name, hint)
+            unknown.append(fault.at(self._where(index)))
         loss = {name for name in absent if self.training and name.removeprefix("%").partition(".")[0] == "loss"}
         self._check_model("ops", names - loss, absent - loss)
         if loss:
-            hint = "give the loss that the plan was made with, such as --loss mse:OUTPUT"
-            raise InvalidInput("the plan has the ops of a loss, and the model has no loss", where=self.source, hint=hint)
+            raise InvalidInput(LossMissing(), where=self.source)
         return listed, unknown
 
     def _check_model(self, kind: str, names: Collection[str], absent: Collection[str]) -> None:
@@ -101,14 +96,13 @@ class StatedPass(Pass):
         there = len(names) - len(absent)
         if len(absent) <= max(SHOWN, there):
             return
-        message = f"it is a plan of another model: it names {len(names)} {kind}, of which this one has {there}"
         known = f"it was made for {self.made_for}: compile that" if self.made_for else "compile the model that it was made for"
-        raise InvalidInput(message, where=self.source or "plan", hint=f"{known}, or plan this one anew")
+        raise InvalidInput(OtherModel(len(names), kind, there, known), where=self.source or "plan")
 
     def _split(self, text: str) -> tuple[int, str]:
         index, colon, name = text.partition(":")
         if not (colon and name and index.isascii() and index.isdigit()):
-            raise UsageError(f"'{text}' found, 'STAGE:NAME' expected", where=self.name)
+            raise UsageError(StageColonName(text), where=self.name)
         return int(index), name
 
     def _where(self, index: int) -> str:
@@ -119,4 +113,4 @@ def shortened(problems: list[Diagnostic], rest: str) -> list[Diagnostic]:
     """The first few of problems of one kind, the others counted."""
     if len(problems) <= SHOWN:
         return problems
-    return [*problems[:SHOWN], Diagnostic(f"{len(problems) - SHOWN} {rest}", where=problems[SHOWN].where)]
+    return [*problems[:SHOWN], MoreFaults(len(problems) - SHOWN, rest).at(problems[SHOWN].where)]

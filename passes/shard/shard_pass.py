@@ -28,7 +28,7 @@ from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.model.faults import NoTopology
+from passes.model.faults import NotAChoice, NotInRange, NoTopology, NotSplit
 from passes.model.folding import folding
 from passes.model.learning import avoids_sums, samples_of
 from passes.model.liveness import live_bytes
@@ -42,6 +42,14 @@ from passes.model.spmd.plan.written import AGREE, written
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.model.work import now
+from passes.shard.faults import (
+    CannotRun,
+    MicrobatchesMisfit,
+    NoPlanFits,
+    NoPlanOfStages,
+    SharesOfOneMesh,
+    TooFewDevices,
+)
 from passes.shard.mesh.candidates import Candidate, Candidates, candidates
 from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
@@ -114,16 +122,16 @@ class ShardPass(Pass):
             raise InvalidInput(NoTopology(), where=module.name)
         module = undecided(module)
         if not self.time_limit > 0:
-            raise UsageError(f"time-limit is {self.time_limit}, expected seconds above 0", where=self.name)
+            raise UsageError(NotInRange("time-limit", self.time_limit, "seconds above 0"), where=self.name)
         if not 0 <= self.gap < math.inf:
-            raise UsageError(f"gap is {self.gap}, expected a relative distance of 0 or more", where=self.name)
+            raise UsageError(NotInRange("gap", self.gap, "a relative distance of 0 or more"), where=self.name)
         if self.memory < -1:
-            raise UsageError(f"memory is {self.memory}, expected bytes, 0 or -1", where=self.name)
+            raise UsageError(NotInRange("memory", self.memory, "bytes, 0 or -1"), where=self.name)
         if self.strategy not in ("", *STRATEGIES):
-            raise UsageError(f"strategy is '{self.strategy}', expected one of {', '.join(STRATEGIES)}", where=self.name)
+            raise UsageError(NotAChoice("strategy", self.strategy, f"one of {', '.join(STRATEGIES)}"), where=self.name)
         if self.microbatches < 0 or (self.microbatches and not self.training):
             expected = "expected those of a training step" if not self.training else "expected 1 or more, or 0 for the default"
-            raise UsageError(f"microbatches is {self.microbatches}, {expected}", where=self.name)
+            raise UsageError(MicrobatchesMisfit(self.microbatches, expected), where=self.name)
         must_run(module, topology)
         if self.stages != 1:
             return self.in_stages(module, topology, context)
@@ -138,7 +146,7 @@ class ShardPass(Pass):
         if not math.isclose(modelled, counted, rel_tol=AGREE, abs_tol=1e-15):
             raise AssertionError(f"the search counts {modelled} s of a plan, its second count {counted} s")
         if given.unsharded:
-            context.sink.warn(f"no layout rule for {', '.join(given.unsharded)}: replicated", where=self.name)
+            context.sink.warn(NotSplit(tuple(given.unsharded)), where=self.name)
         _count(context, given, plan, bill)
         microbatches = self.step_microbatches
         value, bound = microbatches * plan.value, microbatches * result.bound
@@ -229,17 +237,16 @@ class ShardPass(Pass):
         all buffers) is searched again with as many bytes spare."""
         count = len(topology.devices)
         if self.stages < 0:
-            raise UsageError(f"stages is {self.stages}, expected 0 or more", where=self.name)
+            raise UsageError(NotInRange("stages", self.stages, "0 or more"), where=self.name)
         if self.shares not in ("", EQUAL):
-            message = f"shares is for one mesh, and stages is {self.stages or '0 (as many as are best)'}"
-            raise UsageError(message, where=self.name, hint="set stages to 1")
+            stages = str(self.stages) if self.stages else "0 (as many as are best)"
+            raise UsageError(SharesOfOneMesh(stages), where=self.name)
         sizes = read_shape(self.mesh, count) if self.mesh else ()
         if math.prod(sizes) * self.stages > count:
-            needs = f"{self.stages} stages on meshes {self.mesh} need {math.prod(sizes) * self.stages} devices"
-            hint = "use fewer stages, a smaller mesh or more devices"
-            raise Infeasible(f"{needs}, the topology has {count}", where=self.name, hint=hint)
+            fault = TooFewDevices(self.stages, self.mesh, math.prod(sizes) * self.stages, count)
+            raise Infeasible(fault, where=self.name)
         ends = now() + self.time_limit
-        bound, spare, fault = math.inf, 0, ""
+        bound, spare, reason = math.inf, 0, ""
         for _ in range(MOST_LIMITS):
             plan, least = self.search_stages(module, topology, spare, max(1.0, ends - now()), context)
             bound = min(bound, least)  # that of the first search, without spare bytes, is one of all plans
@@ -252,20 +259,15 @@ class ShardPass(Pass):
                 return result
             rows = result.first(Plan)
             uncounted = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
-            spare, fault = max(spare + excess, uncounted), fault or text
+            spare, reason = max(spare + excess, uncounted), reason or text
             if plan.interrupted:
                 break
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
             return self.on_one_mesh(module, context, bound)
         if context.incumbent is not None:
             raise NoBetterPlan(bound, self.name)
-        error = Infeasible(
-            f"no plan that fits was found: {fault}"
-            if fault
-            else f"no plan of {self.stages or 'any number of'} stages was found that holds the weights",
-            where=topology.name,
-            hint="use more devices, or another number of stages",
-        )
+        stages = str(self.stages) if self.stages else "any number of"
+        error = Infeasible(NoPlanFits(reason) if reason else NoPlanOfStages(stages), where=topology.name)
         error.proven, error.bound = bound == math.inf, bound
         raise error
 
@@ -336,7 +338,7 @@ class ShardPass(Pass):
         if plan is None:
             return None, min(bound, on_one)
         if plan.unsharded and not spare:
-            context.sink.warn(f"no layout rule for {', '.join(plan.unsharded)}: replicated", where=self.name)
+            context.sink.warn(NotSplit(tuple(plan.unsharded)), where=self.name)
         context.count(
             self.name,
             stages=len(plan.stages),
@@ -359,7 +361,7 @@ def must_run(module: Module, topology: Topology, *, every: bool = False) -> None
         if unfit and (every or len(unfit) == len(types)):
             name = op.results[0].name if op.results else op.name
             who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
-            raise Infeasible(f"{who} run {name} (device types: {', '.join(unfit)})", where=topology.name)
+            raise Infeasible(CannotRun(who, name, tuple(unfit)), where=topology.name)
 
 
 def single_value(

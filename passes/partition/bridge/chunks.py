@@ -14,7 +14,9 @@ from dataclasses import replace
 from ir.core.diagnostics import UsageError
 from ir.core.module import Plan
 from ir.core.topology import Topology
+from passes.model.faults import NotAChoice
 from passes.model.stages.problem import Problem
+from passes.partition.faults import DevicesUnlike, OneDevice
 
 ORDERS: Mapping[str, Callable[[int, int], int]] = {
     "loop": lambda stage, devices: stage % devices,
@@ -26,12 +28,11 @@ ORDERS: Mapping[str, Callable[[int, int], int]] = {
 def check_chunks(topology: Topology, chunks: int, order: str) -> None:
     """Raises UsageError where devices cannot have so many stages each."""
     if order not in ORDERS:
-        raise UsageError(f"chunk-order is '{order}', expected {' or '.join(ORDERS)}", where="partition")
+        raise UsageError(NotAChoice("chunk-order", order, " or ".join(ORDERS)), where="partition")
     if len({device.type for device in topology.devices}) > 1:
-        hint = "leave --chunks and schedules of several stages on each device out"
-        raise UsageError("several stages on each device need devices of one type", where=topology.name, hint=hint)
+        raise UsageError(DevicesUnlike(), where=topology.name)
     if len(topology.devices) < 2:
-        raise UsageError(f"--chunks {chunks}: there is one device", where=topology.name, hint="leave it out")
+        raise UsageError(OneDevice(chunks), where=topology.name)
 
 
 def chunked(problem: Problem, chunks: int, stages: int) -> Problem:

@@ -21,6 +21,7 @@ from ir.core.diagnostics import Diagnostic, Infeasible, Severity
 from ir.core.topology import Topology
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.model.work import now, unlimited
+from passes.partition.faults import NearestPlan, NothingFits, NotProven, WeightsOverMemory
 from passes.partition.objective import Budget, Solution
 from passes.partition.search.throughput import solve
 
@@ -122,14 +123,12 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
             worst[cost.kind] = (cost.memory - limit, index, cost)
     hint = _HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less"
     messages = [_short(problem.kinds[k], *found, held, topology, hint) for k, found in sorted(worst.items())]
-    messages = messages or [Diagnostic("no plan fits the devices' memory", where=topology.name)]
+    messages = messages or [NothingFits().at(topology.name)]
     if (lacking := _lacking(problem, topology)) > 0:
-        have = f"all {len(topology.devices)} devices have {whole - lacking}"
-        total = Diagnostic(f"the {held} alone are {whole} bytes, {have}: {lacking} bytes short", where=topology.name)
+        total = WeightsOverMemory(held, whole, len(topology.devices), whole - lacking, lacking).at(topology.name)
         messages = [total, *(replace(message, severity=Severity.NOTE) for message in messages)]
     elif solution.status == "unknown":
-        message, hint = "the search ended before this was proven: a longer one may find a plan", "such as --time-limit 60"
-        messages.append(Diagnostic(message, where="partition", hint=hint, severity=Severity.NOTE))
+        messages.append(replace(NotProven().at("partition"), severity=Severity.NOTE))
     return Infeasible(messages)
 
 
@@ -139,13 +138,20 @@ def _short(kind: Kind, short: int, index: int, cost: StageCost, held: str, topol
     each = f"each {kind.type} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
     chunks = kind.count // len(names)
     part = f" for each of {chunks} stages" if chunks > 1 else ""
-    return Diagnostic(
-        f"{each if len(names) > 1 else names[0]} has {kind.memory} bytes{part}; "
-        f"stage {index} of the plan that comes nearest needs {cost.memory} "
-        f"({cost.weights} of {held}, {cost.workspace} of workspace, {cost.buffers} of buffers): {short} short",
-        where=topology.name,
-        hint=hint,
+    fault = NearestPlan(
+        device=each if len(names) > 1 else names[0],
+        memory=kind.memory or 0,
+        part=part,
+        stage=index,
+        needed=cost.memory,
+        weights=cost.weights,
+        held=held,
+        workspace=cost.workspace,
+        buffers=cost.buffers,
+        short=short,
+        advice=hint,
     )
+    return fault.at(topology.name)
 
 
 def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:

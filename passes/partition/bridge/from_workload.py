@@ -17,6 +17,7 @@ from passes.model.liveness import value_bytes
 from passes.model.network import Network
 from passes.model.stages.colocation import FORWARD
 from passes.model.stages.from_ir import problem_of
+from passes.partition.faults import NotBothPasses
 from passes.partition.pipedream import Profile
 from passes.partition.training import TrainingGraph
 
@@ -33,11 +34,7 @@ def profile_of(module: Module, device_type: DeviceType) -> Profile:
         times = [dict(facet.seconds).get(key) for kind in (Time, BackwardTime) if (facet := op.facet(kind)) is not None]
         stated = [time for time in times if time is not None]
         if len(stated) < 2:
-            raise InvalidInput(
-                f"{op.id} does not state both of its passes on {device_type.name}",
-                where=module.name,
-                hint="PipeDream's objective needs a PipeDream profile, which holds forward and backward times of each node",
-            )
+            raise InvalidInput(NotBothPasses(op.id, device_type.name), where=module.name)
         seconds.append(sum(stated))
     position = {value.name: v for v, op in enumerate(ops) for value in op.results}
     readers: list[set[int]] = [set() for _ in ops]

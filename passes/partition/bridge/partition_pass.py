@@ -38,7 +38,7 @@ from ir.core.topology import Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
-from passes.model.faults import NoTopology
+from passes.model.faults import NotAChoice, NotInRange, NoTopology
 from passes.model.learning import step_text
 from passes.model.liveness import own_bytes, states_bytes
 from passes.model.network import Network, network
@@ -69,6 +69,7 @@ from passes.partition.bridge.plan import (
     with_stages,
 )
 from passes.partition.bridge.requests import read_cuts, read_pins
+from passes.partition.faults import ChunksSayStages, FreeTransfers, NoDevice, NoSplit, NotAnOption, WithoutFlush
 from passes.partition.objective import AnySolution, Budget, Solution
 from passes.partition.search.replicas import MOST_REPLICAS, replicate
 from passes.partition.search.throughput import solve
@@ -166,18 +167,17 @@ class PartitionPass(Pass):
         from passes.partition.bridge.steps import Steps
 
         if self.split not in self._minimises.splits_of(Planned.OPS):
-            raise UsageError(f"there is no split={self.split} of objective=training for a model", where=self.name)
+            raise UsageError(NoSplit(self.split, "training", " for a model"), where=self.name)
         self._refuse({f"--comm {self.comm}": self.comm != "sum", "--pieces": self.pieces != 1}, "objective=training")
         stream = replace(self, objective=THROUGHPUT.name, hosts=False)
         stream._check(topology, Planned.OPS)
         if self.microbatches < 0:
-            raise InvalidInput(f"microbatches is {self.microbatches}, expected a number above 0", where="--microbatches")
+            raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where="--microbatches")
         every, most = len(topology.devices), self.replicas or MOST_REPLICAS
         net = context.analyses.get(network, topology)
         steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most)
         if not steps.flush and (self.replicas != 1 or self.chunks > 1 or self.split == ANY):
-            message = "without a flush behind each step, every stage has one device, and every device one stage"
-            raise UsageError(message, where=self.name, hint="leave --replicas, --chunks and --split out")
+            raise UsageError(WithoutFlush(), where=self.name)
 
         beaten = _worth(context)
         any_devices = range(min(self.stages or 1, every), every + 1)
@@ -209,8 +209,7 @@ class PartitionPass(Pass):
         """The module with a plan of ``chunks`` stages on each device."""
         check_chunks(topology, self.chunks, self.chunk_order)
         if self.stages or self.replicas > 1 or self.split == ANY:
-            message = f"--chunks {self.chunks} says how many stages there are, of one device each"
-            raise UsageError(message, where=self.name, hint="leave --stages, --replicas and --split out")
+            raise UsageError(ChunksSayStages(self.chunks), where=self.name)
         module, plan, _ = plan_of(self.chunks * len(topology.devices))
         return module.replace(plan, on_devices(plan, topology, self.chunk_order))
 
@@ -359,22 +358,22 @@ class PartitionPass(Pass):
     def _check(self, topology: Topology, planned: Planned) -> None:
         known = offered(planned)
         if self.objective not in (objective.name for objective in known):
-            raise InvalidInput(f"objective is '{self.objective}', expected {names(known)}", where=self.name)
+            raise InvalidInput(NotAChoice("objective", self.objective, names(known)), where=self.name)
         if self.split not in SPLITS:
-            raise InvalidInput(f"split is '{self.split}', expected {', '.join(SPLITS)}", where=self.name)
+            raise InvalidInput(NotAChoice("split", self.split, ", ".join(SPLITS)), where=self.name)
         if self.split not in self._minimises.splits_of(planned):
-            raise UsageError(f"there is no split={self.split} of objective={self.objective}", where=self.name)
+            raise UsageError(NoSplit(self.split, self.objective), where=self.name)
         self._check_together()
         if self.comm not in COMM:
-            raise InvalidInput(f"comm is '{self.comm}', expected {', '.join(COMM)}", where=self.name)
+            raise InvalidInput(NotAChoice("comm", self.comm, ", ".join(COMM)), where=self.name)
         if self.stages < 0:
-            raise InvalidInput(f"stages is {self.stages}, expected a number above 0", where="--stages")
+            raise InvalidInput(NotInRange("stages", self.stages, "a number above 0"), where="--stages")
         if not 0 <= self.replicas <= MOST_REPLICAS:
-            raise InvalidInput(f"replicas is {self.replicas}, expected at most {MOST_REPLICAS}, 0 for any", where="--replicas")
+            raise InvalidInput(NotInRange("replicas", self.replicas, f"at most {MOST_REPLICAS}, 0 for any"), where="--replicas")
         if not (0 <= self.time_limit < math.inf):
-            raise InvalidInput(f"time-limit is {self.time_limit}, expected seconds, at least 0", where=self.name)
+            raise InvalidInput(NotInRange("time-limit", self.time_limit, "seconds, at least 0"), where=self.name)
         if not topology.devices:
-            raise InvalidInput("the topology has no device", where=topology.name, hint="list at least one device")
+            raise InvalidInput(NoDevice(), where=topology.name)
 
     def _check_together(self) -> None:
         """Raises UsageError for options that the objective or the split has no use for."""
@@ -390,12 +389,12 @@ class PartitionPass(Pass):
         by_objective = latency or training or refused["--pieces"]
         self._refuse(refused, f"objective={self.objective}" if by_objective else f"split={self.split}")
         if self.pieces < 1:
-            raise InvalidInput(f"pieces is {self.pieces}, expected a number above 0", where="--pieces")
+            raise InvalidInput(NotInRange("pieces", self.pieces, "a number above 0"), where="--pieces")
 
     def _refuse(self, flags: Mapping[str, bool], chosen: str) -> None:
         """Raises UsageError for flags that were given and are none of what was chosen."""
         if given := [flag for flag, wrong in flags.items() if wrong]:
-            raise UsageError(f"{', '.join(given)}: not an option of {chosen}", where=self.name, hint="leave it out")
+            raise UsageError(NotAnOption(", ".join(given), chosen), where=self.name)
 
     def _solver(self, module: Module, topology: Topology, net: Network, groups: Groups) -> Solver:
         if self._minimises.trains:
@@ -405,11 +404,7 @@ class PartitionPass(Pass):
             return solver
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
         if free:
-            raise UsageError(
-                f"{', '.join(free)}: latency of a model is of devices that pay for transfers",
-                where=self.name,
-                hint="give the type no free transfers; 'dnnc solve' takes the CPUs of profiles",
-            )
+            raise UsageError(FreeTransfers(", ".join(free)), where=self.name)
         from passes.partition.latency.liveness import liveness
 
         alive = None if states_bytes(func) else liveness(func, groups)

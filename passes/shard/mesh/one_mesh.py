@@ -28,6 +28,7 @@ from passes.model.spmd.mesh import DeviceMesh, mesh_of
 from passes.model.spmd.notation import Along
 from passes.model.work import now
 from passes.shard.decide import truthful_plan
+from passes.shard.faults import MeshOverMemory, NamedPlanMisfit, WeightsOverMesh
 from passes.shard.mesh.candidates import Candidate, Candidates
 from passes.shard.mesh.fitting import Fitter
 from passes.shard.mesh.named import DATA, UnfitError, improved, named_plan
@@ -293,27 +294,20 @@ class MeshSearch:
         if self.missing:
             over, bytes_, mesh = min(self.missing, key=lambda found: found[0])
             what = f"the plan '{strategy}'" if strategy else "the nearest that was found"
-            return Infeasible(
-                f"no plan that fits was found: on mesh {mesh} {what} needs {bytes_.total} bytes on "
-                f"{_smallest(mesh, self.topology)} ({bytes_}), {math.ceil(over)} more than there are",
-                where=name,
-                hint="use more devices, or a smaller batch",
-            )
+            smallest = _smallest(mesh, self.topology)
+            fault = MeshOverMemory(str(mesh), what, bytes_.total, smallest, str(bytes_), math.ceil(over))
+            return Infeasible(fault, where=name)
         if not self.without:
             return unfit(self.unfit[0], strategy, self.module)
         least, limit, shape, whose = min(self.without)
         over = math.ceil(least - limit)
         kept = "weights and what a backward pass needs" if self.asked.training else "weights"
-        return Infeasible(
-            f"{kept}{whose} need {math.ceil(least)} bytes per device on mesh {shape}, {over} more than there are",
-            where=name,
-            hint="use more devices",
-        )
+        return Infeasible(WeightsOverMesh(f"{kept}{whose}", math.ceil(least), str(shape), over), where=name)
 
 
 def unfit(error: UnfitError, strategy: str, module: Module) -> InvalidInput:
     """What tells a person that a plan by name does not fit the model."""
-    return InvalidInput(f"no plan '{strategy}': {error}", where=module.name, hint="leave the strategy to the search")
+    return InvalidInput(NamedPlanMisfit(strategy, str(error)), where=module.name)
 
 
 def _smallest(mesh: DeviceMesh, topology: Topology) -> str:

@@ -357,7 +357,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
         (lambda d: stage(d)["device"].__setitem__(1, "e"), "stage 0", "no device is called 'e'"),
         (lambda d: stage(d)["device"].__setitem__(1, "a"), "stage 0", "device 'a' is listed twice"),
         (lambda d: stage(d).update(device=[]), "stage 0", "it has no device; stages of a plan on meshes name theirs"),
-        (lambda d: stage(d)["weights"]["up"].update(x="S(7)"), "stage 0", "weight 'up' cannot lie as 'S(7)' on a mesh of 4"),
+        (
+            lambda d: stage(d)["weights"]["up"].update(x="S(7)"),
+            "stage 0",
+            "weight 'up' cannot have the layout 'S(7)' on a mesh of 4",
+        ),
         (lambda d: stage(d)["weights"]["up"].update(x="half"), "stages[0].weights.up", "'half' is no placement"),
         (lambda d: stage(d)["weights"].update(three={"x": "R"}), "stage 0", "the stage reads no weight 'three'"),
         (
@@ -365,7 +369,11 @@ def stage(data: dict[str, Any]) -> dict[str, Any]:
             "",
             "it is a plan of another model: it names 8 weights, of which this one has 2",
         ),
-        (lambda d: stage(d)["outputs"]["y"].update(x="P(sum)"), "stage 0", "output 'y' cannot lie as 'P(sum)' on a mesh of 4"),
+        (
+            lambda d: stage(d)["outputs"]["y"].update(x="P(sum)"),
+            "stage 0",
+            "output 'y' cannot have the layout 'P(sum)' on a mesh of 4",
+        ),
         (lambda d: stage(d)["outputs"].update(h={"x": "R"}), "stage 0", "the stage makes no output 'h'"),
         (lambda d: d.update(objective="latency"), "", "objective is 'latency', expected throughput or training"),
         (lambda d: d.update(comm="overlap"), "comm", "comm 'overlap' found; of plans that split tensors, 'sum' expected"),

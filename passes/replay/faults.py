@@ -1,0 +1,258 @@
+"""Faults of stated plans: a plan that was edited or is of another model. Codes 34.."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+
+class MoreFaults(Fault, code="E3401"):
+    """The first faults of a kind are told one by one, the others by their number."""
+
+    message = "{count} {what}"
+    count: int
+    what: str
+
+
+class OpInStages(Fault, code="E3402"):
+    """Only an op that computes constants may be listed in several stages, each of which computes it for itself."""
+
+    message = "op '{op}' is in stages {stages}"
+    hint = "only what is computed of constants may be in several"
+    op: str
+    stages: str
+
+
+class CopyMissing(Fault, code="E3403"):
+    """An op reads what other stages compute for themselves, and its own stage does not."""
+
+    message = "op '{op}' reads '{value}', which stages {stages} compute for themselves"
+    hint = "list that op in this stage too"
+    op: str
+    value: str
+    stages: str
+
+
+class StrategyCount(Fault, code="E3404"):
+    """An op has one strategy per axis of its mesh."""
+
+    message = "op '{op}' ({kind}) has {strategies} strategies for {axes} axes"
+    op: str
+    kind: str
+    strategies: int
+    axes: int
+
+
+class NoLayoutRule(Fault, code="E3405"):
+    """Nothing is known about how this operator can be split."""
+
+    message = "op '{op}' ({kind}) cannot be split"
+    hint = "no layout rule is known for it: {whole}"
+    op: str
+    kind: str
+    whole: str
+
+
+class NoStrategy(Fault, code="E3406"):
+    """The operator has no strategy of this name along an axis of this size."""
+
+    message = "op '{op}' ({kind}) has no strategy '{strategy}' along {axis}, an axis of {size}"
+    hint = "it has {strategies}"
+    op: str
+    kind: str
+    strategy: str
+    axis: str
+    size: int
+    strategies: tuple[str, ...]
+
+
+class StrategiesTogether(Fault, code="E3407"):
+    """Each of the strategies exists for its axis; together they do not fit the op's dimensions."""
+
+    message = "op '{op}' ({kind}) cannot be split by '{strategies}' on a mesh of {mesh}"
+    hint = "together it has {known}"
+    op: str
+    kind: str
+    strategies: str
+    mesh: str
+    known: str
+
+
+class NoLayout(Fault, code="E3408"):
+    """A weight or an output cannot have the layout that the plan states."""
+
+    message = "{what} '{name}' cannot have the layout '{layout}' on a mesh of {mesh}"
+    hint = "it can have {layouts}"
+    what: str
+    name: str
+    layout: str
+    mesh: str
+    layouts: str
+
+
+class SmallWeight(Fault, code="E3409"):
+    """Small constants are never split."""
+
+    message = "{what} '{name}' is small and stands whole on every device"
+    what: str
+    name: str
+
+
+class NotOfStage(Fault, code="E3410"):
+    """A stage states the layout of a weight that it does not read, or of an output that it does not make."""
+
+    message = "the stage {verb} no {what} '{name}'"
+    hint = "{near}"
+    verb: str
+    what: str
+    name: str
+    near: str
+
+
+class StagesOverMemory(Fault, code="E3411"):
+    """A stage of the plan needs more bytes than its devices have."""
+
+    message = "{reason}"
+    hint = "split more weights, or move ops to a stage with more devices"
+    reason: str
+
+
+class StepMicrobatches(Fault, code="E3412"):
+    """Microbatches are of a training step."""
+
+    message = "microbatches is {microbatches}; a step of training has 1 or more"
+    microbatches: int
+
+
+class StrategiesOfOps(Fault, code="E3413"):
+    """A plan on meshes lists one text of strategies per op."""
+
+    message = "{strategies} strategies found for {ops} ops"
+    strategies: int
+    ops: int
+
+
+class NoSync(Fault, code="E3414"):
+    """The gradient of a weight cannot be summed by the method that the plan states."""
+
+    message = "the gradient of '{weight}' cannot be synchronised by '{method}': {reason}"
+    hint = "remove its line: all-reduce sums it"
+    weight: str
+    method: str
+    reason: str
+
+
+class DeviceWithoutOp(Fault, code="E3415"):
+    """A stage has a device, and no op is listed in it."""
+
+    message = "device '{device}' is in a stage that has no op"
+    hint = "remove the stage"
+    device: str
+
+
+class DeviceTwice(Fault, code="E3416"):
+    """A device stands in two places of the plan."""
+
+    message = "device '{device}' {what}"
+    hint = "{rule}"
+    device: str
+    what: str
+    rule: str
+
+
+class MeshShape(Fault, code="E3417"):
+    """The axes of a mesh have names, at least two members each, and as many places together as the stage has devices."""
+
+    message = "{reason}"
+    hint = "axes multiply to the number of devices"
+    reason: str
+
+
+class OpTwice(Fault, code="E3418"):
+    """An op is listed twice in one stage."""
+
+    message = "op '{op}' is listed twice"
+    op: str
+
+
+class OpLeftOut(Fault, code="E3419"):
+    """Each op of the model is in a stage of the plan; this one is in none."""
+
+    message = "op '{op}' is in no stage"
+    hint = "list it in a stage"
+    op: str
+
+
+class UnknownOp(Fault, code="E3420"):
+    """The plan lists an op that the model does not have under this name."""
+
+    message = "no op is called '{op}'"
+    hint = "{near}"
+    op: str
+    near: str
+
+
+class AmbiguousOp(Fault, code="E3421"):
+    """Several nodes of the model have the name that the plan lists."""
+
+    message = "{count} nodes are called '{op}'"
+    hint = "{near}"
+    op: str
+    near: str
+    count: int
+
+
+class LossMissing(Fault, code="E3422"):
+    """The plan is of a training step, and the model is given without the loss."""
+
+    message = "the plan has the ops of a loss, and the model has no loss"
+    hint = "give the loss that the plan was made with, such as --loss mse:OUTPUT"
+
+
+class OtherModel(Fault, code="E3423"):
+    """The model has few of the names that the plan lists: the plan was made for another one."""
+
+    message = "it is a plan of another model: it names {named} {what}, of which this one has {present}"
+    hint = "{known}, or plan this one anew"
+    named: int
+    what: str
+    present: int
+    known: str
+
+
+class StageColonName(Fault, code="E3424"):
+    """An item of a list is the number of a stage, a colon and a name."""
+
+    message = "'{text}' found, 'STAGE:NAME' expected"
+    text: str
+
+
+class StageWithoutOp(Fault, code="E3425"):
+    """A stage has a device, and no op is listed in it."""
+
+    message = "stage {stage} has a device but no op"
+    hint = "remove it or give it ops"
+    stage: int
+
+
+class ReplicasOfTypes(Fault, code="E3426"):
+    """Replicas of a stage take turns, so their devices must be alike."""
+
+    message = "its replicas are of different types: {types}"
+    hint = "use devices of one type"
+    types: tuple[str, ...]
+
+
+class ReplicasOfPorts(Fault, code="E3427"):
+    """Replicas of a stage take turns, so their devices must be connected alike."""
+
+    message = (
+        "its replicas have different ports: {one} {bandwidth:.6g} byte/s after {latency:.3g} s, "
+        "{other} {other_bandwidth:.6g} byte/s after {other_latency:.3g} s"
+    )
+    hint = "use devices with ports alike, or a stage on each"
+    one: str
+    bandwidth: float
+    latency: float
+    other: str
+    other_bandwidth: float
+    other_latency: float
