@@ -5,6 +5,7 @@ capitals, numbers as 3."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import itertools
@@ -77,6 +78,41 @@ def test_every_kind_is_used() -> None:
     paths = [path for folder in ("dnnc", "ir", "passes") for path in (ROOT / folder).rglob("*.py") if path.name != "faults.py"]
     names = {word for path in paths for word in re.findall(r"[A-Z]\w+", path.read_text())}
     assert not [kind.__name__ for kind in kinds() if kind.__name__ not in names]
+
+
+MAKERS = {
+    "InvalidInput",
+    "UsageError",
+    "Infeasible",
+    "CheckFailed",
+    "Diagnostic",
+    "StageStopped",
+    "RuntimeFailure",
+    "Interrupted",
+}
+"""What takes a fault or its diagnostic: the text itself is in the templates of the fault."""
+
+
+PENDING = ("dnnc/cli", "dnnc/compile", "dnnc/data", "dnnc/engines/torch", "dnnc/machines", "dnnc/workloads")
+"""Rooms that still make texts in line."""
+
+
+def test_no_text_is_made_in_line() -> None:
+    """No error or warning is made of a text where it is raised."""
+    wrong = []
+    for folder in ("dnnc", "ir", "passes"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+                makes = name in MAKERS or (name in ("error", "warn") and "sink" in ast.unparse(node.func))
+                if makes and isinstance(node.args[0], ast.Constant | ast.JoinedStr | ast.BinOp):
+                    if "Severity.NOTE" in ast.unparse(node):
+                        continue  # a note has no code
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    wrong = [place for place in wrong if not place.startswith(PENDING)]
+    assert not wrong
 
 
 class _Made(Fault, code="E9901"):

@@ -120,3 +120,142 @@ class FreeTransfers(Fault, code="E3213"):
     message = "{types}: latency of a model is of devices that pay for transfers"
     hint = "give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
     types: str
+
+
+class CutJoined(Fault, code="E3220"):
+    """The two ops on the sides of a cut can only be in one stage."""
+
+    message = "{maker} and {reader} must share a stage, so no cut falls between them"
+    hint = "a quantisation, a shared weight or a value of unknown size (--inputs measures it) joins them"
+    maker: str
+    reader: str
+
+
+class PinsApart(Fault, code="E3221"):
+    """Ops that can only be in one stage are pinned to different devices."""
+
+    message = "{pins}: these ops must share a stage, hence a device"
+    hint = "pin them to one device"
+    pins: str
+
+
+class PinsInCircle(Fault, code="E3222"):
+    """Each device runs one stage and data flows forward, so data that leaves a device cannot come back to it."""
+
+    message = "these pins close a cycle of devices, which run a stage each: {circle}"
+    hint = "pin the ops between to the same device, or let data flow back and forth: --split any"
+    circle: str
+
+
+class CutAgainstPins(Fault, code="E3223"):
+    """A cut falls between ops that are pinned to one device, which runs one stage only."""
+
+    message = "this cut parts ops that --pin puts on {device}, which runs one stage: {ops}"
+    hint = "leave out the cut, or pin them to different devices"
+    device: str
+    ops: str
+
+
+class CutIsInput(Fault, code="E3224"):
+    """A cut is a tensor that one stage makes and another reads; inputs are there from the start."""
+
+    message = "this is an input of the model, which needs no cut"
+    hint = "inputs reach any stage"
+
+
+class FoldedAway(Fault, code="E3225"):
+    """Simplification left out the tensor or node that an option names."""
+
+    message = "'{name}' was folded away: {became}"
+    hint = "{advice}"
+    name: str
+    became: str
+    advice: str
+
+
+class NoSuchTensor(Fault, code="E3226"):
+    """No op of the model makes a tensor of this name."""
+
+    message = "no op makes a tensor called '{tensor}'"
+    hint = "{near}"
+    tensor: str
+    near: str
+
+
+class CutUnread(Fault, code="E3227"):
+    """Nothing reads this tensor, so nothing can be behind the cut."""
+
+    message = "no op reads this tensor, so no stage can begin after it"
+    hint = "name one that is read"
+
+
+class PinForm(Fault, code="E3228"):
+    """A pin is the name of a node, an equals sign and the name of a device."""
+
+    message = "expected NODE=DEVICE"
+    hint = "for example {example}"
+    example: str
+
+
+class NoSuchOp(Fault, code="E3229"):
+    """No op of the model has this name."""
+
+    message = "no op is called '{op}'"
+    hint = "{near}"
+    op: str
+    near: str
+
+
+class SeveralOps(Fault, code="E3230"):
+    """Several nodes of the model have the same name."""
+
+    message = "{count} nodes are called '{op}'"
+    hint = "name its first result instead"
+    count: int
+    op: str
+
+
+class PinnedTwice(Fault, code="E3231"):
+    """One op is pinned to two devices."""
+
+    message = "'{op}' is pinned to '{device}' as well"
+    hint = "keep one of the two"
+    op: str
+    device: str
+
+
+class NoDeviceRuns(Fault, code="E3240"):
+    """No type of device states a time for an op."""
+
+    message = "no device can run {op} (device types: {types})"
+    op: str
+    types: str
+
+
+class MoreStagesThanDevices(Fault, code="E3241"):
+    """Each stage needs a device of its own."""
+
+    message = "{stages} stages were asked for, {topology} has {devices} devices"
+    hint = "use fewer stages or more devices"
+    stages: int
+    topology: str
+    devices: int
+
+
+class MoreStagesThanOps(Fault, code="E3242"):
+    """Each stage has an op at least; ops that must share a stage count as one."""
+
+    message = "{stages} stages were asked for, the model has {ops} ops that can be told apart"
+    hint = "ask for at most {ops}"
+    stages: int
+    ops: int
+
+
+class AskedTooMuch(Fault, code="E3243"):
+    """No plan satisfies all that was asked for together, memory aside."""
+
+    message = "{claim}: {asked}"
+    hint = "{advice}"
+    claim: str
+    asked: str
+    advice: str

@@ -21,7 +21,16 @@ from ir.core.diagnostics import Diagnostic, Infeasible, Severity
 from ir.core.topology import Topology
 from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
 from passes.model.work import now, unlimited
-from passes.partition.faults import NearestPlan, NothingFits, NotProven, WeightsOverMemory
+from passes.partition.faults import (
+    AskedTooMuch,
+    MoreStagesThanDevices,
+    MoreStagesThanOps,
+    NearestPlan,
+    NoDeviceRuns,
+    NothingFits,
+    NotProven,
+    WeightsOverMemory,
+)
 from passes.partition.objective import Budget, Solution
 from passes.partition.search.throughput import solve
 
@@ -75,19 +84,11 @@ def _explain(problem: Problem, solution: Solution, topology: Topology, held: str
     for v in range(problem.size):
         if not np.isfinite(problem.seconds[:, v]).any():
             types = ", ".join(sorted({kind.type for kind in problem.kinds}))
-            return Infeasible(f"no device can run {problem.names[v]} (device types: {types})", where=topology.name)
+            return Infeasible(NoDeviceRuns(problem.names[v], types), where=topology.name)
     if problem.stages is not None and problem.stages > problem.devices:
-        return Infeasible(
-            f"{problem.stages} stages were asked for, {topology.name} has {problem.devices} devices",
-            where="--stages",
-            hint="use fewer stages or more devices",
-        )
+        return Infeasible(MoreStagesThanDevices(problem.stages, topology.name, problem.devices), where="--stages")
     if problem.stages is not None and problem.stages > problem.size:
-        return Infeasible(
-            f"{problem.stages} stages were asked for, the model has {problem.size} ops that can be told apart",
-            where="--stages",
-            hint=f"ask for at most {problem.size}",
-        )
+        return Infeasible(MoreStagesThanOps(problem.stages, problem.size), where="--stages")
     without_limits = replace(problem, kinds=tuple(replace(kind, memory=None) for kind in problem.kinds))
     if any(kind.memory is not None for kind in problem.kinds) and solve(without_limits, _QUICK).stages is not None:
         return _memory(problem, solution, topology, held)
@@ -171,11 +172,8 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     if problem.stages is not None:
         asked.append(f"exactly {problem.stages} stages")
     asked.append(f"{problem.devices} devices")
-    return Infeasible(
-        f"{claim}: {', '.join(asked)}",
-        where=topology.name,
-        hint=f"a plan exists {', or '.join(helps)}" if helps else "use more devices or fewer cuts",
-    )
+    advice = f"a plan exists {', or '.join(helps)}" if helps else "use more devices or fewer cuts"
+    return Infeasible(AskedTooMuch(claim, ", ".join(asked), advice), where=topology.name)
 
 
 __all__ = ["LEAST_SECONDS", "at_least_a_plan", "explain"]

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Container, Mapping, Sequence
 
-from ir.core.diagnostics import Diagnostic, Infeasible
+from ir.core.diagnostics import Infeasible
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import Groups
+from passes.partition.faults import CutAgainstPins, CutJoined, PinsApart, PinsInCircle
 
 _SHOWN = 8
 """Ops of a way that are told."""
@@ -21,22 +22,12 @@ def check_separable(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> N
         inside = [v for v in fine.consumers[h] if label[v] == label[int(fine.producer[h])]]
         if inside:
             maker, reader = fine.names[int(fine.producer[h])], fine.names[inside[0]]
-            faults.append(
-                Diagnostic(
-                    f"{maker} and {reader} must share a stage, so no cut falls between them",
-                    where=f"--cut {fine.tensor_names[h]}",
-                    hint="a quantisation, a shared weight or a value of unknown size (--inputs measures it) joins them",
-                )
-            )
+            faults.append(CutJoined(maker, reader).at(f"--cut {fine.tensor_names[h]}"))
     for members in groups:
         devices = sorted({pins[op] for op in members if op in pins})
         if len(devices) > 1:
             names = ", ".join(f"{fine.names[op]}={pins[op]}" for op in members if op in pins)
-            faults.append(
-                Diagnostic(
-                    f"{names}: these ops must share a stage, hence a device", where="--pin", hint="pin them to one device"
-                )
-            )
+            faults.append(PinsApart(names).at("--pin"))
     if faults:
         raise Infeasible(faults)
 
@@ -56,9 +47,7 @@ def check_order(fine: Problem, groups: Groups, pins: Mapping[int, str]) -> None:
         return
     pairs = zip(circle, [*circle[1:], circle[0]], strict=True)
     told = [_told(fine, groups, pins, ways[here][there]) for here, there in pairs]
-    message = f"these pins close a cycle of devices, which run a stage each: {'; '.join(told)}"
-    hint = "pin the ops between to the same device, or let data flow back and forth: --split any"
-    raise Infeasible(message, where="--pin", hint=hint)
+    raise Infeasible(PinsInCircle("; ".join(told)), where="--pin")
 
 
 def check_cuts(fine: Problem, groups: Groups, pins: Mapping[int, str], *, ordered: bool) -> None:
@@ -77,9 +66,7 @@ def check_cuts(fine: Problem, groups: Groups, pins: Mapping[int, str], *, ordere
             ends = _nearest(reader, following, pins, label)
             if both := sorted(sources.keys() & ends.keys()):
                 way = _told(fine, groups, pins, [*sources[both[0]][::-1], *ends[both[0]]])
-                message = f"this cut parts ops that --pin puts on {both[0]}, which runs one stage: {way}"
-                hint = "leave out the cut, or pin them to different devices"
-                faults.append(Diagnostic(message, where=f"--cut {fine.tensor_names[h]}", hint=hint))
+                faults.append(CutAgainstPins(both[0], way).at(f"--cut {fine.tensor_names[h]}"))
                 break
     if faults:
         raise Infeasible(faults)

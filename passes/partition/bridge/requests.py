@@ -9,10 +9,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func
 from ir.core.topology import Topology
+from passes.model.faults import UnknownDevice
 from passes.model.graph import reads
+from passes.partition.faults import CutIsInput, CutUnread, FoldedAway, NoSuchOp, NoSuchTensor, PinForm, PinnedTwice, SeveralOps
 
 
 def _near(name: str, names: Iterable[str]) -> str:
@@ -20,18 +22,18 @@ def _near(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else ""
 
 
-def _what_became(name: str, gone: Mapping[str, str], inputs: Container[str], flag: str) -> tuple[str, str] | None:
+def _what_became(name: str, gone: Mapping[str, str], inputs: Container[str], flag: str) -> FoldedAway | None:
     """What simplification made of a value or node, and what to do; None where it made nothing of it."""
     if name not in gone:
         return None
-    heir = gone[name]
+    heir, left = gone[name], name.removeprefix("%")
     if heir in inputs:
-        return f"'{name.removeprefix('%')}' was folded away: the input {heir} stands for it", "inputs reach any stage"
+        return FoldedAway(left, f"the input {heir} stands for it", "inputs reach any stage")
     if heir.startswith("%"):
-        return f"'{name.removeprefix('%')}' was folded away: {heir} stands for it", f"{flag.format(heir[1:])}"
+        return FoldedAway(left, f"{heir} stands for it", flag.format(heir[1:]))
     if heir.startswith("@"):
-        return f"'{name.removeprefix('%')}' was folded away: it is a constant", "a stage that reads a constant holds it"
-    return f"'{name.removeprefix('%')}' was folded away: nothing that is left reads it", "name one that is left"
+        return FoldedAway(left, "it is a constant", "a stage that reads a constant holds it")
+    return FoldedAway(left, "nothing that is left reads it", "name one that is left")
 
 
 def read_cuts(func: Func, cuts: Sequence[str], gone: Mapping[str, str]) -> frozenset[str]:
@@ -47,18 +49,14 @@ def read_cuts(func: Func, cuts: Sequence[str], gone: Mapping[str, str]) -> froze
         name = text if text in made or text.startswith("%") else f"%{text}"
         where = f"--cut {text}"
         if name in given:
-            problems.append(
-                Diagnostic("this is an input of the model, which needs no cut", where=where, hint="inputs reach any stage")
-            )
+            problems.append(CutIsInput().at(where))
         elif name not in made and (became := _what_became(name, gone, given, "--cut {}")):
-            problems.append(Diagnostic(became[0], where=where, hint=became[1]))
+            problems.append(became.at(where))
         elif name not in made:
             hint = _near(name, made) or "dnnc inspect MODEL lists the tensors; canonicalize may have folded this one away"
-            problems.append(Diagnostic(f"no op makes a tensor called '{text}'", where=where, hint=hint))
+            problems.append(NoSuchTensor(text, hint).at(where))
         elif name not in used:
-            problems.append(
-                Diagnostic("no op reads this tensor, so no stage can begin after it", where=where, hint="name one that is read")
-            )
+            problems.append(CutUnread().at(where))
         else:
             found.add(name)
     if problems:
@@ -84,38 +82,25 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping
         node, equals, device = text.rpartition("=")
         where = f"--pin {text}"
         if not equals or not node or not device:
-            problems.append(
-                Diagnostic(
-                    "expected NODE=DEVICE",
-                    where=where,
-                    hint=f"for example {func.ops[0].id[1:] if func.ops else 'x'}={devices[0]}",
-                )
-            )
+            problems.append(PinForm(f"{func.ops[0].id[1:] if func.ops else 'x'}={devices[0]}").at(where))
             continue
         device = device.removeprefix("@")
         if device not in devices:
             hint = (
                 _near(device, devices) or f"{topology.name} has {', '.join(devices[:8])}{', ...' if len(devices) > 8 else ''}"
             )
-            problems.append(Diagnostic(f"no device is called '{device}'", where=where, hint=hint))
+            problems.append(UnknownDevice(device, hint).at(where))
             continue
         matches = [by_id[n] for n in (node, f"%{node}") if n in by_id] or by_node.get(node, [])
         matches = matches or [by_result[n] for n in (node, f"%{node}") if n in by_result]
         heirs = [_what_became(n, gone, given, f"--pin {{}}={device}") for n in (f"%{node}", node)]
         if not matches and (became := heirs[0] or heirs[1]):
-            problems.append(Diagnostic(became[0], where=where, hint=became[1]))
+            problems.append(became.at(where))
         elif len(matches) != 1:
-            message = f"{len(matches)} nodes are called '{node}'" if matches else f"no op is called '{node}'"
-            hint = (
-                "name its first result instead"
-                if matches
-                else _near(f"%{node.removeprefix('%')}", by_id) or _near(node, by_node)
-            )
-            problems.append(Diagnostic(message, where=where, hint=hint or "dnnc inspect MODEL lists the ops"))
+            near = _near(f"%{node.removeprefix('%')}", by_id) or _near(node, by_node) or "dnnc inspect MODEL lists the ops"
+            problems.append((SeveralOps(len(matches), node) if matches else NoSuchOp(node, near)).at(where))
         elif found.setdefault(matches[0], device) != device:
-            problems.append(
-                Diagnostic(f"'{node}' is pinned to '{found[matches[0]]}' as well", where=where, hint="keep one of the two")
-            )
+            problems.append(PinnedTwice(node, found[matches[0]]).at(where))
     if problems:
         raise InvalidInput(problems)
     return found
