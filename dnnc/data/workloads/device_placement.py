@@ -16,6 +16,28 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from dnnc.data.workloads.faults import (
+    ColorRefused,
+    CostsDiffer,
+    EdgeFromBackwardToForward,
+    EdgeOfUnknownNode,
+    EdgeToItself,
+    EdgeWithoutCost,
+    EdgeWithoutEnd,
+    IdRefused,
+    IdTaken,
+    ListMissing,
+    NodeWithoutId,
+    NodeWithoutTime,
+    NotACount,
+    NotAFlag,
+    NotAnObject,
+    NotANumber,
+    NotAProfileObject,
+    NumberOutOfRange,
+    SizesRounded,
+    TooManyBytes,
+)
 from dnnc.data.workloads.profile import (
     MOST,
     MOST_BYTES,
@@ -28,7 +50,7 @@ from dnnc.data.workloads.profile import (
     is_number,
     whole_bytes,
 )
-from ir.core.diagnostics import DiagnosticSink, InvalidInput, Span
+from ir.core.diagnostics import DiagnosticSink, Fault, InvalidInput, Span
 from ir.text.json_text import parse_json
 from ir.text.positions import Path, Positions, positions
 
@@ -59,15 +81,15 @@ class _Reader:
             self._places = positions(self.text, "json")
         return self._places.value(path)
 
-    def fault(self, path: Path, message: str, hint: str = "") -> None:
-        self.faults.add(message, self.span(path), hint)
+    def fault(self, path: Path, fault: Fault) -> None:
+        self.faults.add(fault, self.span(path))
 
     def read(self) -> Profile:
         data = self._parse()
         for key in _REQUIRED:
             if not isinstance(data.get(key), list):
-                found = f"found {_told(data[key])}" if key in data else "found none"
-                self.faults.add(f"expected a list '{key}' of objects, {found}", self.span((key,)) if key in data else None)
+                fault = ListMissing(key, _shown(data[key]) if key in data else "none")
+                self.faults.add(fault, self.span((key,)) if key in data else None)
         self.faults.check()
         memory = self.number(("maxSizePerFPGA",), data, None, "bytes")
         machines = Machines(
@@ -80,27 +102,27 @@ class _Reader:
         self.faults.check()
         nodes = [_with_message(node, messages.get(i)) for i, node in enumerate(nodes)]
         if self.rounded:
-            self.sink.warn(f"the sizes of {self.rounded} nodes are no whole bytes and are rounded up", where=self.where)
+            self.sink.warn(SizesRounded(self.rounded), where=self.where)
         return Profile(FORMAT, self.where, nodes, edges, machines, lambda node: self.span(("nodes", _position(node))))
 
     def _parse(self) -> dict[str, Any]:
         data = parse_json(self.text, self.where)
         if not isinstance(data, dict):
-            raise InvalidInput(f"expected an object with 'nodes' and 'edges', found {_told(data)}", where=self.where)
+            raise InvalidInput(NotAProfileObject(_shown(data)), where=self.where)
         return data
 
     # values
 
-    def number(self, path: Path, holder: dict[str, Any], default: float | None, what: str) -> float | None:
+    def number(self, path: Path, holder: dict[str, Any], default: float | None, unit: str) -> float | None:
         """A finite number that is at least 0; ``default`` when absent."""
         key = str(path[-1])
         if key not in holder or holder[key] is None:
             return default
         value = holder[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            self.fault(path, f"'{key}' is {_told(value)}, expected a number ({what})", "write it without quotes and units")
+            self.fault(path, NotANumber(key, _shown(value), unit))
         elif not is_number(value):
-            self.fault(path, f"'{key}' is {_told(value)}, expected a finite number that is at least 0 ({what}): {NUMBERS}")
+            self.fault(path, NumberOutOfRange(key, _shown(value), unit, NUMBERS))
         else:
             return float(value)
         return default
@@ -111,21 +133,21 @@ class _Reader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not (0 <= value <= MOST_DEVICES) or value % 1:
-            self.fault(path, f"'{key}' is {_told(value)}, expected a whole number from 0 to {MOST_DEVICES}")
+            self.fault(path, NotACount(key, _shown(value), MOST_DEVICES))
             return 0
         return int(value)
 
     def bytes(self, path: Path, holder: dict[str, Any]) -> int:
         value = self.number(path, holder, 0.0, "bytes") or 0.0
         if value >= MOST_BYTES:
-            self.fault(path, f"'{path[-1]}' is {value}, more bytes than any machine has")
+            self.fault(path, TooManyBytes(str(path[-1]), value))
             return 0
         return whole_bytes(value)
 
     def flag(self, path: Path, holder: dict[str, Any], default: bool) -> bool:
         value = holder.get(str(path[-1]), default)
         if value not in (0, 1):
-            self.fault(path, f"'{path[-1]}' is {_told(value)}, expected true, false, 1 or 0")
+            self.fault(path, NotAFlag(str(path[-1]), _shown(value)))
             return default
         return bool(value)
 
@@ -137,25 +159,24 @@ class _Reader:
         for number, item in enumerate(items):
             path: Path = ("nodes", number)
             if not isinstance(item, dict):
-                self.fault(path, f"node {number} is {_told(item)}, expected an object")
+                self.fault(path, NotAnObject("node", number, _shown(item)))
                 continue
             id_ = item.get("id")
             if isinstance(id_, bool) or not isinstance(id_, int | str) or (isinstance(id_, int) and abs(id_) > MOST_BYTES):
-                found = "has no 'id'" if "id" not in item else f"has the id {_told(id_)}"
-                self.fault(path, f"node {number} {found}, expected a number or a text")
+                self.fault(path, IdRefused(number, _shown(id_)) if "id" in item else NodeWithoutId(number))
                 continue
             if id_ in first:
-                self.fault((*path, "id"), f"id {id_} is taken: node {first[id_]} of the list has it too", "ids are unique")
+                self.fault((*path, "id"), IdTaken(str(id_), first[id_]))
                 continue
             first[id_] = number
             on_accelerator = self.flag((*path, "supportedOnFpga"), item, True)
             accelerator = self.number((*path, "fpgaLatency"), item, None, "time")
             cpu = self.number((*path, "cpuLatency"), item, None, "time")
             if on_accelerator and accelerator is None and "fpgaLatency" not in item:
-                self.fault(path, f"node {id_} has no 'fpgaLatency'", "give it, or set supportedOnFpga to false")
+                self.fault(path, NodeWithoutTime(str(id_)))
             color = item.get("colorClass")
             if color is not None and (isinstance(color, bool) or not isinstance(color, int | str)):
-                self.fault((*path, "colorClass"), f"'colorClass' is {_told(color)}, expected a whole number")
+                self.fault((*path, "colorClass"), ColorRefused(_shown(color)))
                 color = None
             size = self.bytes((*path, "size"), item)
             if size != (item.get("size") or 0):
@@ -182,34 +203,32 @@ class _Reader:
         for number, item in enumerate(items):
             path: Path = ("edges", number)
             if not isinstance(item, dict):
-                self.fault(path, f"edge {number} is {_told(item)}, expected an object")
+                self.fault(path, NotAnObject("edge", number, _shown(item)))
                 continue
             ends = []
             for key in ("sourceId", "destId"):
                 end = item.get(key)
                 if isinstance(end, bool) or not isinstance(end, int | str) or end not in index:
-                    found = f"names node {_told(end)}, which is not in 'nodes'" if key in item else f"has no '{key}'"
-                    self.fault((*path, key), f"edge {number} {found}", "it names the id of a node")
+                    unknown = key in item
+                    fault = EdgeOfUnknownNode(number, _shown(end)) if unknown else EdgeWithoutEnd(number, key)
+                    self.fault((*path, key), fault)
                 else:
                     ends.append(index[end])
             cost = self.number((*path, "cost"), item, None, "time")
             if item.get("cost") is None:
-                self.fault(path, f"edge {number} has no 'cost'", "0 is a cost")
+                self.fault(path, EdgeWithoutCost(number))
             size = self.bytes((*path, "size"), item)
             if len(ends) < 2:
                 continue
             source, reader = ends
             if source == reader:
-                self.fault(path, f"edge {number} leads from node {item['sourceId']} to itself")
+                self.fault(path, EdgeToItself(number, str(item["sourceId"])))
                 continue
             if nodes[source].backward and not nodes[reader].backward:
-                message = f"edge {number} leads from backward node {item['sourceId']} to forward node {item['destId']}"
-                self.fault(path, message, "the backward pass follows the forward pass")
+                self.fault(path, EdgeFromBackwardToForward(number, str(item["sourceId"]), str(item["destId"])))
             known = messages.get(source)
             if known is not None and cost is not None and abs(known[0] - cost) > SAME_COST:
-                message = f"the cost {cost} differs from {known[0]}, that of edge {stated[source]} out of the same node"
-                hint = f"node {item['sourceId']} sends one output, once per device: all its edges cost the same"
-                self.fault((*path, "cost"), message, hint)
+                self.fault((*path, "cost"), CostsDiffer(cost, known[0], stated[source], str(item["sourceId"])))
             stated.setdefault(source, number)
             messages[source] = (cost or 0.0, size) if known is None else (known[0], max(known[1], size))
             edges.setdefault((source, reader))
@@ -225,7 +244,7 @@ def _position(node: Node) -> int:
     return node.place
 
 
-def _told(value: object) -> str:
+def _shown(value: object) -> str:
     """A value as a message spells it."""
     if isinstance(value, dict):
         return "an object"

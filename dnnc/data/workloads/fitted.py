@@ -20,6 +20,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from dnnc.data.workloads.device_placement import FORMAT
+from dnnc.data.workloads.faults import (
+    BackwardLeftOut,
+    ModelOpInProfile,
+    NoBackwardTimes,
+    NoNodes,
+    NoTypeWithSeconds,
+    TransferWithoutBytes,
+)
 from dnnc.data.workloads.pipedream import FORMAT as PIPEDREAM
 from dnnc.data.workloads.profile import ACCELERATOR, CPU
 from ir.core.attributes import attributes
@@ -55,19 +63,17 @@ def fitted(
     type has seconds, for training without a backward pass, and for transfers without bytes where bytes are asked for."""
     entry = module.entry
     if not entry.ops:
-        raise InvalidInput("the profile has no nodes, so there is nothing to plan", where=where)
+        raise InvalidInput(NoNodes(), where=where)
     odd = next((op for op in entry.ops if op.name != WORK), None)
     if odd is not None:
-        hint = f"a profile holds {WORK} alone, a model none"
-        raise InvalidInput(f"{odd.name} stands among the nodes of a profile", where=f"{where}: {odd.id}", hint=hint)
+        raise InvalidInput(ModelOpInProfile(odd.name, WORK), where=f"{where}: {odd.id}")
     if training and not has_backward(module):
-        message = "training needs backward times, and the profile states none"
-        raise InvalidInput(message, where=where, hint="--objective throughput plans its forward pass")
+        raise InvalidInput(NoBackwardTimes(), where=where)
     ops: Sequence[Op] = _with_bytes_alone(entry.ops, where) if by_bytes else entry.ops
     if training:
         ops = _with_backward_nodes(ops)
     elif dropped := sum(op.facet(Direction) == _BW for op in ops):
-        sink.warn(f"{dropped} backward nodes are left out: this is inference", where=where)
+        sink.warn(BackwardLeftOut(dropped), where=where)
         ops = [op for op in ops if op.facet(Direction) != _BW]
     ops = [_without(op, BackwardTime, *(() if training else (Direction,))) for op in ops]
     types, told = _types(ops, topology, where)
@@ -88,9 +94,8 @@ def _types(ops: Sequence[Op], topology: Topology, where: str) -> tuple[dict[str,
     named = {ACCELERATOR: fast, CPU: tuple(type_.name for type_ in defined if type_.name not in fast)}
     found = {name: named[name] for name in stated if named.get(name)}
     if not found:
-        known = ", ".join(type_.name for type_ in defined)
-        message = f"the profile has seconds of {', '.join(stated) or 'no device'}, and the devices are of {known}"
-        raise InvalidInput(message, where=where, hint="name a device type of the topology as the profile does")
+        fault = NoTypeWithSeconds(", ".join(stated) or "no device", tuple(type_.name for type_ in defined))
+        raise InvalidInput(fault, where=where)
     return found, "; ".join(f"{', '.join(given)} at the seconds of {name}" for name, given in found.items())
 
 
@@ -106,8 +111,7 @@ def _with_bytes_alone(ops: Sequence[Op], where: str) -> list[Op]:
     for op in ops:
         moved = op.facet(Transfer)
         if moved is not None and any(moved.seconds) and not _sent(op) and any(value.name in read for value in op.results):
-            hint = "leave --bytes out, or state how many bytes it sends"
-            raise InvalidInput("its transfer states seconds and no bytes", where=f"{where}: {op.id}", hint=hint)
+            raise InvalidInput(TransferWithoutBytes(), where=f"{where}: {op.id}")
     return [_without(op, Transfer) for op in ops]
 
 

@@ -16,6 +16,19 @@ import math
 import re
 from dataclasses import dataclass
 
+from dnnc.data.workloads.faults import (
+    EdgeOfUndefinedNode,
+    IndentedLineNoEdge,
+    KeysMissing,
+    KeyTwice,
+    NegativeNumber,
+    NodeReadsItself,
+    NodeTwice,
+    NotAField,
+    NotALine,
+    NotAPlainNumber,
+    UnknownKey,
+)
 from dnnc.data.workloads.profile import NUMBERS, Faults, Machines, Node, Profile, is_number, whole_bytes
 from ir.core.diagnostics import Span
 
@@ -52,18 +65,19 @@ def read(text: str, where: str) -> Profile:
         if line[0].isspace():
             edge = _EDGE.match(line)
             if edge is None:
-                faults.add("found an indented line that is no edge", whole, "expected '<TAB>node1 -- node2'")
+                faults.add(IndentedLineNoEdge(), whole)
             else:
                 edges.setdefault((edge["source"], edge["target"]), whole)
             continue
         parts = _parts(line)
         if parts is None:
-            faults.add("found a line that is neither a node nor an edge", whole, f"expected a node such as '{_EXAMPLE}'")
+            faults.add(NotALine(_EXAMPLE), whole)
             continue
         values = _values(parts, number, line, faults)
         if parts.id in nodes:
             first = nodes[parts.id][0].place
-            faults.add(f"node '{parts.id}' is there already, at line {first}", Span(number, 1, len(parts.id), line))
+            assert isinstance(first, int)
+            faults.add(NodeTwice(parts.id, first), Span(number, 1, len(parts.id), line))
             continue
         forward, backward, activation, weight = values
         node = Node(
@@ -81,9 +95,9 @@ def read(text: str, where: str) -> Profile:
             if end not in nodes:
                 column = span.source_line.index(end) + 1
                 place = Span(span.line, column, len(end), span.source_line)
-                faults.add(f"the edge names node '{end}', which is not defined", place, "each node has a line of its own")
+                faults.add(EdgeOfUndefinedNode(end), place)
         if source == target:
-            faults.add(f"node '{source}' reads itself", span, "a workload is a graph without cycles")
+            faults.add(NodeReadsItself(source), span)
     faults.check()
     kept, pairs = _kept(nodes, list(edges))
 
@@ -168,21 +182,21 @@ def _values(parts: _Parts, number: int, line: str, faults: Faults) -> tuple[floa
         item = _field(text, at)
         if item is None:
             place = Span(number, start + at + 1, len(text) - at, line)
-            faults.add("found text that is not 'key=number'", place, f"expected {', '.join(f'{key}=..' for key in _FIELDS)}")
+            faults.add(NotAField(_FIELDS), place)
             break
         key, value = item.key, item.value
         place = Span(number, start + item.start + 1, max(1, item.end - item.start), line)
         if key not in _FIELDS:
-            faults.add(f"found the unknown key '{key}'", place, f"expected {', '.join(_FIELDS)}")
+            faults.add(UnknownKey(key, _FIELDS), place)
         elif key in found:
-            faults.add(f"'{key}' stands twice", place)
+            faults.add(KeyTwice(key), place)
         else:
             found[key] = _number(key, value, place, faults)
         at = item.following
     missing = [key for key in _FIELDS if key not in found]
     if missing and at >= len(text):
         place = Span(number, 1, len(parts.id), line)
-        faults.add(f"node '{parts.id}' lacks {', '.join(missing)}", place, f"expected {', '.join(f'{k}=..' for k in _FIELDS)}")
+        faults.add(KeysMissing(parts.id, tuple(missing), _FIELDS), place)
     forward, backward, activation, weight = (found.get(key, 0.0) for key in _FIELDS)
     return forward, backward, activation, weight
 
@@ -201,8 +215,8 @@ def _number(key: str, text: str, place: Span, faults: Faults) -> float:
         except ValueError:
             value = math.nan
         if "_" in part or not is_number(value):
-            wrong = "which is negative" if value < 0 else "which is no plain number"
-            faults.add(f"{key} is '{part.strip()[:80]}', {wrong}", place, f"expected {unit}, {NUMBERS}, without a unit")
+            texts = (key, part.strip()[:80], unit, NUMBERS)
+            faults.add(NegativeNumber(*texts) if value < 0 else NotAPlainNumber(*texts), place)
             return 0.0
         total += value
     return total

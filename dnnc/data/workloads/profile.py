@@ -14,7 +14,8 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Span
+from dnnc.data.workloads.faults import BackwardLeftOut, BandwidthNeedsBytes, CyclicEdges, TooManyBytesTogether
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, Fault, InvalidInput, Span
 from ir.core.facets import BackwardTime, Color, Direction, Facet, Time, Transfer
 from ir.core.module import Module
 from ir.core.names import unique
@@ -102,8 +103,8 @@ class Faults:
     where: str
     found: list[Diagnostic] = field(default_factory=list)
 
-    def add(self, message: str, span: Span | None = None, hint: str = "") -> None:
-        self.found.append(Diagnostic(message, self.where, span, hint))
+    def add(self, fault: Fault, span: Span | None = None) -> None:
+        self.found.append(fault.at(self.where, span))
         if len(self.found) >= _MOST_FAULTS:
             self.check()
 
@@ -121,7 +122,7 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
     order = _topological(profile)
     kept = [v for v in order if backward or not profile.nodes[v].backward]
     if not backward and (dropped := len(profile.nodes) - len(kept)):
-        sink.warn(f"{dropped} backward nodes are left out: this is inference", where=profile.where)
+        sink.warn(BackwardLeftOut(dropped), where=profile.where)
     inside = set(kept)
     rank = {v: i for i, v in enumerate(order)}
     operands: dict[int, list[int]] = {v: [] for v in kept}
@@ -208,7 +209,7 @@ def _check_sum(profile: Profile) -> None:
     """Raises InvalidInput where all nodes together have more bytes than can be counted."""
     total = sum(node.size + node.weight + node.message for node in profile.nodes)
     if total >= MOST_BYTES:
-        raise InvalidInput(f"all nodes together have {total} bytes, more than any machine has", where=profile.where)
+        raise InvalidInput(TooManyBytesTogether(total), where=profile.where)
 
 
 def _check_bytes(profile: Profile, senders: Sequence[int]) -> None:
@@ -217,10 +218,7 @@ def _check_bytes(profile: Profile, senders: Sequence[int]) -> None:
     for v in senders:
         node = profile.nodes[v]
         if node.transfer and not node.message:
-            hint = "leave --bandwidth out, or give each edge a 'size'"
-            faults.add(
-                f"--bandwidth needs bytes: the edges of node {node.id} have a cost and no size", profile.locate(node), hint
-            )
+            faults.add(BandwidthNeedsBytes(str(node.id)), profile.locate(node))
     faults.check()
 
 
@@ -235,9 +233,7 @@ def _topological(profile: Profile) -> list[int]:
         cycle = _cycle(following, [v not in done for v in range(len(following))])
         ids = " -> ".join(str(profile.nodes[v].id) for v in [*cycle, cycle[0]][:12]) + (" ..." if len(cycle) > 11 else "")
         span = profile.locate(profile.nodes[cycle[0]])
-        raise InvalidInput(
-            Diagnostic(f"the edges form a cycle: {ids}", profile.where, span, "a workload is a graph without cycles")
-        )
+        raise InvalidInput(CyclicEdges(ids), where=profile.where, span=span)
     return order
 
 

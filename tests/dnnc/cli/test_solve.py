@@ -146,7 +146,7 @@ def test_a_fault_of_the_file_is_exit_3_with_its_place(tmp_path: Path, capsys: py
     path.write_text(text_of(placement([node(1, 1.0)], [edge(1, 2)])))
     code, _, err = dnnc(capsys, "solve", path)
     assert code == 3
-    assert f"{path}:19:14: error: edge 0 names node 2" in err
+    assert f"{path}:19:14: error[E1834]: edge 0 names node 2" in err
     assert '"destId": 2' in err
 
 
