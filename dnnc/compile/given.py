@@ -41,8 +41,7 @@ class GivenInputs:
         from dnnc.data.inputs import npz_bytes
 
         ports, feeds = self._first(imported)
-        made = npz_bytes(feeds, ports)
-        return made if len(made) <= LIMITS.kept_inputs else b""
+        return npz_bytes(feeds, ports, LIMITS.kept_inputs)
 
     def _first(self, imported: ImportedModel) -> tuple[list[Port], Mapping[str, Any]]:
         """The inputs of the model, and the first microbatch of the arrays."""

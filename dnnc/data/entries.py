@@ -4,6 +4,9 @@
   narrower than a byte one a byte: ``array.view(ml_dtypes.bfloat16)`` gives them back.
 - Strings are a ``U`` array. numpy drops NULs at the end of such a string: where there are any, ``NAME.nuls`` counts them.
 - A sequence is the arrays ``NAME.0``, ``NAME.1``...; a map ``NAME.keys`` and ``NAME.values``; an absent optional has none.
+- Of several microbatches, arrays are joined under the one name where they can be. What is no array, or has another shape in
+  each, is a value a microbatch, called ``NAME.0``, ``NAME.1``...: item 0 of a sequence of microbatch 0 is ``NAME.0.0``. These
+  are outputs alone: reading takes none of them for a microbatch.
 - Where another value's name begins with ``NAME.``, parts of ``NAME`` begin with ``NAME..`` (and so on).
 
 Types are IR text, as a ``Port`` has them.

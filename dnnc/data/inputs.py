@@ -92,11 +92,14 @@ def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[Port] = ())
     write_file(path, to_arrays(values, {port.name: port.type for port in ports}))
 
 
-def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port]) -> bytes:
-    """The same as the bytes of a file."""
-    made = io.BytesIO()
-    write_arrays(made, to_arrays(values, {port.name: port.type for port in ports}), INPUTS)
-    return made.getvalue()
+def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port], most: int) -> bytes:
+    """The same as the bytes of a file; empty for one of more than ``most`` bytes, which is not made where its arrays alone have
+    more."""
+    arrays, made = to_arrays(values, {port.name: port.type for port in ports}), io.BytesIO()
+    if sum(array.nbytes for array in arrays.values()) > most:
+        return b""
+    write_arrays(made, arrays, INPUTS)
+    return made.getvalue() if made.tell() <= most else b""
 
 
 def split_microbatches(

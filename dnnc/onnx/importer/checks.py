@@ -140,14 +140,15 @@ class _Checker:
         self._shadows(defined, place)
         made = {name for node in graph.node for name in node.output}
         hidden = {name: self.above.get(name) for name in defined}
-        self.above.update((name, place + what) for name, what in defined.items() if name not in made)
+        around = place or "the model's graph: "
+        self.above.update((name, around + what) for name, what in defined.items() if name not in made)
         for index, node in enumerate(graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
             label = node_label(node, index)
             self._operator(node, place + label)
             for key, inner in subgraphs(node):
                 self.graph(inner, visible, f"{place}{label}, {key}")
-            self.above.update((name, place + label) for name in node.output)
+            self.above.update((name, around + label) for name in node.output)
         for name, what in hidden.items():
             self.above.pop(name, None)
             if what is not None:

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dnnc.build.build import Port
-from dnnc.data.inputs import join_outputs, read_inputs, split_microbatches, write_npz, write_outputs
+from dnnc.data.inputs import join_outputs, npz_bytes, read_inputs, split_microbatches, write_npz, write_outputs
 from dnnc.data.npz import read_npz
 from ir.core.diagnostics import ExitCode, InvalidInput
 
@@ -258,3 +258,11 @@ def test_maps_of_several_microbatches_keep_their_element_types(tmp_path: Path) -
         assert {name: file[name].dtype.name for name in file} == {
             f"Z.{i}.0.{part}": dtype for i in range(2) for part, dtype in (("keys", "int64"), ("values", "float32"))
         }
+
+
+def test_arrays_that_are_too_large_to_be_kept_are_not_copied() -> None:
+    """These would be a terabyte."""
+    port = Port("x", "float32", (1 << 18, 1 << 20), "tensor<262144x1048576xf32>")
+    assert npz_bytes({"x": np.broadcast_to(np.float32(1), (1 << 18, 1 << 20))}, [port], 1 << 20) == b""
+    assert npz_bytes({"x": np.ones(2, np.float32)}, [port], 1 << 20)
+    assert npz_bytes({"x": np.ones(2, np.float32)}, [port], 8) == b""

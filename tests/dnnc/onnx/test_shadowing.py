@@ -60,6 +60,7 @@ def test_a_name_made_anew_inside_is_refused_with_both_places(tmp_path: Path, cas
     (fault,) = raised.value.diagnostics
     assert "is defined by" in fault.message
     assert "around it by" in fault.message
+    assert ("around it by the model's graph: " in fault.message) == ("_branch" not in around)
     assert fault.message.endswith(around)
     assert "_branch" in fault.where or "body" in fault.where
 
@@ -67,7 +68,7 @@ def test_a_name_made_anew_inside_is_refused_with_both_places(tmp_path: Path, cas
 def test_one_inside_a_function_is_refused_too(tmp_path: Path) -> None:
     text = "g (float[2] x, bool c) => (float[2] y) { y = f.G(x, c) }\n"
     inside = f"w = Abs(x)\n y = If (c) <then_branch = t () => (p) {{ w = Neg(x)\n p = Add(x, w) }}, {ELSE}"
-    with pytest.raises(InvalidInput, match="around it by node #0"):
+    with pytest.raises(InvalidInput, match="around it by the model's graph: node #0"):
         load(model(f'{text}<domain: "f", opset_import: ["": 20]> G (x, c) => (y) {{ {inside} }}', HEAD), tmp_path)
 
 
