@@ -28,6 +28,7 @@ OTHERS = [
     ],
     ["solve", "{chain}", "--objective", "throughput", "--split", "any", "--time-limit", "1"],
     ["solve", "{chain}", "--objective", "throughput", "--split", "any", "--method", "local-search"],
+    ["solve", "{profile}", "--straight", "-k", "3", "--bandwidth", "1000000"],
     ["compile", "zoo:gpt2,layers=2,hidden=64,heads=4,vocab=100,seq=8", "-t", "preset:cpu-4", "--mesh", "auto", "--stages", "2"],
 ]
 HALVES = {"latency": LATENCY, "others": OTHERS}
@@ -66,9 +67,11 @@ def chain(folder: Path) -> Path:
 
 def _run(commands: list[list[str]]) -> None:
     from dnnc.cli import main
+    from tests.dnnc.workloads.workload_files import PROFILE
 
     with tempfile.TemporaryDirectory() as name:
-        places = {"chain": chain(Path(name))}
+        places = {"chain": chain(Path(name)), "profile": Path(name, "profile.txt")}
+        places["profile"].write_text(PROFILE)
         for command in commands:
             more = ["--plan-only", "-o", str(Path(name, "out"))] if command[0] == "compile" else []
             if code := main([word.format(**places) for word in command] + more):

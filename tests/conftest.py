@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -35,6 +36,15 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("--update-golden is refused under CI=true: golden files are updated and reviewed by a person")
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):  # once, before workers start
         compiled_kernels.fill()
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What collecting makes lives as long as the process: the garbage collector need not walk over it, now or in any test."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def in_ci() -> bool:
