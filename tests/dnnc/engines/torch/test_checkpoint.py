@@ -118,7 +118,7 @@ UNREADABLE = "error[E0728]: it cannot be read as safetensors: "
     ("how", "told"),
     [
         *((how, UNREADABLE) for how in ("truncated", "in its header", "empty", "text")),
-        ("missing", "error[E2003]: no such file; expected a checkpoint"),
+        ("missing", "error[E2001]: no such file; expected a checkpoint"),
         ("a folder", "error[E2004]: found a folder, expected a checkpoint"),
     ],
 )
