@@ -12,7 +12,7 @@ from dnnc.cli import options as opt
 
 
 class Search(StrEnum):
-    """Whose search plans (``dnnc.compile.options.SEARCHES``)."""
+    """Whose search plans (``dnnc.compile.flags.SEARCHES``)."""
 
     CERTIFIED = "certified"
     TAG = "tag"

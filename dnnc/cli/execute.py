@@ -1,4 +1,4 @@
-"""``dnnc run``, ``check`` and ``simulate``: what a build does, whether it is right, and how fast it should be."""
+"""``dnnc run`` and ``check``: what a build computes, how fast, and whether it is right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
@@ -221,103 +220,3 @@ def _print_check(found: CheckReport) -> None:
         put(f"not compared: {found.left_out}")
     if found.passed:
         put(found.verdict)
-
-
-def simulate(
-    subject: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DIR|RESULT", help="A directory that 'dnnc compile' wrote, or a split that 'dnnc solve' wrote (-o, --json)."
-        ),
-    ],
-    microbatches: Annotated[
-        int | None,
-        typer.Option(
-            "--microbatches",
-            "-m",
-            min=1,
-            max=MOST_MICROBATCHES,
-            metavar="M",
-            help="Samples to follow (default: 8; of a training step with a flush all that it has).",
-            show_default=False,
-        ),
-    ] = None,
-    workload: Annotated[
-        Path | None,
-        typer.Option("--workload", metavar="FILE", help="The workload of RESULT, in place of the file that it names."),
-    ] = None,
-    topology: Annotated[
-        str | None,
-        typer.Option(
-            "-t",
-            "--topology",
-            metavar="TOPOLOGY",
-            help="The topology of RESULT, in place of the one that it names.",
-            autocompletion=opt.complete_topology,
-            show_default=False,
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            "--csv", metavar="FILE", help="Write the rows of a training step there as torch.distributed.pipelining's CSV."
-        ),
-    ] = None,
-    svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Draw the timeline there.")] = None,
-    json: opt.JsonOption = False,
-    quiet: opt.QuietOption = False,
-) -> None:
-    """Predict the timeline of a build, of a plan alone or of a solved workload: what each device does while M microbatches
-    flow through, how long it waits, and what it holds."""
-    from dnnc.build.timeline import predicted
-    from dnnc.report import print_table, summarize_timeline, timeline_table, timeline_text
-    from dnnc.report.gantt import gantt_svg, print_gantt
-    from dnnc.workloads.scheduled import scheduled
-    from ir.core.module import Schedule
-    from ir.ops.rows import shown
-    from passes.model.timeline.memory import memory_over_time
-    from passes.model.timeline.simulate import simulate as simulated
-
-    for flag, given in (("--workload", workload), ("-t", topology)):
-        if given is not None and not subject.is_file():
-            raise UsageError(f"{flag} is of a split that 'dnnc solve' wrote", where=str(subject), hint="leave it out")
-    sink = DiagnosticSink()
-    try:
-        module = scheduled(subject, str(workload or ""), sink, topology or "")
-    finally:
-        show_warnings(sink.diagnostics, quiet)
-    schedule = module.first(Schedule)
-    if csv is not None and schedule is not None:
-        from dnnc.engines.torch.write.schedule_csv import schedule_csv
-        from passes.model.timeline.workload import workload as seconds_of
-
-        write_whole(csv, schedule_csv(schedule, seconds_of(module).flow))
-    assert schedule is not None, "what is scheduled has a schedule"
-    step, endless = schedule.microbatches, schedule.periodic
-    if microbatches is not None and (microbatches % step or (microbatches > step and not endless)):
-        message = f"the schedule is of training steps of {step} microbatches, and --microbatches is {microbatches}"
-        hint = "give a multiple of that" if endless else "leave it out, or compile with as many"
-        raise UsageError(message, where=str(subject), hint=hint)
-    count = microbatches or shown(schedule)
-    events = predicted(module, count)
-    held = memory_over_time(module, simulated(module, count))
-    summary = summarize_timeline(
-        events,
-        count,
-        period=schedule.period / step if endless else None,
-        memory={device: one.peak for device, one in held.items()},
-    )
-    if svg is not None:
-        write_whole(svg, gantt_svg(events, f"{subject}: {timeline_text(summary)}", {on: one.steps for on, one in held.items()}))
-    if json:
-        from dataclasses import asdict
-
-        put_json("simulate", {"build": str(subject), **asdict(summary)})
-        return
-    if quiet:
-        return
-    print_gantt(events)
-    put("")
-    print_table(timeline_table(summary))
-    put("")
-    put(timeline_text(summary))

@@ -56,3 +56,288 @@ class InternalError(Fault, code="E0107"):
 
     message = "a fault inside dnnc, not in your input: {reason}"
     reason: str
+
+
+# Options of several commands
+
+
+class NotFinite(Fault, code="E0108"):
+    """The value of an option is infinite or no number."""
+
+    message = "found {found}, expected a finite number"
+    found: float
+
+
+class UnknownObjective(Fault, code="E0109"):
+    """No plan of this command minimises such an objective."""
+
+    message = "found '{found}', expected {known}"
+    found: str
+    known: tuple[str, ...]
+
+
+class ObjectiveOfSolve(Fault, code="E0110"):
+    """The objective is one of 'dnnc solve': it is defined for profiled workloads, not for models."""
+
+    message = "found '{found}', expected {known}"
+    hint = "'dnnc solve' minimises {found}, for profiled workloads"
+    found: str
+    known: tuple[str, ...]
+
+
+class NotAPair(Fault, code="E0111"):
+    """An option takes a name and a value, joined by =. One of them is missing."""
+
+    message = "found '{found}', expected {expected}"
+    hint = "for example {option} {example}"
+    option: str
+    found: str
+    expected: str
+    example: str
+
+
+class NamedTwice(Fault, code="E0112"):
+    """An option that may be repeated gives one name two values."""
+
+    message = "'{name}' has two values: {first} and {second}"
+    name: str
+    first: str
+    second: str
+
+
+class NotAStageCount(Fault, code="E0113"):
+    """--stages takes a whole number from 1 on, or auto."""
+
+    message = "found '{found}', expected a number of stages from 1 on, or auto"
+    hint = "for example --stages 2"
+    found: str
+
+
+class UnknownLimit(Fault, code="E0114"):
+    """--limit raises one of a few limits by its name. There is no limit of this name."""
+
+    message = "there is no limit '{name}'"
+    hint = "the limits are {known}"
+    name: str
+    known: tuple[str, ...]
+
+
+class NotALimit(Fault, code="E0115"):
+    """A limit is a whole number of at most 18 digits."""
+
+    message = "found '{found}' for {name}, expected a whole number of at most 18 digits"
+    name: str
+    found: str
+
+
+class NotADimension(Fault, code="E0116"):
+    """The size of a dimension is a whole number from 1 to 2^63 - 1."""
+
+    message = "found '{found}' for {name}, expected a size from 1 to 2^63 - 1"
+    name: str
+    found: str
+
+
+class UnknownPassToPrint(Fault, code="E0117"):
+    """--print-before and --print-after name passes. There is no pass of this name."""
+
+    message = "there is no pass '{name}'"
+    hint = "{advice}"
+    name: str
+    advice: str
+
+
+class PyTorchMissing(Fault, code="E0118"):
+    """The command computes with PyTorch, which is not installed."""
+
+    message = "a prior is trained by PyTorch, which is not installed"
+    hint = "pip install 'dnnc[train]'"
+
+
+# inspect, zoo, simulate
+
+
+class TextOrJson(Fault, code="E0119"):
+    """--short and --programs print IR text. With --json a command prints one JSON object instead."""
+
+    message = "{flag} prints IR text, which --json does not"
+    hint = "leave one of them out"
+    flag: str
+
+
+class NoFunction(Fault, code="E0120"):
+    """A module may hold machines or a plan alone. 'dnnc inspect' describes a function."""
+
+    message = "the module has no function, so there is nothing to describe"
+
+
+class NoPrograms(Fault, code="E0121"):
+    """Devices get programs from the stages of a plan. The module has no stages."""
+
+    message = "the module has no stages, so devices have no programs"
+    hint = "compile it without --plan-only, or run 'dnnc opt' on it with the passes place, schedule, lower"
+
+
+class WeightsOnlyDeclared(Fault, code="E0122"):
+    """A model of the zoo above 2 GiB only declares its weights: there is no data to write."""
+
+    message = "the weights ({size}) are only declared, so no file can be written"
+    hint = "add ,weights=random to make them"
+    size: str
+
+
+class NeedsSolvedSplit(Fault, code="E0123"):
+    """--workload and -t replace what a result of 'dnnc solve' names. A build holds its model and its machines."""
+
+    message = "{flag} goes with a result of 'dnnc solve', and this is a build"
+    hint = "leave {flag} out"
+    flag: str
+
+
+class NotWholeSteps(Fault, code="E0124"):
+    """The schedule of a training step is fixed for its number of microbatches, so only whole steps can be simulated."""
+
+    message = "--microbatches is {found}, and a training step has {step} microbatches"
+    hint = "give a multiple of {step}"
+    found: int
+    step: int
+
+
+class NotTheStep(Fault, code="E0125"):
+    """The schedule holds one training step, whose number of microbatches is fixed."""
+
+    message = "--microbatches is {found}, and the training step has {step} microbatches"
+    hint = "leave --microbatches out, or compile with --microbatches {found}"
+    found: int
+    step: int
+
+
+# topology, whatif
+
+
+class ProviderMissing(Fault, code="W0126"):
+    """The topology names an execution provider that the onnxruntime of this environment lacks. Plans can be made for its
+    devices, but not run on them here."""
+
+    message = "the onnxruntime of this environment lacks {provider}: such devices can be planned for, not run on"
+    provider: str
+
+
+class DevicesOfFile(Fault, code="E0127"):
+    """--devices divides the cores of a machine that is detected. A file states its devices."""
+
+    message = "--devices does not go with FILE, which states the devices"
+    hint = "leave one of them out"
+
+
+class NotATopologyName(Fault, code="E0128"):
+    """A topology's name is a letter or _, then letters, digits, _ . and -."""
+
+    message = "found '{found}', expected letters, digits, _ . and -, and a letter or _ first"
+    found: str
+
+
+class NotATomlFile(Fault, code="E0129"):
+    """Topologies are written as TOML, into a file that ends in .toml."""
+
+    message = "found '{found}', expected a file that ends in .toml"
+    found: str
+
+
+class NotAnAddition(Fault, code="E0130"):
+    """--add takes a device type, or a type and how many devices of it to add."""
+
+    message = "found '{found}', expected TYPE or TYPE:N, with N from 1 to {most}"
+    hint = "for example --add core:2"
+    found: str
+    most: int
+
+
+# solve, verify-plan
+
+
+class SplitIsWrong(Fault, code="E0131"):
+    """A split breaks a rule of its workload: a load, a memory, colocation, contiguity or coverage is not as it must be."""
+
+    message = "{violation}"
+    hint = "{advice}"
+    violation: str
+    advice: str
+
+
+class NoReplicasInFormat(Fault, code="E0132"):
+    """The reference's result format has one row a device, each with its own ops. It cannot state a stage on several devices."""
+
+    message = "the reference's format cannot state replicas of a stage"
+    hint = "use --json, or one device per stage"
+
+
+class NotAQuantity(Fault, code="E0133"):
+    """An option takes a size or a rate with its unit."""
+
+    message = "{reason}"
+    reason: str
+
+
+class NotAHierarchy(Fault, code="E0134"):
+    """--hierarchy takes a number of groups and the number of accelerators in each."""
+
+    message = "found '{found}', expected GROUPSxSIZE, such as 4x8"
+    found: str
+
+
+class TooManyAccelerators(Fault, code="E0135"):
+    """--hierarchy describes more accelerators than a plan may have."""
+
+    message = "found {found} accelerators, expected at most {most}"
+    found: int
+    most: int
+
+
+class NoBandwidth(Fault, code="E0136"):
+    """A bandwidth is above 0: transfers over it take bytes / bandwidth seconds."""
+
+    message = "found '{found}', expected a bandwidth above 0"
+    found: str
+
+
+# train
+
+
+class NoCheckpointFolder(Fault, code="E0137"):
+    """--every says how often a checkpoint is written, and no option says where."""
+
+    message = "there is no folder for checkpoints"
+    hint = "add --checkpoint DIR"
+
+
+class NotAFolder(Fault, code="E0138"):
+    """The path is that of a file. A folder is needed there; a new one is made."""
+
+    message = "this is a file, not a folder"
+    hint = "name a folder, which may be new"
+
+
+class TooFewSteps(Fault, code="E0139"):
+    """A row of --runs is a median of steps without the first, which is slower than the others."""
+
+    message = "a row needs at least {least} steps: the first one is slower than the others"
+    hint = "add --steps {least}"
+    least: int
+
+
+class NotWithCheck(Fault, code="E0140"):
+    """--check trains from the weights of the build, on this host, and writes nothing."""
+
+    message = "--check trains from the build's weights on this host and writes nothing, so {flags} cannot go with it"
+    hint = "leave out {flags}"
+    flags: tuple[str, ...]
+
+
+class OtherSeed(Fault, code="E0141"):
+    """A checkpoint goes on with the data of its own seed. --seed names another."""
+
+    message = "{checkpoint} goes on with the data of seed {seed}"
+    hint = "leave --seed out"
+    checkpoint: str
+    seed: int

@@ -9,6 +9,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
+from dnnc.cli.faults import NoFunction, NoPrograms, TextOrJson
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.limits import LIMITS, Limits
 
@@ -37,7 +38,7 @@ def inspect_(
 ) -> None:
     """Print what a model, IR text or build holds: inputs, weights, ops and their cost, or the plan."""
     if (short or programs) and json:
-        raise UsageError(f"{'--short' if short else '--programs'} prints IR text, --json does not: choose one of them")
+        raise UsageError(TextOrJson("--short" if short else "--programs"))
     if not subject.startswith("zoo:") and Path(subject).is_dir():
         _inspect_build(Path(subject), short=short, programs=programs, json=json, quiet=quiet)
         return
@@ -61,7 +62,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
 
     module = load_model(subject, dims, sink, allow_missing_weights=True, limits=limits).module
     if module.first(Func) is None:
-        raise InvalidInput("the module has no function, so there is nothing to tell of it", where=subject)
+        raise InvalidInput(NoFunction(), where=subject)
     return module
 
 
@@ -100,8 +101,7 @@ def _programs_text(module: Module, subject: str, short: bool) -> str:
     module = LocalizePass().run(expand(module), PassContext(dialects=DIALECTS))
     programs = tuple(module.of_type(Program))
     if not programs:
-        hint = "compile it without --plan-only, or 'dnnc opt' it with the passes place, schedule, lower"
-        raise InvalidInput("the module has no stages, so devices have no programs", where=subject, hint=hint)
+        raise InvalidInput(NoPrograms(), where=subject)
     return print_module(Module(module.name, programs), short=short)
 
 

@@ -11,6 +11,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
+from dnnc.cli.faults import DevicesOfFile, NotATomlFile, NotATopologyName, ProviderMissing
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.Quie
     topology, notes = detected(facts, devices)
     for provider in missing_providers(topology, facts.providers):
         sink = DiagnosticSink()
-        sink.warn(f"the onnxruntime of this environment lacks {provider}: such devices are planned for, not run on")
+        sink.warn(ProviderMissing(provider))
         show_warnings(sink.diagnostics, quiet)
     write_topology(topology, notes, out, quiet)
 
@@ -74,7 +75,7 @@ def measure(
     from dnnc.machines.topology import load_topology
 
     if file is not None and devices is not None:
-        raise UsageError("--devices is of a machine without FILE, which says its devices")
+        raise UsageError(DevicesOfFile())
     facts = read_facts()
     sink = DiagnosticSink()
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
@@ -115,7 +116,7 @@ def merge(
     from dnnc.machines.topology import load_topology
 
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*", name):
-        raise UsageError(f"--name takes letters, digits and _ . -, found '{name}'")
+        raise UsageError(NotATopologyName(name), where="--name")
     links = [parse_link(text) for text in link or ()]
     sink = DiagnosticSink()
     loaded = [load_topology(spec, sink) for spec in topologies]
@@ -141,7 +142,7 @@ def write_topology(topology: Topology, notes: Notes, out: Path | None, quiet: bo
     from dnnc.machines.topology.document import file_syntax
 
     if out is not None and file_syntax(out) != "toml":
-        raise UsageError(f"found {str(out)!r}, expected a file that ends in .toml", where="--out")
+        raise UsageError(NotATomlFile(str(out)), where="--out")
     text = topology_to_toml(topology, notes)
     if read_topology(text, name=topology.name[1:]) != topology:
         raise AssertionError(f"the text of {topology.name} is read back as another topology")

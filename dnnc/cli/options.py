@@ -11,9 +11,20 @@ from typing import Annotated, Any
 
 import typer
 
+from dnnc.cli.faults import (
+    NamedTwice,
+    NotADimension,
+    NotALimit,
+    NotAPair,
+    NotAStageCount,
+    NotFinite,
+    ObjectiveOfSolve,
+    UnknownLimit,
+    UnknownObjective,
+)
 from ir.core.diagnostics import UsageError
 from ir.core.limits import LIMITS, OPTIONS, Limits
-from ir.core.objectives import OBJECTIVES, Planned, names, offered
+from ir.core.objectives import OBJECTIVES, Planned, offered
 
 MOST_SECONDS = 1e6
 """Of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
@@ -27,7 +38,7 @@ MOST_CORES = 1024
 def finite(value: float | None, param: typer.CallbackParam) -> float | None:
     """What refuses a number that is none, for any option of a float: comparisons with a range let NaN pass."""
     if value is not None and not math.isfinite(value):
-        raise UsageError(f"found {value}, expected a finite number", where=param.opts[0])
+        raise UsageError(NotFinite(value), where=param.opts[0])
     return value
 
 
@@ -93,8 +104,9 @@ def _known(*planned: Planned) -> Callable[[str | None], str | None]:
         known = offered(*planned)
         if name is not None and name not in (objective.name for objective in known):
             elsewhere = name in (objective.name for objective in OBJECTIVES)
-            hint = "it is an objective of 'dnnc solve', for profiled workloads" if elsewhere else ""
-            raise UsageError(f"found '{name}', expected {names(known)}", where="--objective", hint=hint)
+            names = tuple(objective.name for objective in known)
+            fault = ObjectiveOfSolve(name, names) if elsewhere else UnknownObjective(name, names)
+            raise UsageError(fault, where="--objective")
         return name
 
     return check
@@ -210,9 +222,9 @@ def parse_pairs(items: Iterable[str] | None, option: str, expected: str) -> dict
     for item in items or ():
         name, equals, value = item.rpartition("=")
         if not equals or not name or not value:
-            raise UsageError(f"{option} takes {expected}, found '{item}'", hint=f"for example {option} {_example(option)}")
+            raise UsageError(NotAPair(option, item, expected, _example(option)), where=option)
         if pairs.setdefault(name, value) != value:
-            raise UsageError(f"{option} names '{name}' twice: {pairs[name]} and {value}")
+            raise UsageError(NamedTwice(name, pairs[name], value), where=option)
     return pairs
 
 
@@ -229,7 +241,7 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
     if text == "auto":
         return 0
     if not text.isdecimal() or len(text) > 9 or (int(text) == 0 and not mesh):
-        raise UsageError(f"--stages takes a number of stages from 1 on, or auto; found '{text}'", hint="for example --stages 2")
+        raise UsageError(NotAStageCount(text), where="--stages")
     return int(text)
 
 
@@ -239,10 +251,10 @@ def parse_limits(items: Iterable[str] | None) -> Limits:
     for name, value in parse_pairs(items, "--limit", "NAME=NUMBER").items():
         field = name.replace("-", "_")
         if field not in OPTIONS:
-            known = ", ".join(option.replace("_", "-") for option in OPTIONS)
-            raise UsageError(f"--limit knows no '{name}'; expected one of {known}")
+            known = tuple(option.replace("_", "-") for option in OPTIONS)
+            raise UsageError(UnknownLimit(name, known), where="--limit")
         if not (value.isascii() and value.isdecimal()) or len(value) > 18:
-            raise UsageError(f"--limit {name} takes a whole number, found '{value[:40]}'")
+            raise UsageError(NotALimit(name, value[:40]), where="--limit")
         given[field] = int(value)
     return replace(LIMITS, **given)
 
@@ -252,10 +264,8 @@ def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:
     dims: dict[str, int | str] = {}
     for name, value in parse_pairs(items, "--dim", "NAME=VALUE").items():
         if value.lstrip("+-").isdecimal():
-            if len(value) > 19:
-                raise UsageError(f"--dim {name}={value[:40]}: a dimension is less than 2^63")
-            if int(value) < 1:
-                raise UsageError(f"--dim {name}={value}: a dimension is at least 1")
+            if len(value) > 19 or int(value) < 1:
+                raise UsageError(NotADimension(name, value[:40]), where="--dim")
             dims[name] = int(value)
         else:
             dims[name] = value

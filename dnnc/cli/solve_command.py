@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,11 +10,15 @@ import typer
 from dnnc.cli import options as opt
 from dnnc.cli import solve_options as arguments
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from ir.core.diagnostics import CheckFailed, Diagnostic, DiagnosticSink, ExitCode, UsageError
+from dnnc.cli.faults import NoBandwidth, NoReplicasInFormat, NotAHierarchy, NotAQuantity, SplitIsWrong, TooManyAccelerators
+from dnnc.workloads.faults import BytesWithoutTopology, MachinesWithTopology
+from ir.core.diagnostics import CheckFailed, DiagnosticSink, ExitCode, UsageError
 from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
     from dnnc.workloads.solve import SolveOptions, SolveResult
+
+_MOST_ACCELERATORS = 65536
 
 
 def solve(
@@ -157,9 +160,9 @@ def verify_plan(
     limits = Limits(accelerators, cpus, _bytes(memory), _rate(bandwidth))
     own = {"--accelerators": accelerators, "--cpus": cpus, "--memory": memory, "--bandwidth": bandwidth, "--hierarchy": groups}
     if topology is not None and (given := [flag for flag, value in own.items() if value is not None]):
-        raise UsageError(f"{', '.join(given)}: of the machines of FILE, not of a topology", where=topology)
+        raise UsageError(MachinesWithTopology(tuple(given)), where=topology)
     if by_bytes and topology is None and file.suffix != ".ir":
-        raise UsageError("--bytes is of the links of a topology", hint="add -t TOPOLOGY")
+        raise UsageError(BytesWithoutTopology())
     sink = DiagnosticSink()
     devices = None if topology is None else machines_of(topology, sink)
     show_warnings(sink.diagnostics, quiet)
@@ -179,8 +182,10 @@ def verify_plan(
     if json:
         put_json("verify-plan", report.to_json())
     if report.violations:
-        found = [Diagnostic(text, where=str(result)) for text in report.violations]
-        raise CheckFailed([*found[:-1], replace(found[-1], hint=report.hint)])
+        advice = [*([""] * (len(report.violations) - 1)), report.hint]  # it is of all of them, and told once
+        raise CheckFailed(
+            SplitIsWrong(text, hint).at(str(result)) for text, hint in zip(report.violations, advice, strict=True)
+        )
     if not json and not quiet:
         put(report.text())
 
@@ -191,7 +196,7 @@ def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:
 
     stages = [device.stage for device in result.devices if device.stage is not None]
     if len(set(stages)) < len(stages):
-        raise UsageError("the reference's format has no replicas", where="-o", hint="use --json, or one device per stage")
+        raise UsageError(NoReplicasInFormat(), where="-o")
     named = "topology" in result.machines
     rows = [
         DeviceRow(
@@ -218,7 +223,7 @@ def _bytes(text: str | None) -> int | None:
     try:
         return parse_memory(text)
     except ValueError as error:
-        raise UsageError(str(error), where="--memory") from None
+        raise UsageError(NotAQuantity(str(error)), where="--memory") from None
 
 
 def _groups(text: str | None) -> tuple[int, int] | None:
@@ -226,11 +231,11 @@ def _groups(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     parts = text.split("x")
-    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= 65536 for part in parts):
-        raise UsageError(f"found '{text}', expected GROUPSxSIZE, such as 4x8", where="--hierarchy")
+    if len(parts) != 2 or not all(part.isascii() and part.isdigit() and 0 < int(part) <= _MOST_ACCELERATORS for part in parts):
+        raise UsageError(NotAHierarchy(text), where="--hierarchy")
     groups, size = int(parts[0]), int(parts[1])
-    if groups * size > 65536:
-        raise UsageError(f"found {groups * size} accelerators, expected at most 65536", where="--hierarchy")
+    if groups * size > _MOST_ACCELERATORS:
+        raise UsageError(TooManyAccelerators(groups * size, _MOST_ACCELERATORS), where="--hierarchy")
     return groups, size
 
 
@@ -243,7 +248,7 @@ def _rate(text: str | None, flag: str = "--bandwidth") -> float | None:
     try:
         rate = float(text) if text.isdecimal() else parse_quantity(text, Quantity.BANDWIDTH)
     except ValueError as error:
-        raise UsageError(str(error), where=flag) from None
+        raise UsageError(NotAQuantity(str(error)), where=flag) from None
     if not 0 < rate < float("inf"):
-        raise UsageError(f"found '{text}', expected a bandwidth above 0", where=flag)
+        raise UsageError(NoBandwidth(text), where=flag)
     return rate

@@ -10,6 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
+from dnnc.cli.faults import PyTorchMissing
 from dnnc.cli.logs import with_verbose
 from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -49,8 +50,7 @@ def train(
     from dnnc.search_tag.network import prior_arrays
 
     if find_spec("torch") is None:
-        message = "a prior is trained by PyTorch, which is not installed"
-        raise UsageError(message, where="dnnc tag train", hint="pip install 'dnnc[train]'")
+        raise UsageError(PyTorchMissing(), where="dnnc tag train")
     from dnnc.search_tag.training import train as trained
 
     check_writable(out)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dnnc.cli.faults import UnknownPassToPrint
 from ir.core.diagnostics import UsageError
 from ir.system.scratch import temporary_directory
 
@@ -34,7 +35,7 @@ class Tracing:
         for option, names in (("--print-before", before), ("--print-after", after)):
             for name in names or ():
                 if name != "all" and name not in PASSES:
-                    raise UsageError(f"{option} {name}: no such pass", hint=near(name, (*PASSES, "all")))
+                    raise UsageError(UnknownPassToPrint(name, near(name, (*PASSES, "all"))), where=option)
         return cls(tuple(before or ()), tuple(after or ()), on_change, folder, verify)
 
     @property

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import put, put_json, show_warnings, talk
+from dnnc.cli import train_options as arguments
+from dnnc.cli.console import Report, progress, put, put_json, show_warnings, talk
+from dnnc.cli.faults import NoCheckpointFolder, NotAFolder, NotWithCheck, OtherSeed, TooFewSteps
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
@@ -24,148 +24,134 @@ LEAST_STEPS = 3
 
 def train(
     build: opt.BuildArgument,
-    steps: Annotated[
-        int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")
-    ] = 1,
-    data: Annotated[
-        str,
-        typer.Option(
-            metavar="SOURCE",
-            help="synthetic; FILE.npz, samples by input name; or module:function, called with the seed, that yields a dict "
-            "of arrays for each microbatch.",
-        ),
-    ] = "synthetic",
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=opt.MOST, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
-    ] = None,
-    every: Annotated[
-        int, typer.Option(min=0, max=opt.MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")
-    ] = 0,
-    resume: Annotated[
-        Path | None,
-        typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint, of this or another plan of the model."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write losses.json and trace.json there (default: where checkpoints are)."),
-    ] = None,
+    steps: arguments.Steps = 1,
+    data: arguments.Data = "synthetic",
+    seed: arguments.Seed = None,
+    checkpoint: arguments.Checkpoint = None,
+    every: arguments.Every = 0,
+    resume: arguments.Resume = None,
+    out: arguments.Out = None,
     runs: opt.RunsOption = None,
-    check: Annotated[
-        bool,
-        typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),
-    ] = False,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=opt.MOST_CORES, metavar="N", help="Threads of each rank (default: as many as its device has cores)."
-        ),
-    ] = None,
-    slow: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="DEVICE=K",
-            help="The device waits K seconds for each one that it computes, in place of a slower machine; repeat for others.",
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(
-            min=0.1, max=opt.MOST_SECONDS, callback=opt.finite, metavar="SECONDS", help="Longest that a rank waits for another."
-        ),
-    ] = 300.0,
-    nodes: Annotated[int, typer.Option("--nodes", min=1, max=1 << 16, metavar="N", help="Hosts; each runs this command.")] = 1,
-    node: Annotated[
-        int,
-        typer.Option(
-            "--node", min=0, max=1 << 16, metavar="I", help="Which host of the plan this is, from 0 in the order of its stages."
-        ),
-    ] = 0,
-    meet: Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")] = "",
-    secret: Annotated[
-        Path | None,
-        typer.Option(
-            "--secret",
-            metavar="FILE",
-            help="What hosts prove to each other that they share: the same file on each (or its text in DNNC_SECRET).",
-        ),
-    ] = None,
+    check: arguments.Check = False,
+    threads: arguments.Threads = None,
+    slow: arguments.Slow = None,
+    timeout: arguments.Timeout = 300.0,
+    nodes: arguments.Nodes = 1,
+    node: arguments.Node = 0,
+    meet: arguments.Meet = "",
+    secret: arguments.Secret = None,
     emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Train the build DIR, one process per device, on this host or on several.
 
-    When a rank dies, hangs or raises, all end, and its stage and its message are told: exit 2 or 3 for options and inputs, 3
-    for a signal, the time-out or the machine, 1 for a fault of a program. Checkpoints are whole or not there.
+    If a rank dies, hangs or raises, all ranks end, and its stage and message are shown: exit 2 or 3 for options and inputs, 3
+    for a signal, the time-out or the machine, 1 for a fault of a program. A checkpoint is written whole or not at all.
     --check: exit 5 names the first weight that differs, and its stage.
     """
     from dnnc.build.elsewhere import require_here, require_row
-    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
-    from dnnc.engines.torch.launch.training import train as launch
+    from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
     from dnnc.engines.torch.slowed import slow_devices
-    from dnnc.study.runs import append_row, require_appendable
+    from dnnc.study.runs import require_appendable
 
-    if every and checkpoint is None:
-        raise UsageError("there is no folder for checkpoints", where="--every", hint="name one with --checkpoint")
-    for name, folder in (("--checkpoint", checkpoint), ("--out", out)):
-        if folder is not None and folder.exists() and not folder.is_dir():
-            raise UsageError("it is no folder", where=f"{name} {folder}", hint="name a folder, which may be new")
-    if runs is not None and steps < LEAST_STEPS:
-        raise UsageError(f"a row needs {LEAST_STEPS} steps: the first is slower than the others", where="--runs")
+    _require_folders(every, checkpoint, out)
     if runs is not None:
+        if steps < LEAST_STEPS:
+            raise UsageError(TooFewSteps(LEAST_STEPS), where="--runs")
         require_appendable(runs)
     opened = TrainingBuild.open(build)
     if runs is not None:
         require_row(opened.files, hosts=nodes, trains=True, emulate=emulate)
     require_here(opened.files, hosts=nodes, trains=True, emulate=emulate)
-    machines = (threads or 0, nodes, node, meet, secret, tuple(slow or ()), False, emulate)
-    resumed = _opened(resume) if resume is not None else None
-    options = TrainOptions(steps, data, seed or 0, checkpoint, every, resumed, out or checkpoint, timeout, *machines)
+    options = TrainOptions(
+        steps=steps,
+        data=data,
+        seed=seed or 0,
+        checkpoint=checkpoint,
+        every=every,
+        resume=_opened(resume) if resume is not None else None,
+        out=out or checkpoint,
+        timeout=timeout,
+        threads=threads or 0,
+        nodes=nodes,
+        node=node,
+        meeting=meet,
+        secret=secret,
+        slow=tuple(slow or ()),
+        emulate=emulate,
+    )
     slow_devices(options.slow)
-    losses: list[float] = []
-    steps_seconds: list[float] = []
-
-    def told(progressed: Progressed) -> None:
-        losses.append(progressed.loss)
-        steps_seconds.append(progressed.seconds)
-        if not json and not quiet:
-            put(f"step {progressed.step}  loss {progressed.loss:.6g}  {progressed.pace:.4g} samples/s")
-            sys.stdout.flush()  # steps take long
-
     if check:
-        if checkpoint is not None or resume is not None or out is not None or runs is not None or nodes > 1:
-            hint = "leave out --checkpoint, --resume, --out, --runs and --nodes"
-            raise UsageError("it trains from the build's weights on this host", where="--check", hint=hint)
-        _check(opened, options, told, json=json, quiet=quiet)
+        writes = {"--checkpoint": checkpoint, "--resume": resume, "--out": out, "--runs": runs, "--nodes": nodes > 1}
+        if clash := tuple(flag for flag, value in writes.items() if value):
+            raise UsageError(NotWithCheck(clash), where="--check")
+        _check(opened, options, json=json, quiet=quiet)
         return
-    if resumed is not None:
-        if seed is not None and seed != resumed.position.seed:
-            hint = f"leave it out: the checkpoint goes on with the data of seed {resumed.position.seed}"
-            raise UsageError(f"the data of {resumed.where} are of another seed", where=f"--seed {seed}", hint=hint)
-        resumed.verify()
-        show_warnings(resumption(opened, resumed).diagnostics, quiet)
-    if nodes > 1 and not emulate:
-        talk(f"this is host '{opened.host(opened.ranks_of(options)[0])}' of the plan", quiet)
-    seconds = launch(opened, options, told, lambda warning: show_warnings([warning], quiet))
-    later = steps_seconds[1:] or steps_seconds  # the first is slower than the others
-    measured = statistics.median(later) if later else None  # other hosts than the first hear of no step
-    if json:
-        fields = {"build": str(build), "steps": steps, "losses": losses, "seconds": seconds}
-        put_json("train", {**fields, "seconds_per_step": {"measured": measured, "predicted": opened.predicted}})
-    elif not quiet and measured is not None:
-        from dnnc.report import seconds_text
+    if options.resume is not None and seed not in (None, options.resume.position.seed):
+        raise UsageError(OtherSeed(options.resume.where, options.resume.position.seed), where=f"--seed {seed}")
+    _train(opened, options, runs, json=json, quiet=quiet)
 
-        put(f"a step takes {seconds_text(measured)} (predicted {seconds_text(opened.predicted)})")
-    if runs is not None and measured is not None:
-        append_row(runs, opened.files, measured)
-    if options.out is not None and not node:
+
+def _require_folders(every: int, checkpoint: Path | None, out: Path | None) -> None:
+    """Raises UsageError where there is no folder to write to."""
+    if every and checkpoint is None:
+        raise UsageError(NoCheckpointFolder(), where="--every")
+    for flag, folder in (("--checkpoint", checkpoint), ("--out", out)):
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise UsageError(NotAFolder(), where=f"{flag} {folder}")
+
+
+@dataclass
+class _Steps:
+    """The steps that are done: their losses and seconds. ``shown``: a line is printed for each; ``report``: the bar."""
+
+    total: int
+    shown: bool
+    report: Report
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def __call__(self, done: Progressed) -> None:
+        self.losses.append(done.loss)
+        self.seconds.append(done.seconds)
+        if self.shown:
+            put(f"step {done.step}  loss {done.loss:.6g}  {done.pace:.4g} samples/s")
+            sys.stdout.flush()  # steps take long
+        count = len(self.losses)
+        self.report(f"step {count} of {self.total}, loss {done.loss:.4g}, {done.pace:.4g} samples/s", count / self.total)
+
+    @property
+    def median(self) -> float | None:
+        """Seconds of a step, without the first, which is slower than the others; None where this host was told of no step."""
+        later = self.seconds[1:] or self.seconds
+        return statistics.median(later) if later else None
+
+
+def _train(opened: TrainingBuild, options: TrainOptions, runs: Path | None, *, json: bool, quiet: bool) -> None:
+    """Trains, and shows and writes what is asked for."""
+    from dnnc.engines.torch.launch.training import resumption
+    from dnnc.engines.torch.launch.training import train as launch
+    from dnnc.report import seconds_text
+    from dnnc.study.runs import append_row
+
+    if options.resume is not None:
+        options.resume.verify()
+        show_warnings(resumption(opened, options.resume).diagnostics, quiet)
+    if options.nodes > 1 and not options.emulate:
+        talk(f"this is host '{opened.host(opened.ranks_of(options)[0])}' of the plan", quiet)
+    with progress(not quiet) as report:
+        report("start the ranks", None)
+        steps = _Steps(options.steps, not json and not quiet, report)
+        seconds = launch(opened, options, steps, lambda warning: show_warnings([warning], quiet))
+    if json:
+        fields = {"build": str(opened.files.folder), "steps": options.steps, "losses": steps.losses, "seconds": seconds}
+        put_json("train", {**fields, "seconds_per_step": {"measured": steps.median, "predicted": opened.predicted}})
+    elif not quiet and steps.median is not None:
+        put(f"a step takes {seconds_text(steps.median)} (predicted {seconds_text(opened.predicted)})")
+    if runs is not None and steps.median is not None:
+        append_row(runs, opened.files, steps.median)
+    if options.out is not None and not options.node:
         talk(f"losses and the measured timeline are in {options.out}", quiet)
 
 
@@ -175,28 +161,29 @@ def _opened(checkpoint: Path) -> Checkpoint:
     return Checkpoint.open(checkpoint)
 
 
-def _check(
-    opened: TrainingBuild, options: TrainOptions, told: Callable[[Progressed], None], *, json: bool, quiet: bool
-) -> None:
+def _check(opened: TrainingBuild, options: TrainOptions, *, json: bool, quiet: bool) -> None:
+    """Compares the steps with the unsplit model, and prints the verdict."""
     from dnnc.engines.torch.check.check import check_training
     from passes.model.graph import listing
 
-    found = check_training(opened, options, told)
+    with progress(not quiet) as report:
+        report("start the ranks", None)
+        verdict = check_training(opened, options, _Steps(options.steps, not json and not quiet, report))
     if json:
-        put_json("train-check", found.to_json())
+        put_json("train-check", verdict.to_json())
         return
     if quiet:
         return
-    if found.noisy:
-        put(f"allowed more, for rounding alone changes them as much: {listing(found.noisy)}")
-    if found.loose:
-        put(f"not compared, for rounding alone changes them: {listing(found.loose)}")
-    when = f"each of {found.steps}" if not found.late else f"{found.steps}"
-    model = "the unsplit model" + (f" with weights up to {found.late} updates old" if found.late else "")
-    batch = "each batch in one piece" if not found.apart else f"microbatches one by one: {found.apart}"
+    if verdict.noisy:
+        put(f"compared with a wider tolerance, because rounding alone changes them as much: {listing(verdict.noisy)}")
+    if verdict.loose:
+        put(f"not compared, because rounding alone changes them: {listing(verdict.loose)}")
+    when = f"each of {verdict.steps}" if not verdict.late else f"{verdict.steps}"
+    model = "the unsplit model" + (f" with weights up to {verdict.late} updates old" if verdict.late else "")
+    batch = "each batch in one piece" if not verdict.apart else f"microbatches one by one: {verdict.apart}"
     put(
-        f"passed: {found.weights} weights after {when} steps are those of {model}; largest difference "
-        f"{found.worst[0]:.1e} of a weight's range ({found.worst[1] or 'none'}), {found.loss:.1e} of a loss"
+        f"passed: {verdict.weights} weights after {when} steps are those of {model}; largest difference "
+        f"{verdict.worst[0]:.1e} of a weight's range ({verdict.worst[1] or 'none'}), {verdict.loss:.1e} of a loss"
     )
     put(f"the unsplit model took {batch}")
 

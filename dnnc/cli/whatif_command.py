@@ -10,6 +10,7 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
+from dnnc.cli.faults import NotAnAddition
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
@@ -99,9 +100,7 @@ def _added(text: str) -> tuple[str, int]:
     """``TYPE`` or ``TYPE:N``. Raises UsageError."""
     type_, _, number = text.rpartition(":") if ":" in text else (text, "", "1")
     if not type_ or not number.isdecimal() or not 1 <= int(number[:9]) <= _MOST or len(number) > 9:
-        raise UsageError(
-            f"--add takes TYPE or TYPE:N with N from 1 to {_MOST}, found '{text}'", hint="for example --add core:2"
-        )
+        raise UsageError(NotAnAddition(text, _MOST), where="--add")
     return type_, int(number)
 
 

@@ -9,7 +9,9 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, talk
+from dnnc.cli.faults import WeightsOnlyDeclared
 from dnnc.cli.panels import PanelGroup
+from ir.core.diagnostics import UsageError
 
 app = typer.Typer(cls=PanelGroup, help="Models that come with dnnc.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -53,16 +55,12 @@ def export(
     """Write a model as an ONNX file, its weights in FILE.onnx.data beside it."""
     from dnnc.engines.onnxruntime.write import write_model
     from dnnc.zoo import build_model
-    from ir.core.diagnostics import UsageError
 
     with progress(not quiet) as report:
         report("export", None)
         built = build_model(model)
         if built.declared:
             size = f"{built.weight_bytes / 2**30:,.1f} GiB"
-            raise UsageError(
-                f"the weights ({size}) are only declared, so no file can be written", where=built.spec,
-                hint="add ,weights=random to make them",
-            )  # fmt: skip
+            raise UsageError(WeightsOnlyDeclared(size), where=built.spec)
         written = write_model(built.module, Path(), out, progress=report)
     talk(f"wrote {' and '.join(map(str, written))}", quiet)

@@ -17,9 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ir
+from dnnc.compile.faults import (
+    MadeForOtherMachines,
+    NothingSaved,
+    NothingToExplain,
+    NoWeights,
+    NoWeightsOfZoo,
+    PipelineWithoutPlan,
+    ProfileOfInference,
+    ProfileOfTraining,
+    SharesNotAnnotated,
+    StagesRecompute,
+)
+from dnnc.compile.flags import TAG
 from dnnc.compile.kinds import KindSearch, mesh_sizes, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
-    TAG,
     CompileOptions,
     build_pipeline,
     kinds_besides,
@@ -131,7 +143,7 @@ def _as_memory_asks(
         return compiled(with_(""))
     except Infeasible as error:
         result = compiled(with_("stage"))
-        sink.warn(f"stages recompute, for without it: {error.diagnostics[0].message}", where="--recompute auto")
+        sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")
         return result
 
 
@@ -163,8 +175,7 @@ def compile_model(
     assert plan is not None
     told = None
     if options.explain and not all(stage.mesh for stage in plan.stages):
-        message = "the plan found splits no tensors of some stages"
-        sink.warn(message, where="--explain", hint="--mesh auto explains the best that does")
+        sink.warn(NothingToExplain(), where="--explain")
     elif options.explain:
         with clock.step("explain"):
             progress("explain", None)
@@ -268,14 +279,12 @@ def _planned(
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
     if plan is None:
-        message = f"the pipeline makes no plan: {pipeline_text(pipeline)}"
-        raise UsageError(message, hint="it needs 'partition' (or 'assign') and 'place'")
+        raise UsageError(PipelineWithoutPlan(pipeline_text(pipeline)))
     if context.statistics.get("kinds", {}).get("cut") and plan.status != "optimal":
         warn_of_cut(sink, options.time_limit)
     schedule = module.first(Schedule)
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
-        message = "forward ops run again and no memory is saved: no device has two microbatches in work at a time"
-        sink.warn(message, where="--recompute stage", hint="leave it out, or use more stages")
+        sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
     told = with_restrictions(noted, restrictions(options, topology), topology)
     return module.replace(plan, with_cores(told, options.topology)), pipeline
@@ -317,8 +326,7 @@ def _written(
         given=loaded.given.kept(imported) if loaded.given is not None else None,
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
-        message = "ONNX cannot say unequal parts: values cut so have no sharding spec, but metadata 'dnnc.shares'"
-        context.sink.warn(message, where="annotated.onnx")
+        context.sink.warn(SharesNotAnnotated(), where="annotated.onnx")
     return manifest
 
 
@@ -352,9 +360,8 @@ def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
         found = found.joined(read_profile(path), str(path))
     profile = found.profile(training=training)
     if not profile.fits:
-        here, there = ("inference", "training") if training else ("training", "inference")
-        hint = f"measure it: dnnc profile{' --objective training' if training else ''} -o {first}"
-        raise UsageError(f"--profile is of {here} alone, and the plan of {there}", where=str(first), hint=hint)
+        fault = ProfileOfInference(str(first)) if training else ProfileOfTraining(str(first))
+        raise UsageError(fault, where=str(first))
     return profile
 
 
@@ -423,13 +430,7 @@ def _available_weights(module: Module, options: CompileOptions, sink: Diagnostic
     if options.plan_only or not any(isinstance(resource.data, Declared) for resource in module.of_type(Resource)):
         return options.weights
     if options.weights != "none":
-        zoo = options.model.startswith("zoo:")
-        sink.warn(
-            "the weights are only declared: programs are written without them, so they can be inspected but neither run nor "
-            "checked",
-            where=options.model,
-            hint="add ,weights=random to make them, or use --plan-only" if zoo else "--plan-only writes the plan alone",
-        )
+        sink.warn(NoWeightsOfZoo() if options.model.startswith("zoo:") else NoWeights(), where=options.model)
     return "none"
 
 
@@ -439,10 +440,8 @@ def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] =
     changed = module.without(Topology).extend([topology.trained() if _trains(pipeline) else topology])
     decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
     if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
-        hint = "take the meshes, stages, schedule and plan out of the module, or leave its own machines"
-        raise InvalidInput(
-            replace(faults[0], message=f"made for other machines than {topology.name}: {faults[0].message}", hint=hint)
-        )
+        first = faults[0]
+        raise InvalidInput(MadeForOtherMachines(topology.name, first.message), where=first.where, span=first.span)
     return changed
 
 

@@ -13,6 +13,38 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from dnnc.compile.faults import (
+    CommOfMeshPlan,
+    NotOfProfile,
+    NotWithMesh,
+    NotWithPlan,
+    NotWithTag,
+    ObjectiveNotOnMesh,
+    OnlyOfTag,
+    OnlyOfTraining,
+    OnlyOnMeshes,
+    PassMissing,
+    PlanOfInference,
+    PlanReplacesNothing,
+    PlanWithoutMesh,
+    SearchCut,
+    SyncWithoutMesh,
+    TimeLimitNotFinite,
+)
+from dnnc.compile.flags import (
+    FLAGS,
+    MESH,
+    OF_TAG,
+    OF_TRAINING,
+    ON_MESHES,
+    PLAN,
+    PROFILE,
+    TAG,
+    TAG_SEARCH,
+    changes_of,
+    excluded_by,
+    given,
+)
 from dnnc.compile.kinds import (
     IN_STAGES,
     NO_MESH,
@@ -29,13 +61,9 @@ from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.limits import LIMITS, Limits
 from ir.core.module import Func, Module
-from ir.core.objectives import ANY, THROUGHPUT, TRAINING, Planned, names, objective_of, offered
+from ir.core.objectives import ANY, THROUGHPUT, TRAINING, Planned, objective_of, offered
 from ir.core.topology import Topology
 from passes.framework.base import Pass
-
-TAG = "tag"
-SEARCHES = ("certified", TAG)
-"""Whose search plans: dnnc's own, with a bound, or TAG's (``dnnc.search_tag``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +127,8 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
     else is asked for. Raises UsageError for options of tensors."""
     from dnnc.data.workloads.fitted import has_backward
 
-    given = {
-        "--mesh": options.mesh,
-        "--strategy": options.strategy,
-        "--uneven": options.uneven,
-        "--shares": options.shares,
-        "--microbatches": options.microbatches,
-        "--explain": options.explain,
-        "--inputs": options.inputs,
-        "--search tag": options.search == TAG,
-    }
-    clash = [flag for flag, value in given.items() if value] + options.training.flags
-    if clash:
-        raise UsageError(f"{', '.join(clash)}: a profile has no tensors", where=options.model, hint="leave it out")
+    if clash := excluded_by(options, PROFILE):
+        raise UsageError(NotOfProfile(clash), where=options.model)
     objective = options.objective
     if not (objective or options.plan or options.pipeline) and has_backward(module):
         objective = TRAINING.name
@@ -179,13 +196,12 @@ def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
 def check_time_limit(seconds: float | None) -> None:
     """Raises UsageError for infinity and NaN."""
     if seconds is not None and not math.isfinite(seconds):
-        raise UsageError(f"--time-limit {seconds}: expected a number of seconds", hint="leave it out for the default")
+        raise UsageError(TimeLimitNotFinite(seconds), where="--time-limit")
 
 
 def warn_of_cut(sink: DiagnosticSink, seconds: float | None) -> None:
     """Says that a time limit ended a search before its counted work did, and before its plan was proven to be optimal."""
-    message = "the search was cut: this is the best plan until then, and its bound holds"
-    sink.warn(message, where=f"--time-limit {seconds:g}", hint="give more time for a plan that is the same on any machine")
+    sink.warn(SearchCut(), where=f"--time-limit {seconds:g}")
 
 
 def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[Pass, ...]:
@@ -201,8 +217,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     meshes = meshes_free(options)
     if options.mesh == NO_MESH:
         if options.training.sync not in ("", SYNCS[0]):
-            message = f"--sync {options.training.sync} is of members of a mesh, and --mesh none has none"
-            raise UsageError(message, hint="leave one of them out")
+            raise UsageError(SyncWithoutMesh(options.training.sync))
         options = replace(options, mesh="")
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if trains else (PIPELINE, SHARDED_PIPELINE)
     left_out = PROGRAM_PASSES if options.plan_only and not options.pipeline else ()
@@ -210,36 +225,22 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
     pipeline = parse_pipeline(options.pipeline or (sharded if on_meshes else plain), without=left_out)
     if trains:
         pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
-    elif flags := options.training.flags:
-        raise UsageError(f"{', '.join(flags)}: of a training step", hint="add --objective training, or leave it out")
-    if options.mesh or options.strategy or options.uneven or options.shares or any(step.name == "shard" for step in pipeline):
+    elif flags := given(options, OF_TRAINING):
+        raise UsageError(OnlyOfTraining(flags))
+    if given(options, ON_MESHES) or any(step.name == "shard" for step in pipeline):
         return _sharded(options, pipeline)
     if options.microbatches is not None and not trains:
-        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
+        raise UsageError(OnlyOfTraining(("--microbatches",)))
     if options.explain and not meshes:
-        raise UsageError("--explain tells of plans that split tensors", hint="add --mesh auto, or a shape such as --mesh 8")
+        raise UsageError(OnlyOnMeshes(("--explain",)))
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
-    changes: dict[str, Any] = {}
-    if options.cuts:
-        changes["cuts"] = options.cuts
+    changes = changes_of(options, "partition")
     if options.pins:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
-    if options.stages is not None:
-        changes["stages"] = options.stages
-    for name in ("time_limit", "replicas", "pieces", "microbatches"):
-        if getattr(options, name) is not None:
-            changes[name] = getattr(options, name)
-    for name in ("objective", "split"):
-        if getattr(options, name):
-            changes[name] = getattr(options, name)
     if changes and not any(step.name == "partition" for step in pipeline):
-        given = ", ".join(_FLAGS[name] for name in changes)
-        raise UsageError(
-            f"{given}: the pipeline has no pass 'partition' that could follow it",
-            where="--passes",
-            hint=f"add partition to the pipeline, or leave --passes or {given} out",
-        )
+        flags = given(options, [flag for flag in FLAGS if flag.field in changes])
+        raise UsageError(PassMissing(flags, "partition"), where="--passes")
     pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
     if options.time_limit is not None:
         limit = {"time_limit": options.time_limit}
@@ -252,75 +253,38 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
 def _check_search(options: CompileOptions) -> None:
     """Raises UsageError for options that TAG's search does not have, and for its own without it."""
     if options.search != TAG:
-        own = {"--search-prior": options.prior, "--iterations": options.iterations}
-        if flags := [flag for flag, value in own.items() if value is not None]:
-            raise UsageError(f"{', '.join(flags)}: of TAG's search", hint="add --search tag, or leave it out")
+        if flags := given(options, OF_TAG):
+            raise UsageError(OnlyOfTag(flags))
         return
     if not asks_training(options):
-        raise UsageError("--search tag is of a training step", hint="add --objective training, or leave --search out")
-    given = {
-        "--plan": options.plan,
-        "--passes": options.pipeline,
-        "--mesh": options.mesh,
-        "--strategy": options.strategy,
-        "--shares": options.shares,
-        "--uneven": options.uneven,
-        "--stages": options.stages is not None,
-        "--time-limit": options.time_limit is not None,
-        "--recompute": options.training.recompute,
-    }
-    if clash := [flag for flag, value in given.items() if value]:
-        raise UsageError(f"--search tag cannot go with {', '.join(clash)}", hint="leave one of them out")
+        raise UsageError(OnlyOfTraining(("--search tag",)))
+    if clash := excluded_by(options, TAG_SEARCH):
+        raise UsageError(NotWithTag(clash))
 
 
 def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
     """The pipeline of a compile that splits tensors. Raises UsageError for options that contradict each other."""
     if not any(step.name == "shard" for step in pipeline):
-        flags = {"--mesh": options.mesh, "--strategy": options.strategy, "--shares": options.shares, "--uneven": options.uneven}
-        flag = next(flag for flag, value in flags.items() if value)
+        flags = given(options, ON_MESHES)
         if options.pipeline or options.mesh:
-            raise UsageError(
-                f"{flag} needs the pass 'shard', which the pipeline does not have",
-                where="--passes",
-                hint=f"add shard to the pipeline, or leave --passes or {flag} out",
-            )
-        raise UsageError(f"{flag} says how tensors are split over a mesh", hint="add --mesh auto, or a shape such as --mesh 8")
-    given = {
-        "--cut": options.cuts,
-        "--pin": options.pins,
-        "--split": options.split,
-        "--replicas": options.replicas is not None,
-        "--pieces": options.pieces is not None,
-        "--comm": options.comm,
-    }
-    clash = [flag for flag, value in given.items() if value]
-    if clash:
-        raise UsageError(
-            f"--mesh splits every op over devices that work together, so {', '.join(clash)} cannot go with it",
-            hint="leave --mesh out to place whole ops on devices",
-        )
+            raise UsageError(PassMissing(flags, "shard"), where="--passes")
+        raise UsageError(OnlyOnMeshes(flags))
+    if clash := excluded_by(options, MESH):
+        raise UsageError(NotWithMesh(clash))
     known = offered(Planned.MESHES)
     if options.objective and objective_of(options.objective) not in known:
-        raise UsageError(
-            f"--mesh minimises {names(known)}, not {options.objective}",
-            where="--objective",
-            hint="leave --objective out for throughput, or --mesh for latency",
-        )
+        names = tuple(objective.name for objective in known)
+        raise UsageError(ObjectiveNotOnMesh(options.objective, names), where="--objective")
     training = options.objective == TRAINING.name or any(getattr(step, "training", False) for step in pipeline)
     if options.microbatches is not None and not training:
-        raise UsageError("--microbatches is of a training step", hint="add --objective training, or leave it out")
-    changes: dict[str, Any] = {}
-    if options.mesh:
-        changes["mesh"] = "" if options.mesh == "auto" else options.mesh
-    if options.stages is not None:
-        changes["stages"] = options.stages
+        raise UsageError(OnlyOfTraining(("--microbatches",)))
+    changes = changes_of(options, "shard")
+    if options.mesh == "auto":
+        changes["mesh"] = ""
     if training:
         changes["training"] = True
     if options.time_limit is not None:
         changes["time_limit"] = max(options.time_limit, 1e-3)  # 0: the first plan
-    for name in ("strategy", "uneven", "shares", "microbatches"):
-        if getattr(options, name):
-            changes[name] = getattr(options, name)
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
     return tuple(replace(step, **changes) if step.name == "shard" else step for step in pipeline)
@@ -346,68 +310,33 @@ def _with_comm(step: Pass, comm: str) -> Pass:
     return replace(step, **changes) if has_it else step
 
 
-_FLAGS = {
-    "cuts": "--cut",
-    "pins": "--pin",
-    "stages": "--stages",
-    "time_limit": "--time-limit",
-    "replicas": "--replicas",
-    "pieces": "--pieces",
-    "microbatches": "--microbatches",
-    "objective": "--objective",
-    "split": "--split",
-}
-
-
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
     from dnnc.build.plan_reader import read_plan
     from passes.framework.pipeline import parse_pipeline
 
     assert options.plan is not None
-    given = {
-        "--cut": options.cuts,
-        "--pin": options.pins,
-        "--stages": options.stages is not None,
-        "--time-limit": options.time_limit,
-        "--replicas": options.replicas,
-        "--pieces": options.pieces,
-        "--objective": options.objective,
-        "--split": options.split,
-        "--mesh": options.mesh,
-        "--strategy": options.strategy,
-        "--uneven": options.uneven,
-        "--shares": options.shares,
-        "--microbatches": options.microbatches,
-        "--chunks": options.training.chunks,
-    }
-    clash = [name for name, value in given.items() if value]
-    if clash:
-        raise UsageError(
-            f"--plan states every op's stage, so {', '.join(clash)} cannot go with it", hint="edit the plan instead"
-        )
+    if clash := excluded_by(options, PLAN):
+        raise UsageError(NotWithPlan(clash))
     own = parse_pipeline(options.pipeline)
-    lacks = "--plan takes the place of the pass '{}', which the pipeline lacks"
     if own and not any(step.name in ("partition", "shard") for step in own):
-        raise UsageError(lacks.format("partition"), where="--passes", hint="or of 'shard', where the plan splits tensors")
+        raise UsageError(PlanReplacesNothing("partition"), where="--passes")
     stated, schedule = read_plan(options.plan)
     stated = replace(stated, made_for=_made_for(options.plan))
     meshes = stated.name == "replay"
     if options.explain and not meshes:
-        raise UsageError("--explain tells of plans that split tensors", where=str(options.plan))
+        raise UsageError(PlanWithoutMesh(), where=str(options.plan))
     if meshes and options.comm:
-        raise UsageError(f"--comm {options.comm} cannot go with a plan that splits tensors", where=str(options.plan))
-    if not stated.training and (flags := options.training.flags):
-        raise UsageError(
-            f"{', '.join(flags)}: the plan is not of a training step", where=str(options.plan), hint="leave it out"
-        )
+        raise UsageError(CommOfMeshPlan(options.comm), where=str(options.plan))
+    if not stated.training and (flags := given(options, OF_TRAINING)):
+        raise UsageError(PlanOfInference(flags), where=str(options.plan))
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if stated.training else (PIPELINE, SHARDED_PIPELINE)
     pipeline = own or parse_pipeline(sharded if meshes else plain)
     if stated.training:
         pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
     replaced = "shard" if meshes else "partition"
     if not any(step.name == replaced for step in pipeline):
-        raise UsageError(lacks.format(replaced), where="--passes")
+        raise UsageError(PlanReplacesNothing(replaced), where="--passes")
     # Groups serve the search alone; the plan is per op.
     pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
     rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
@@ -433,8 +362,6 @@ def _made_for(plan: Path) -> str:
 
 
 __all__ = [
-    "SEARCHES",
-    "TAG",
     "CompileOptions",
     "asks_training",
     "build_pipeline",

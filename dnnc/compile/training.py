@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from dnnc.compile.faults import EngineMissing, LossMissing, PassMissing, SyncWithoutLoss, UnknownSchedule, WrongChunks
 from ir.core.diagnostics import UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Schedule
@@ -57,11 +58,6 @@ class TrainingOptions:
 
         return self.schedule not in ASYNCHRONOUS
 
-    @property
-    def flags(self) -> list[str]:
-        """The options that were given, as a person writes them."""
-        return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) not in ("", None, ())]
-
 
 _OF_PASS = {
     "training": ("loss", "optimizer", "trainable", "frozen", "batchnorm", "dropout", "sync", "recompute"),
@@ -83,17 +79,16 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     from passes.model.timeline.families import FAMILIES
 
     if options.schedule not in ("", *FAMILIES):
-        raise UsageError(f"found '{options.schedule}', expected {', '.join(FAMILIES)}", where="--schedule")
+        raise UsageError(UnknownSchedule(options.schedule, tuple(FAMILIES)), where="--schedule")
     if options.schedule in CHUNKED and (
         options.stages_each == 1 or (options.schedule == "zb-v" and options.stages_each > FEWEST)
     ):
-        wanted = "2 stages" if options.schedule == "zb-v" else "several stages"
-        raise UsageError(f"--schedule {options.schedule} is of {wanted} on each device", where=f"--chunks {options.chunks}")
+        expected = "2 stages" if options.schedule == "zb-v" else "several stages"
+        raise UsageError(WrongChunks(options.schedule, expected), where=f"--chunks {options.chunks}")
     if plan_only:
         dropped = STEP_PASSES if not options.loss else STEP_PASSES[1:]
         if not options.loss and options.sync not in ("", *SYNCS[:2]):  # these change the plan
-            message = f"'{options.sync}' is chosen for a training step, which needs a loss"
-            raise UsageError(message, where="--sync", hint="add --loss, such as --loss mse:OUTPUT")
+            raise UsageError(SyncWithoutLoss(options.sync), where="--sync")
         pipeline = tuple(step for step in pipeline if step.name not in dropped)
     changes: dict[str, dict[str, Any]] = {}
     for name, keys in _OF_PASS.items():
@@ -106,8 +101,8 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
     for name, given in changes.items():
         own = [key for key in given if key != "family" or name == "schedule"]
         if own and name not in there and not plan_only:
-            flags = ", ".join(f"--{key.replace('_', '-')}" for key in own)
-            raise UsageError(f"{flags}: the pipeline has no pass '{name}'", where="--passes", hint="add it, or leave this out")
+            flags = tuple(f"--{key.replace('_', '-')}" for key in own)
+            raise UsageError(PassMissing(flags, name), where="--passes")
     if not options.flush:
         changes["partition"]["replicas"] = 1
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
@@ -115,19 +110,16 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
 
 def require_engine(where: str) -> None:
     """Raises UsageError where what programs for training run on is not installed."""
-    if missing := [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]:
-        message = f"programs for training run on PyTorch, and {' and '.join(missing)} is not installed"
-        raise UsageError(message, where=where, hint="pip install 'dnnc[train]', or --plan-only for a plan without programs")
+    if missing := tuple(name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None):
+        raise UsageError(EngineMissing(missing), where=where)
 
 
 def require_loss(options: TrainingOptions, entry: Func, *, where: str) -> None:
     """Raises UsageError where no loss is given, with the outputs that there are and an example."""
     if options.loss:
         return
-    names = ", ".join(value.name.removeprefix("%") for value in entry.results) or "none"
-    message = f"--objective training needs a loss; the model's outputs are: {names}"
-    example = next(_examples(entry.results), "--loss mse:OUTPUT")
-    raise UsageError(message, where=where, hint=f"add one, such as {example}, or --plan-only for a plan without programs")
+    outputs = tuple(value.name.removeprefix("%") for value in entry.results)
+    raise UsageError(LossMissing(outputs, next(_examples(entry.results), "mse:OUTPUT")), where=where)
 
 
 def saves_by_recomputing(schedule: Schedule) -> bool:
@@ -147,7 +139,7 @@ def _examples(outputs: Iterable[Value]) -> Iterator[str]:
         if isinstance(value.type, TensorType) and value.type.dtype.is_float:
             rank = None if value.type.shape is None else len(value.type.shape)
             kind = "output" if rank == 0 else "mse" if rank == 1 else "cross-entropy"
-            yield f"--loss {kind}:{value.name.removeprefix('%')}"
+            yield f"{kind}:{value.name.removeprefix('%')}"
 
 
 __all__ = [

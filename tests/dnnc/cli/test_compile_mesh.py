@@ -272,7 +272,7 @@ def test_what_is_found_without_options_is_explained_where_it_splits_tensors(
     common = ("-o", tmp_path / "b", "--plan-only", "--explain", "-t")
     assert main(["compile", MLP, *map(str, common), FOUR]) == 0
     said = capsys.readouterr()
-    assert "the plan found splits no tensors of some stages" in said.err
+    assert "some stages of the best plan split no tensors" in said.err
     assert "what each layer" not in said.out
     topology = tmp_path / "unequal.toml"
     text = UNEQUAL.replace('"2 GFLOP/s"', '"100 GFLOP/s"').replace('"1 GB/s"', '"20 GB/s"').replace('"1 ms"', '"10 us"')

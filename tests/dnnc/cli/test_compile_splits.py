@@ -74,7 +74,7 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
     ("options", "words"),
     [
         (["--objective", "training", "--loss", "mse:y"], "the model has no output 'y'"),
-        (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: of a training step"),
+        (["--loss", "mse:y", "--optimizer", "sgd"], "--loss, --optimizer: only with --objective training"),
         (["--objective", "training", "--plan-only", "--schedule", "best"], "found 'best', expected 1f1b, "),
         (
             ["--objective", "training", "--plan-only", "--comm", "overlap"],
@@ -84,11 +84,14 @@ def test_replicas_are_in_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[
             ["--objective", "training", "--plan-only", "--pieces", "2"],
             "--pieces: not an option of objective=training",
         ),
-        (["--objective", "pipedream"], "it is an objective of 'dnnc solve'"),
+        (["--objective", "pipedream"], "error[E0110]: found 'pipedream'"),
         (["--split", "any", "--stages", "2"], "--stages: not an option of split=any"),
         (["--split", "any", "--replicas", "2"], "--replicas: not an option of split=any"),
         (["--split", "any", "--passes", "canonicalize"], "--split: the pipeline has no pass 'partition'"),
-        (["--replicas", "2", "--plan", "plan.json"], "--replicas cannot go with it"),
+        (
+            ["--replicas", "2", "--plan", "plan.json"],
+            "error[E1001]: --plan states the stage and the device of every op, so --replicas cannot go with it",
+        ),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str) -> None:

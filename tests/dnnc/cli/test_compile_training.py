@@ -83,8 +83,8 @@ def test_without_torch_a_plan_is_all_that_is_made(
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--schedule", "zb-v", "--chunks", "3"), "--schedule zb-v is of 2 stages on each device"),
-        (("--schedule", "interleaved", "--chunks", "1"), "--schedule interleaved is of several stages on each device"),
+        (("--schedule", "zb-v", "--chunks", "3"), "--schedule zb-v needs 2 stages on each device"),
+        (("--schedule", "interleaved", "--chunks", "1"), "--schedule interleaved needs several stages on each device"),
         (("--chunks", "2", "--stages", "3"), "--chunks 2 says how many stages there are"),
     ],
 )
@@ -154,7 +154,7 @@ def test_sharded_updates_on_a_mesh_and_a_word_where_there_is_none(tmp_path: Path
     assert main([*asked, "-o", str(tmp_path / "turns"), *turns]) == 0
     assert "replicas of a stage each update all of its weights" in capsys.readouterr().err
     assert main([*asked, "-o", str(tmp_path / "none"), "--mesh", "none", "--plan-only"]) == 2
-    assert "error: --sync reduce_scatter is of members of a mesh, and --mesh none has none" in capsys.readouterr().err
+    assert "error[E1012]: --sync reduce_scatter needs a mesh, which --mesh none excludes" in capsys.readouterr().err
 
 
 def test_recomputation_takes_time_and_saves_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -180,7 +180,7 @@ def test_recomputation_where_memory_does_not_suffice_without(tmp_path: Path, cap
         machines = tmp_path / f"{warned}.toml"
         machines.write_text(f'version = 1\n[types.small]\nlike = "preset:cpu-1"\nmemory = "{memory}"\n' + PAIR)
         assert main([*model, "-t", str(machines), "-o", str(tmp_path / str(warned)), "--recompute", "auto"]) == 0
-        assert ("stages recompute, for without it" in capsys.readouterr().err) == warned
+        assert ("stages recompute, because without it" in capsys.readouterr().err) == warned
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_recomputation_that_saves_nothing(
     """A stage that has one microbatch in work holds all of its values when the backward pass begins."""
     asked = ["--objective", "training", "--plan-only", "--loss", "mse:y", "--microbatches", "4", "--recompute", "stage"]
     assert main(["compile", MLP, "-t", TWO, "-o", str(tmp_path / "b"), *asked, *kind]) == 0
-    told = "--recompute stage: warning: forward ops run again and no memory is saved"
+    told = "--recompute stage: warning[W1028]: forward ops run again and no memory is saved"
     assert (told in capsys.readouterr().err) == warned
 
 
@@ -284,7 +284,7 @@ def test_how_gradients_are_synchronised_is_chosen_for_a_step_with_a_loss(
         str(tmp_path / "plan"),
     ]
     assert main(asked) == 2
-    assert "--sync: error: 'auto' is chosen for a training step, which needs a loss" in capsys.readouterr().err
+    assert "--sync: error[E1013]: --sync auto needs the gradients of a loss" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -90,10 +90,19 @@ def test_a_report_that_cannot_be_written_is_no_second_fault(
         (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--stages", "0"], "--stages"),
         (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--stages", "two"], "--stages"),
         (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--weights", "some"], "--weights"),
-        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch"], "--dim takes NAME=VALUE, found 'batch'"),
-        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch=0"], "at least 1"),
-        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "b=1", "--dim", "b=2"], "names 'b' twice"),
-        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--pin", "cpu0"], "--pin takes NODE=DEVICE"),
+        (
+            ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch"],
+            "--dim: error[E0111]: found 'batch', expected NAME=VALUE",
+        ),
+        (
+            ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "batch=0"],
+            "--dim: error[E0116]: found '0' for batch",
+        ),
+        (
+            ["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--dim", "b=1", "--dim", "b=2"],
+            "'b' has two values: 1 and 2",
+        ),
+        (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--pin", "cpu0"], "expected NODE=DEVICE"),
         (["compile", "zoo:mlp", "-t", "preset:cpu-2", "-o", "x", "--print-after", "costs"], "did you mean 'cost'?"),
         (["run", "x", "--seed", "-1"], "--seed"),
         (["check", "x", "--seed", "-1"], "--seed"),

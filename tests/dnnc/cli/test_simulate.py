@@ -62,7 +62,7 @@ def test_a_training_step_is_followed_whole(tmp_path: Path, capsys: pytest.Captur
     seconds = [3 * stage["seconds"]["compute"] - stage["seconds"]["sync"] for stage in plan["stages"]]  # which it tells apart
     assert [device["compute"] for device in found["devices"]] == pytest.approx(seconds, rel=1e-6)
     told = run(capsys, "simulate", tmp_path / "plan", "-m", "4", code=2)
-    assert "training steps of 3 microbatches, and --microbatches is 4" in told
+    assert "error[E0125]: --microbatches is 4, and the training step has 3 microbatches" in told
     run(capsys, "simulate", tmp_path / "plan", "--csv", tmp_path / "rows.csv")
     assert (tmp_path / "rows.csv").read_text() == "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"
 

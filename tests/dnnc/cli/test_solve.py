@@ -89,7 +89,7 @@ def test_a_wrong_plan_is_exit_5_with_every_violation(file: Path, tmp_path: Path,
     assert len(told["violations"]) == 4
     for words in ("1 nodes are on no device: 3", "the load of fpgas[0]", "the objective is", "not contiguous"):
         assert words in err
-    assert err.count("error:") == 4
+    assert err.count("error[E0131]:") == 4
 
 
 def test_infeasible_is_exit_4_and_json_says_so(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,7 +165,7 @@ def test_a_profile_is_solved_for_pipedream(tmp_path: Path, capsys: pytest.Captur
     assert "pipedream (contiguous, stash)" in out
     code, _, err = dnnc(capsys, "solve", path, "-k", "3", "-o", tmp_path / "reference.json")
     assert code == 2
-    assert "the reference's format has no replicas" in err
+    assert "error[E0132]: the reference's format cannot state replicas" in err
 
 
 def test_backward_nodes_make_it_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -127,11 +127,11 @@ def test_the_command_plans_bounds_and_says_how(tmp_path: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (("--search", "tag"), 2, "--search tag is of a training step"),
-        (("--objective", "training", "--iterations", "5"), 2, "--iterations: of TAG's search"),
-        (("--objective", "training", "--search-prior", "p.npz"), 2, "--search-prior: of TAG's search"),
+        (("--search", "tag"), 2, "--search tag: only with --objective training"),
+        (("--objective", "training", "--iterations", "5"), 2, "--iterations: only with --search tag"),
+        (("--objective", "training", "--search-prior", "p.npz"), 2, "--search-prior: only with --search tag"),
         ((*ASKED, "--mesh", "2"), 2, "--search tag cannot go with --mesh"),
-        ((*ASKED, "--stages", "2", "--uneven"), 2, "--search tag cannot go with --uneven, --stages"),
+        ((*ASKED, "--stages", "2", "--uneven"), 2, "error[E1003]: --search tag cannot go with --stages, --uneven"),
         ((*ASKED, "--search-prior", "{folder}/none.npz"), 3, "none.npz"),
         ((*ASKED, "--search-prior", "{folder}/text.npz"), 3, "text.npz"),
     ],

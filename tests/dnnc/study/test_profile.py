@@ -160,7 +160,7 @@ def test_what_is_of_training_needs_its_objective_and_a_loss(
 ) -> None:
     out = str(tmp_path / "out.json")
     assert main(["profile", MODEL, "-t", "preset:cpu-1", "--loss", "cross-entropy:y", "-o", out, "-q"]) == 2
-    assert "--loss: of a training step" in capsys.readouterr().err
+    assert "--loss: only with --objective training" in capsys.readouterr().err
     bert = "zoo:bert-base,layers=1,hidden=64,heads=2,vocab=50,seq=4"
     assert main(["profile", bert, "-t", "preset:cpu-1", "--objective", "training", "-o", out, "-q"]) == 2
     assert "needs a loss; the model's outputs are" in capsys.readouterr().err

@@ -87,7 +87,7 @@ def test_options_of_tensors_are_refused(
 ) -> None:
     (tmp_path / "w.txt").write_text(PROFILE)
     assert main(["compile", str(tmp_path / "w.txt"), "-t", str(machines), "-o", str(tmp_path / "b"), *options]) == 2
-    assert f"{options[0]}: a profile has no tensors" in capsys.readouterr().err
+    assert f"a profiled workload has no tensors, so {options[0]}" in capsys.readouterr().err
 
 
 def test_inference_is_planned_where_it_is_asked_for(tmp_path: Path, machines: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -76,10 +76,10 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--every", "2"), "--every: error: there is no folder for checkpoints"),
-        (("--runs", "rows.csv"), "--runs: error: a row needs 3 steps"),
-        (("--out", __file__), f"--out {__file__}: error: it is no folder"),
-        (("--checkpoint", __file__), f"--checkpoint {__file__}: error: it is no folder"),
+        (("--every", "2"), "--every: error[E0137]: there is no folder for checkpoints"),
+        (("--runs", "rows.csv"), "--runs: error[E0139]: a row needs at least 3 steps"),
+        (("--out", __file__), f"--out {__file__}: error[E0138]: this is a file"),
+        (("--checkpoint", __file__), f"--checkpoint {__file__}: error[E0138]: this is a file"),
         (("--slow", "cpu1"), "--slow cpu1: error[E0740]: it is not DEVICE=K"),
         (("--nodes", "3", "--emulate"), "--nodes: error[E0751]: 3 hosts cannot take equal numbers of ranks"),
         (("--nodes", "2", "--emulate"), "--meet: error[E0752]: hosts must know where to meet"),
@@ -87,7 +87,7 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
             ("--nodes", "2", "--emulate", "--meet", "a:1", "--node", "2"),
             "--node: error[E0753]: this host is 2, of 2 counted from 0",
         ),
-        (("--check", "--out", "there"), "--check: error: it trains from the build's weights on this host"),
+        (("--check", "--out", "there"), "--check: error[E0140]: --check trains from the build's weights on this host"),
     ],
 )
 def test_options_that_make_no_sense(

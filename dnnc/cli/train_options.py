@@ -1,0 +1,78 @@
+"""The options of ``dnnc train`` that no other command has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dnnc.cli import options as opt
+
+Steps = Annotated[int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")]
+Data = Annotated[
+    str,
+    typer.Option(
+        metavar="SOURCE",
+        help="synthetic; FILE.npz, samples by input name; or module:function, called with the seed, that yields a dict of "
+        "arrays for each microbatch.",
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, max=opt.MOST, metavar="N", help="Seed of the data and of its order (default: 0, or that of --resume)."),
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Write stepN.safetensors there: weights and optimizer state."),
+]
+Every = Annotated[
+    int, typer.Option(min=0, max=opt.MOST, metavar="K", help="Steps between checkpoints (0: the last step alone).")
+]
+Resume = Annotated[
+    Path | None,
+    typer.Option("--resume", metavar="FILE", help="Go on from a checkpoint, of this or another plan of the model."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Write losses.json and trace.json there (default: the folder of checkpoints)."),
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Compare every step with the unsplit model under torch's autograd and torch.optim."),
+]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=opt.MOST_CORES, metavar="N", help="Threads of each rank (default: as many as its device has cores)."
+    ),
+]
+Slow = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DEVICE=K",
+        help="DEVICE waits K seconds for each second that it computes, to stand for a slower machine. Repeatable.",
+    ),
+]
+Timeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1, max=opt.MOST_SECONDS, callback=opt.finite, metavar="SECONDS", help="Longest that a rank waits for another."
+    ),
+]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, max=1 << 16, metavar="N", help="Hosts; each runs this command.")]
+Node = Annotated[
+    int,
+    typer.Option(
+        "--node", min=0, max=1 << 16, metavar="I", help="Which host of the plan this is, from 0 in the order of its stages."
+    ),
+]
+Meet = Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")]
+Secret = Annotated[
+    Path | None,
+    typer.Option(
+        "--secret",
+        metavar="FILE",
+        help="A secret by which the hosts know each other: the same file on each host (or its text in DNNC_SECRET).",
+    ),
+]

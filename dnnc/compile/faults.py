@@ -1,0 +1,266 @@
+"""What a compilation refuses before or after its passes: options that exclude each other, and missing parts. Codes E10.."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+# Options that exclude each other (``dnnc.compile.flags``)
+
+
+class NotWithPlan(Fault, code="E1001"):
+    """--plan states the stage and the device of every op, which these options decide."""
+
+    message = "--plan states the stage and the device of every op, so {flags} cannot go with it"
+    hint = "edit the plan instead"
+    flags: tuple[str, ...]
+
+
+class NotWithMesh(Fault, code="E1002"):
+    """A mesh splits every op over devices that work together. These options place whole ops on single devices."""
+
+    message = "--mesh splits every op over devices that work together, so {flags} cannot go with it"
+    hint = "leave --mesh out to place whole ops on devices"
+    flags: tuple[str, ...]
+
+
+class NotWithTag(Fault, code="E1003"):
+    """TAG's search decides what these options state."""
+
+    message = "--search tag cannot go with {flags}"
+    hint = "leave one of them out"
+    flags: tuple[str, ...]
+
+
+class NotOfProfile(Fault, code="E1004"):
+    """A profiled workload has seconds in place of operators. These options are about the tensors of a model."""
+
+    message = "a profiled workload has no tensors, so {flags} cannot go with it"
+    hint = "leave {flags} out"
+    flags: tuple[str, ...]
+
+
+class OnlyOfTraining(Fault, code="E1005"):
+    """These options shape a training step, and inference is compiled."""
+
+    message = "{flags}: only with --objective training"
+    hint = "add --objective training, or leave {flags} out"
+    flags: tuple[str, ...]
+
+
+class PlanOfInference(Fault, code="E1006"):
+    """These options shape a training step, and --plan replays a plan of inference."""
+
+    message = "{flags}: only with a plan of a training step, and this one is of inference"
+    hint = "leave {flags} out"
+    flags: tuple[str, ...]
+
+
+class OnlyOfTag(Fault, code="E1007"):
+    """These options steer TAG's search, and dnnc's own search is used."""
+
+    message = "{flags}: only with --search tag"
+    hint = "add --search tag, or leave {flags} out"
+    flags: tuple[str, ...]
+
+
+class OnlyOnMeshes(Fault, code="E1008"):
+    """These options are about plans that split tensors over a mesh, and no mesh is asked for."""
+
+    message = "{flags}: only with plans that split tensors over a mesh"
+    hint = "add --mesh auto, or a shape such as --mesh 8"
+    flags: tuple[str, ...]
+
+
+class PlanWithoutMesh(Fault, code="E1009"):
+    """--explain describes how tensors are split, and the plan that --plan replays splits none."""
+
+    message = "--explain describes plans that split tensors, and this plan splits none"
+    hint = "leave --explain out"
+
+
+class CommOfMeshPlan(Fault, code="E1010"):
+    """A plan on meshes adds up compute and collectives in its own way, which --comm does not change."""
+
+    message = "--comm {comm} cannot go with a plan that splits tensors"
+    hint = "leave --comm out"
+    comm: str
+
+
+class ObjectiveNotOnMesh(Fault, code="E1011"):
+    """There is no search on meshes for this objective."""
+
+    message = "--mesh minimises {known}, not {objective}"
+    hint = "leave --objective out for throughput, or --mesh for latency"
+    objective: str
+    known: tuple[str, ...]
+
+
+class SyncWithoutMesh(Fault, code="E1012"):
+    """--sync says how the members of a mesh add up gradients, and --mesh none has no members."""
+
+    message = "--sync {sync} needs a mesh, which --mesh none excludes"
+    hint = "leave one of them out"
+    sync: str
+
+
+class SyncWithoutLoss(Fault, code="E1013"):
+    """This kind of --sync is decided for each gradient. Gradients need a loss."""
+
+    message = "--sync {sync} needs the gradients of a loss"
+    hint = "add --loss, such as --loss mse:OUTPUT"
+    sync: str
+
+
+# Options and their values
+
+
+class TimeLimitNotFinite(Fault, code="E1014"):
+    """A time limit is a finite number of seconds."""
+
+    message = "found {found}, expected a finite number of seconds"
+    hint = "leave it out for the default"
+    found: float
+
+
+class UnknownSchedule(Fault, code="E1015"):
+    """--schedule names an order of the passes of a training step. There is no order of this name."""
+
+    message = "found '{found}', expected {known}"
+    found: str
+    known: tuple[str, ...]
+
+
+class WrongChunks(Fault, code="E1016"):
+    """interleaved has several stages on each device, and zb-v has two."""
+
+    message = "--schedule {schedule} needs {expected} on each device"
+    hint = "leave --chunks out for 2"
+    schedule: str
+    expected: str
+
+
+# Pipelines
+
+
+class PassMissing(Fault, code="E1017"):
+    """An option is carried out by a pass that the pipeline of --passes lacks."""
+
+    message = "{flags}: the pipeline has no pass '{name}', which carries them out"
+    hint = "add {name} to the pipeline, or leave --passes or {flags} out"
+    flags: tuple[str, ...]
+    name: str
+
+
+class PlanReplacesNothing(Fault, code="E1018"):
+    """A plan that --plan replays stands in the place of the pass that would search for it. The pipeline lacks that pass."""
+
+    message = "--plan replaces the pass '{name}', which the pipeline lacks"
+    hint = "add {name} to the pipeline, or leave --passes out"
+    name: str
+
+
+class PipelineWithoutPlan(Fault, code="E1019"):
+    """The pipeline of --passes ended without a plan."""
+
+    message = "the pipeline makes no plan: {pipeline}"
+    hint = "add 'partition' (or 'assign') and 'place'"
+    pipeline: str
+
+
+# What a training step needs
+
+
+class EngineMissing(Fault, code="E1020"):
+    """Programs for training run on PyTorch, and their checkpoints are safetensors files."""
+
+    message = "programs for training run on PyTorch, and {packages} is not installed"
+    hint = "pip install 'dnnc[train]', or --plan-only for a plan without programs"
+    packages: tuple[str, ...]
+
+
+class LossMissing(Fault, code="E1021"):
+    """Programs for training minimise a loss, and none is named."""
+
+    message = "--objective training needs a loss; the model's outputs are: {outputs}"
+    hint = "add one, such as --loss {example}, or --plan-only for a plan without programs"
+    outputs: tuple[str, ...]
+    example: str
+
+
+# Machines and profiles
+
+
+class ProfileOfInference(Fault, code="E1022"):
+    """The profile measured operators of inference, and the plan is of training, whose passes take other seconds."""
+
+    message = "the profile measured inference, and the plan is of training"
+    hint = "measure it: dnnc profile --objective training -o {file}"
+    file: str
+
+
+class ProfileOfTraining(Fault, code="E1023"):
+    """The profile measured the passes of training, and the plan is of inference, whose operators take other seconds."""
+
+    message = "the profile measured training, and the plan is of inference"
+    hint = "measure it: dnnc profile -o {file}"
+    file: str
+
+
+class MadeForOtherMachines(Fault, code="E1024"):
+    """The IR text holds a plan, stages, a schedule or meshes for machines that the topology does not have."""
+
+    message = "made for other machines than {topology}: {reason}"
+    hint = "take the meshes, stages, schedule and plan out of the module, or keep its own machines"
+    topology: str
+    reason: str
+
+
+# Warnings
+
+
+class StagesRecompute(Fault, code="W1025"):
+    """--recompute auto: no plan fits that keeps all values for the backward pass, so forward ops run again."""
+
+    message = "stages recompute, because without it: {reason}"
+    reason: str
+
+
+class NothingToExplain(Fault, code="W1026"):
+    """--explain describes how tensors are split, and the best plan has stages that split none."""
+
+    message = "some stages of the best plan split no tensors, so it cannot be explained"
+    hint = "--mesh auto explains the best plan on one mesh"
+
+
+class SearchCut(Fault, code="W1027"):
+    """The time limit ended the search before its counted work was done, and before its plan was proven optimal."""
+
+    message = "the time limit ended the search: this is the best plan so far, and its bound holds"
+    hint = "give more time for a plan that is the same on any machine"
+
+
+class NothingSaved(Fault, code="W1028"):
+    """Recomputation saves what waits for its backward pass. No device has two microbatches in flight, so nothing waits."""
+
+    message = "forward ops run again and no memory is saved: no device has two microbatches in flight"
+    hint = "leave it out, or use more stages"
+
+
+class SharesNotAnnotated(Fault, code="W1029"):
+    """ONNX's sharding specs state equal parts only. The plan has unequal ones."""
+
+    message = "ONNX cannot state unequal parts: such values have no sharding spec, but metadata 'dnnc.shares'"
+
+
+class NoWeightsOfZoo(Fault, code="W1030"):
+    """A model of the zoo above 2 GiB only declares its weights, so its programs have none."""
+
+    message = "the weights are only declared: programs without weights can be inspected, but neither run nor checked"
+    hint = "add ,weights=random to make them, or use --plan-only"
+
+
+class NoWeights(Fault, code="W1031"):
+    """The model only declares its weights, so its programs have none."""
+
+    message = "the weights are only declared: programs without weights can be inspected, but neither run nor checked"
+    hint = "--plan-only writes the plan alone"
