@@ -1,4 +1,4 @@
-"""The options of ``dnnc compile`` that no other command has, but for those of training (``training_options``)."""
+"""The options that only ``dnnc compile`` has; those of a training step are in ``training_options``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dnnc.cli import options as opt
 
 
 class Search(StrEnum):
-    """Whose search plans (``dnnc.compile.flags.SEARCHES``)."""
+    """Which search plans (``dnnc.compile.flags.SEARCHES``)."""
 
     CERTIFIED = "certified"
     TAG = "tag"
@@ -38,7 +38,7 @@ Stages = Annotated[
     typer.Option(
         "--stages",
         metavar="N|auto",
-        help="Exactly N stages; auto: as many as help (the default; with --mesh SHAPE the default is 1).",
+        help="Cut the model into exactly N stages; auto: into as many as help (the default, but 1 with --mesh SHAPE).",
     ),
 ]
 Mesh = Annotated[
@@ -46,26 +46,28 @@ Mesh = Annotated[
     typer.Option(
         "--mesh",
         metavar="SHAPE|auto|none",
-        help="Split tensors over the devices of a mesh: 8 or 2x4, one size per axis; auto: the best of one or two axes; "
-        "none: no tensor is split. Without it meshes are used where they are best.",
+        help="Split tensors over a mesh of devices: 8 or 2x4, one size per axis; auto: the best of one or two axes; none: "
+        "split no tensor. Default: use meshes where they are best.",
     ),
 ]
 ByName = Annotated[
     Strategy | None,
     typer.Option(
-        help="With --mesh: this plan, not the best. data: samples split; megatron: column-then-row pairs; expert: experts "
-        "split; tied: the best with all layers alike; replicate: nothing split. With --stages it is cut into stages.",
+        help="With --mesh: this plan instead of the best. data: split the samples; megatron: pairs of products by column, then "
+        "row; expert: split the experts; tied: the best plan with all layers alike; replicate: split nothing.",
         show_default=False,
     ),
 ]
-Uneven = Annotated[bool, typer.Option("--uneven", help="With --mesh: shards may differ where nothing divides.")]
+Uneven = Annotated[
+    bool, typer.Option("--uneven", help="With --mesh: allow shards of different lengths where a dimension does not divide.")
+]
 Shares = Annotated[
     str | None,
     typer.Option(
         "--shares",
         metavar="N,N..|equal",
-        help="With --mesh: the parts of the members along each axis, such as 3,1, or 3,1x1,1 for 2x2. Unequal devices get "
-        "parts by their speed unless given.",
+        help="With --mesh: the parts of the devices along each axis, such as 3,1, or 3,1x1,1 for 2x2 (default: by their speed "
+        "where devices differ, else equal).",
     ),
 ]
 Microbatches = Annotated[
@@ -74,30 +76,30 @@ Microbatches = Annotated[
         min=1,
         max=1 << 20,
         metavar="M",
-        help="training: microbatches of a step, each a run of the model, whose gradients are accumulated "
-        "(default: 8, or 1 where --mesh without --stages asks for one mesh).",
+        help="training: microbatches of a step; their gradients are summed (default: 8, or 1 on one mesh: --mesh without "
+        "--stages).",
     ),
 ]
 Explain = Annotated[
     bool,
     typer.Option(
         "--explain",
-        help="Of a plan on meshes: what each layer exchanges, one block op by op, and what other plans cost.",
+        help="Print what each layer of a plan on meshes exchanges, one block op by op, and what other plans cost.",
     ),
 ]
 Replayed = Annotated[
     Path | None,
-    typer.Option("--plan", metavar="FILE", help="Replay this (edited) plan.json or plan.ir instead of searching."),
+    typer.Option("--plan", metavar="FILE", help="Replay this plan.json (edited, if you like) or plan.ir instead of searching."),
 ]
 PlanOnly = Annotated[
-    bool, typer.Option("--plan-only", help="Write plan.json, plan.ir and trace.json only: no programs, no weights.")
+    bool, typer.Option("--plan-only", help="Write plan.json, plan.ir and trace.json only, no programs and no weights.")
 ]
-WeightFiles = Annotated[opt.Weights, typer.Option(help="One shared weight file, one file per stage, or none at all.")]
+WeightFiles = Annotated[opt.Weights, typer.Option(help="Write one shared weight file, one file per stage, or none.")]
 SplitOption = Annotated[
     opt.Split | None,
     typer.Option(
-        help="contiguous: data flows forward only between devices (default); any: back and forth, in several stages per "
-        "device.",
+        help="contiguous: data flows forward only from device to device (default); any: back and forth, with several stages on "
+        "a device.",
         show_default=False,
     ),
 ]
@@ -107,17 +109,21 @@ Replicas = Annotated[
         min=1,
         max=1024,
         metavar="R",
-        help="A stage may run on up to R devices, which take microbatches in turn (default: as many as are best).",
+        help="Run a stage on up to R devices, which take microbatches in turn (default: as many as are best).",
     ),
 ]
 Pieces = Annotated[
-    int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: a device runs up to Q stages, one after another.")
+    int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: give a device up to Q stages, one after another.")
 ]
 CommOption = Annotated[
-    opt.Comm | None, typer.Option(help="How compute and transfers of a device add up (default: sum).", show_default=False)
+    opt.Comm | None,
+    typer.Option(help="How the compute and the transfers of a device add up (default: sum).", show_default=False),
 ]
 Passes = Annotated[
-    str, typer.Option("--passes", metavar="PIPELINE", help="Run these passes ('dnnc passes') instead of the default ones.")
+    str,
+    typer.Option(
+        "--passes", metavar="PIPELINE", help="Run these passes ('dnnc passes' lists them) instead of the default ones."
+    ),
 ]
 TimeLimit = Annotated[
     float | None,
@@ -126,7 +132,7 @@ TimeLimit = Annotated[
         min=0.0,
         max=opt.MOST_SECONDS,
         callback=opt.finite,
-        help="Longest search, by the clock (default: its work is counted).",
+        help="End the search after this time (default: after a counted amount of work, the same on any machine).",
     ),
 ]
 Inputs = Annotated[
@@ -134,7 +140,7 @@ Inputs = Annotated[
     typer.Option(
         "--inputs",
         metavar="FILE.npz",
-        help="Arrays by input name: their shapes bind dimensions, and sizes that depend on values are measured in one run.",
+        help="Arrays by input name. Their shapes bind dimensions; one run on them measures sizes that depend on values.",
     ),
 ]
 Profile = Annotated[
@@ -142,19 +148,19 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="FILE.json",
-        help="Seconds that 'dnnc profile' measured stand over those that are modelled. Repeatable.",
+        help="Use the seconds that 'dnnc profile' measured in place of modelled ones. Repeatable.",
     ),
 ]
 SearchOption = Annotated[
     Search,
     typer.Option(
-        help="training: whose search plans: dnnc's own, with a bound of all plans, or TAG's tree search over op groups and "
-        "groups of equal devices.",
+        help="training: plan by dnnc's own search, which bounds all plans, or by TAG's tree search over op groups and device "
+        "groups.",
     ),
 ]
 SearchPrior = Annotated[
     Path | None,
-    typer.Option("--search-prior", metavar="FILE.npz", help="With --search tag: a prior of 'dnnc tag train'."),
+    typer.Option("--search-prior", metavar="FILE.npz", help="With --search tag: a prior that 'dnnc tag train' wrote."),
 ]
 Iterations = Annotated[
     int | None,

@@ -71,7 +71,7 @@ def measure(
 
     All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments say how far the quartiles lie.
     What is not measured (other hosts, GPUs) is kept; comments of FILE are not. Leave the machine to it meanwhile."""
-    from dnnc.machines import SECONDS, busy_text, detected, host_here, measured, read_facts
+    from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
     from dnnc.machines.topology import load_topology
 
     if file is not None and devices is not None:
@@ -84,9 +84,9 @@ def measure(
     talk(f"measuring the CPU devices of {here}, about {SECONDS} seconds", quiet)
     with progress(not quiet) as report:
         topology, found, spread = measured(topology, facts, here, seed=seed, progress=report)
-    if busy := busy_text(spread):
+    if busy := busy_warning(spread):
         late = DiagnosticSink()
-        late.warn(busy, where=here, hint="measure again when the machine is quiet")
+        late.warn(busy, where=here)
         show_warnings(late.diagnostics, quiet)
     write_topology(topology, {**notes, **found}, out, quiet)
 

@@ -1,4 +1,4 @@
-"""The options of ``dnnc compile`` that are of a training step."""
+"""The options of ``dnnc compile`` and ``dnnc profile`` that shape a training step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dnnc.cli import options as opt
 
 
 class OptimizerName(StrEnum):
-    """torch's optimizers of these names; momentum is SGD with it."""
+    """The optimizers of torch.optim with these names; ``momentum`` is SGD with momentum."""
 
     SGD = "sgd"
     MOMENTUM = "momentum"
@@ -20,7 +20,7 @@ class OptimizerName(StrEnum):
 
 
 class RecomputeName(StrEnum):
-    """What runs again for the backward pass."""
+    """Which forward ops run again for the backward pass."""
 
     NONE = "none"
     AUTO = "auto"
@@ -38,14 +38,14 @@ class SyncName(StrEnum):
 
 
 class BatchNormName(StrEnum):
-    """Whose statistics batch normalisation takes."""
+    """Which statistics batch normalisation uses: of the microbatch, or the running ones."""
 
     TRAIN = "train"
     FROZEN = "frozen"
 
 
 class DropoutName(StrEnum):
-    """Whether dropouts of the model drop anything."""
+    """Whether the model's dropouts drop elements."""
 
     OFF = "off"
     ON = "on"
@@ -56,14 +56,14 @@ Loss = Annotated[
     typer.Option(
         "--loss",
         metavar="KIND:OUTPUT",
-        help="training: what is minimised: cross-entropy:OUTPUT, mse:OUTPUT, or output:NAME, a scalar of the model's own "
-        "(default for programs of a zoo model with one output: its cross-entropy). Classes of a cross-entropy are the last "
-        "dimension of OUTPUT, not dimension 1 as in torch.nn.functional.cross_entropy.",
+        help="training: minimise cross-entropy:OUTPUT (classes are the last dimension of OUTPUT, not dimension 1 as in torch), "
+        "mse:OUTPUT, or output:NAME, a scalar that the model computes (default for a zoo model with one output: its "
+        "cross-entropy).",
         show_default=False,
     ),
 ]
 Optimizer = Annotated[
-    OptimizerName | None, typer.Option(help="training: how weights change (default: adam).", show_default=False)
+    OptimizerName | None, typer.Option(help="training: the rule that updates weights (default: adam).", show_default=False)
 ]
 LearningRate = Annotated[
     float | None,
@@ -71,13 +71,20 @@ LearningRate = Annotated[
         "--learning-rate",
         min=0.0,
         callback=opt.finite,
-        help="training: of the optimizer (default: torch's).",
+        metavar="NUMBER",
+        help="training: the optimizer's learning rate (default: torch's).",
         show_default=False,
     ),
 ]
 Momentum = Annotated[
     float | None,
-    typer.Option(min=0.0, callback=opt.finite, help="training: of the optimizer momentum (default: 0.9).", show_default=False),
+    typer.Option(
+        min=0.0,
+        callback=opt.finite,
+        metavar="NUMBER",
+        help="training: momentum, of the optimizer of that name (default: 0.9).",
+        show_default=False,
+    ),
 ]
 WeightDecay = Annotated[
     float | None,
@@ -85,7 +92,8 @@ WeightDecay = Annotated[
         "--weight-decay",
         min=0.0,
         callback=opt.finite,
-        help="training: of the optimizer (default: torch's).",
+        metavar="NUMBER",
+        help="training: the optimizer's weight decay (default: torch's).",
         show_default=False,
     ),
 ]
@@ -94,9 +102,9 @@ Schedule = Annotated[
     typer.Option(
         "--schedule",
         metavar="NAME|auto",
-        help="training: the order of passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v, or auto, the "
-        "fastest that memory has space for, 1f1b with deeper stages included; pipedream and 2bw do not wait for a step to end "
-        "before the next begins, and train with weights that are some updates old.",
+        help="training: the order of forward and backward passes: 1f1b (default), gpipe, interleaved, zb-h1, zb-h2, zb-v; "
+        "auto: the fastest of these that fits in memory; pipedream, 2bw: begin a step before the last has ended, with weights "
+        "that lack its updates.",
         show_default=False,
     ),
 ]
@@ -106,31 +114,31 @@ Chunks = Annotated[
         min=1,
         max=64,
         metavar="V",
-        help="training: stages on each device, of one type (default: 2 for interleaved and zb-v, else 1).",
+        help="training: stages on each device (default: 2 for interleaved and zb-v, else 1).",
         show_default=False,
     ),
 ]
 Recompute = Annotated[
     RecomputeName | None,
     typer.Option(
-        help="training: what runs again for the backward pass instead of being kept: nothing (default), each stage, or auto, "
-        "that where memory does not suffice without.",
+        help="training: run forward ops again in the backward pass instead of keeping their results: none (default); stage: "
+        "those of each stage; auto: those of each stage if no plan fits otherwise.",
         show_default=False,
     ),
 ]
 Trainable = Annotated[
     list[str] | None,
-    typer.Option("--trainable", metavar="GLOB", help="training: only weights of such names change. Repeatable."),
+    typer.Option("--trainable", metavar="GLOB", help="training: train only weights whose names match. Repeatable."),
 ]
 Frozen = Annotated[
     list[str] | None,
-    typer.Option("--frozen", metavar="GLOB", help="training: weights of such names do not change. Repeatable."),
+    typer.Option("--frozen", metavar="GLOB", help="training: do not train weights whose names match. Repeatable."),
 ]
 BatchNorm = Annotated[
     BatchNormName | None,
     typer.Option(
         "--batchnorm",
-        help="training: batch normalisation by the statistics of each microbatch (default), or by the running ones.",
+        help="training: normalise by the statistics of each microbatch (train, default), or by the running ones (frozen).",
         show_default=False,
     ),
 ]
@@ -138,8 +146,8 @@ Dropout = Annotated[
     DropoutName | None,
     typer.Option(
         "--dropout",
-        help="training: dropouts of the model drop nothing (default), or elements at random, by the --seed of dnnc train "
-        "and the same ones on any plan.",
+        help="training: let the model's dropouts drop nothing (off, default), or elements at random, drawn by the --seed of "
+        "'dnnc train' and the same for every plan.",
         show_default=False,
     ),
 ]
@@ -147,9 +155,9 @@ Synchronisation = Annotated[
     SyncName | None,
     typer.Option(
         "--sync",
-        help="training: members of a mesh with the same weight sum its gradient and each update all of it (default), or a "
-        "part, with its part of the optimizer's state; gather its factors and multiply them (sfb); sum it on one member (ps); "
-        "or whatever is quickest for each weight (auto).",
+        help="training: how devices of a mesh that hold the same weight combine its gradient. all_reduce (default): sum it, "
+        "and update all of the weight on each; reduce_scatter: update a part on each; sfb: gather the gradient's factors and "
+        "multiply them; ps: sum it on one device; auto: the fastest for each weight.",
         show_default=False,
     ),
 ]

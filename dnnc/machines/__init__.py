@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from dnnc.machines.detect import detected, missing_providers
     from dnnc.machines.facts import Facts, read_facts
     from dnnc.machines.local import is_local, machines_of
-    from dnnc.machines.measure import SECONDS, busy_text, host_here, measured
+    from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
     from dnnc.machines.merge import Merged, merged, parse_link
 
 _HOME = {
     "SECONDS": "measure",
     "Facts": "facts",
     "Merged": "merge",
-    "busy_text": "measure",
+    "busy_warning": "measure",
     "detected": "detect",
     "host_here": "measure",
     "is_local": "local",
@@ -38,7 +38,7 @@ __all__ = [
     "SECONDS",
     "Facts",
     "Merged",
-    "busy_text",
+    "busy_warning",
     "detected",
     "host_here",
     "is_local",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dnnc.machines.facts import Facts, Gpu
+from dnnc.machines.faults import MoreDevicesThanCores
 from dnnc.machines.topology import read_topology
 from dnnc.machines.topology.writer import Notes
 from dnnc.onnx.providers import CPU
@@ -40,8 +41,7 @@ def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...
         return tuple(nodes)
     count = devices if devices is not None else min(len(nodes), usable)
     if count > usable:
-        cores = f"{usable} core{'s' if usable != 1 else ''}"
-        raise UsageError(f"--devices {count}: this process may use {cores}", hint="a device needs a core of its own")
+        raise UsageError(MoreDevicesThanCores(count, usable), where=f"--devices {count}")
     ordered = [core for node in nodes for core in node][:usable]
     size = len(ordered) // count
     return tuple(tuple(ordered[number * size : (number + 1) * size]) for number in range(count))

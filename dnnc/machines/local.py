@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
+from dnnc.machines.faults import MeasuredNow, WrongPresetOption
 from dnnc.machines.topology import load_topology
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity
+from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.topology import Topology
 
 _LOCAL = re.compile(r"preset:local(?:,(.*))?\Z", re.DOTALL)
@@ -28,17 +30,15 @@ def machines_of(
         return load_topology(spec, sink)
     from dnnc.machines.detect import detected
     from dnnc.machines.facts import read_facts
-    from dnnc.machines.measure import SECONDS, busy_text, host_here, measured
+    from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
 
     devices = _devices(found[1], spec)
     facts = read_facts()
     topology, _ = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
     topology, _, spread = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
-    message = "measured on this machine, now: another time gives other numbers, and maybe another plan"
-    hint = "dnnc topology measure -o FILE keeps them"
-    sink.emit(Diagnostic(message, where=spec, hint=hint, severity=Severity.NOTE))
-    if busy := busy_text(spread):
+    sink.emit(replace(MeasuredNow().at(spec), severity=Severity.NOTE))
+    if busy := busy_warning(spread):
         sink.warn(busy, where=spec)
     return topology
 
@@ -48,7 +48,7 @@ def _devices(option: str | None, spec: str) -> int | None:
         return None
     found = re.fullmatch(r"devices=(\d{1,4})", option)
     if found is None or not int(found[1]):
-        raise InvalidInput(f"found the option {option!r}, expected devices=N", where=spec)
+        raise InvalidInput(WrongPresetOption(option, "devices=N"), where=spec)
     return int(found[1])
 
 

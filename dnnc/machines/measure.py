@@ -24,6 +24,7 @@ from pathlib import Path
 
 from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import Facts
+from dnnc.machines.faults import MachineBusy, MoreDevicesThanCores, NoCpuDevice, UnknownHost
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.machines.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
 from dnnc.machines.topology.writer import Notes
@@ -73,20 +74,15 @@ def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
     """The host of the topology that this machine is: ``host``, the only one, or the one of this machine's name. Raises
     UsageError where none is, or its devices cannot be measured: they are no CPUs, or more than the cores."""
     names = [each.name for each in topology.hosts]
-    found = host or (names[0] if len(names) == 1 else facts.host)
-    if found not in names:
-        message = f"no host of {topology.name[1:]} is called '{found}'"
-        raise UsageError(message, where="--host", hint=f"say which one this machine is: {', '.join(names)}")
-    devices = len(_devices(topology, found))
+    name = host or (names[0] if len(names) == 1 else facts.host)
+    if name not in names:
+        raise UsageError(UnknownHost(topology.name[1:], name, tuple(names)), where="--host")
+    devices = len(_devices(topology, name))
     if not devices:
-        raise UsageError(f"{found} has no CPU device", where="topology measure", hint="only CPU devices are measured")
+        raise UsageError(NoCpuDevice(name), where="topology measure")
     if devices > facts.usable:
-        cores = f"{facts.usable} core{'s' if facts.usable != 1 else ''}"
-        hint = "each needs a core of its own"
-        raise UsageError(
-            f"{found} has {devices} CPU devices, and this process may use {cores}", where="topology measure", hint=hint
-        )
-    return found
+        raise UsageError(MoreDevicesThanCores(devices, facts.usable), where=f"topology measure: {name}")
+    return name
 
 
 def measured(
@@ -117,11 +113,9 @@ def measured(
     return *_written(topology, host, found, link), spread
 
 
-def busy_text(spread: float) -> str:
-    """What a person is told of a spread; empty where the machine was quiet."""
-    if spread <= BUSY:
-        return ""
-    return f"something else was at work: rates spread by {percent_text(spread)}, so the numbers are too low, and uneven"
+def busy_warning(spread: float) -> MachineBusy | None:
+    """The warning of a machine that was not quiet, by the relative spread of its rates."""
+    return MachineBusy(percent_text(spread)) if spread > BUSY else None
 
 
 def _devices(topology: Topology, host: str) -> list[str]:
@@ -321,4 +315,4 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-__all__ = ["BUSY", "SECONDS", "busy_text", "host_here", "measured"]
+__all__ = ["BUSY", "SECONDS", "busy_warning", "host_here", "measured"]

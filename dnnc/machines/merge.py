@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dnnc.machines.faults import HostsApart, LinkWithinHost, NoBandwidth, NotALink, UnknownHostOfLink, WrongLinkAmount
 from dnnc.machines.topology.quantities import Quantity, parse_quantity
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.topology import DeviceType, Link, Topology
@@ -39,18 +40,15 @@ def parse_link(text: str) -> HostLink:
     ends, equals, speed = text.partition("=")
     left, dashes, right = ends.partition("--") if "--" in ends else ends.partition("-")
     bandwidth, comma, latency = speed.partition(",")
-    hint = "for example --link a-b=10Gbit/s,50us"
     if not (equals and dashes and left and right and comma) or ("--" not in ends and ends.count("-") > 1):
-        raise UsageError(
-            f"--link takes HOST-HOST=BANDWIDTH,LATENCY, found '{text}'", hint=f"{hint}; names with a - are joined by --"
-        )
+        raise UsageError(NotALink(text), where="--link")
     try:
-        found = HostLink((left, right), parse_quantity(bandwidth, Quantity.BANDWIDTH), parse_quantity(latency, Quantity.TIME))
+        link = HostLink((left, right), parse_quantity(bandwidth, Quantity.BANDWIDTH), parse_quantity(latency, Quantity.TIME))
     except ValueError as error:
-        raise UsageError(f"--link {ends}: {error}", hint=hint) from None
-    if found.bandwidth <= 0:
-        raise UsageError(f"--link {ends}: a link has a bandwidth above 0", hint=hint)
-    return found
+        raise UsageError(WrongLinkAmount(str(error)), where=f"--link {ends}") from None
+    if link.bandwidth <= 0:
+        raise UsageError(NoBandwidth(), where=f"--link {ends}")
+    return link
 
 
 def merged(name: str, topologies: Sequence[tuple[str, Topology]], links: Sequence[HostLink]) -> Merged:
@@ -171,11 +169,10 @@ def _between(
     for link in links:
         for end in link.ends:
             if end not in known:
-                hint = f"there are {', '.join(sorted(known))}"
-                raise UsageError(f"--link {'-'.join(link.ends)}: no host is called '{end}'", hint=hint)
+                raise UsageError(UnknownHostOfLink(end, tuple(sorted(known))), where=f"--link {'-'.join(link.ends)}")
         left, right = known[link.ends[0]], known[link.ends[1]]
         if left == right:
-            raise UsageError(f"--link {'-'.join(link.ends)}: both ends are the host {link.ends[0]}")
+            raise UsageError(LinkWithinHost(link.ends[0]), where=f"--link {'-'.join(link.ends)}")
         made.append(Link(_free("-".join(link.ends), taken), (*left, *right), link.bandwidth, link.latency, shared=True))
     return made
 
@@ -199,11 +196,8 @@ def _require_ways(whole: Topology, topologies: Sequence[tuple[str, Topology]], p
     for (file, _), part in zip(topologies, parts, strict=True):
         for device in part.devices:
             if device.name not in reached:
-                raise InvalidInput(
-                    f"no links lead from {parts[0].devices[0].name} to {device.name}",
-                    where=file,
-                    hint=f"join the hosts: --link {topologies[0][0]}--{file}=10Gbit/s,50us",
-                )
+                apart = HostsApart(parts[0].devices[0].name, device.name, topologies[0][0], file)
+                raise InvalidInput(apart, where=file)
 
 
 def _reached(links: Iterable[Link], start: str) -> set[str]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from dnnc.engines.onnxruntime.transport.edges import Edge, ValueSpec, anonymous_memory
 from dnnc.engines.torch.launch.starting import rank_environment
+from dnnc.machines.faults import ProbeEnded
 from dnnc.onnx.ort import silence
 from ir.core.diagnostics import InvalidInput
 from ir.system.child import module_command, module_environment
@@ -133,7 +134,7 @@ class Probes:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
-            raise InvalidInput("a process that measures has ended", where="topology measure", hint="is there memory for it?")
+            raise InvalidInput(ProbeEnded(), where="topology measure")
         answer = json.loads(line)
         return str(answer["error"]) if "error" in answer else [float(seconds) for seconds in answer["seconds"]]
 

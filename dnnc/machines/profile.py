@@ -28,11 +28,12 @@ from dnnc.engines.onnxruntime.write.labelled import labelled_model
 from dnnc.engines.torch.statements.call import DTYPES
 from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import read_facts
+from dnnc.machines.faults import NoCpuDevice, OtherMachine, ProfiledTwice, TypeNotOfTorch, UnknownProfileKey, WrongProfile
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.onnx.importer.bodies import OnnxBodies
 from dnnc.onnx.ort import load_onnxruntime
 from dnnc.onnx.weights import WeightSource
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import Fault, InvalidInput, UsageError
 from ir.core.facets import Cost
 from ir.core.module import Declared, Func, Module, Random, Resource, Splat
 from ir.core.ops import Value
@@ -89,8 +90,7 @@ class ProfileFile:
     def joined(self, other: ProfileFile, where: str) -> ProfileFile:
         """With the entries of ``other``, which stand over those here. Raises InvalidInput where it is of another machine."""
         if any(other.machine[key] != text for key, text in self.machine.items() if key in other.machine):
-            message = f"measured on another machine: {_machine_text(other.machine)}, not {_machine_text(self.machine)}"
-            raise InvalidInput(message, where=where, hint="keep a profile for each machine")
+            raise InvalidInput(OtherMachine(_machine_text(other.machine), _machine_text(self.machine)), where=where)
         return ProfileFile({**self.machine, **other.machine}, {**self.entries, **other.entries})
 
 
@@ -99,45 +99,45 @@ def read_profile(path: Path) -> ProfileFile:
     where = str(path)
     data = parse_json(read_input_text(path, "a profile of operators", LONGEST), where)
 
-    def fail(message: str, at: str) -> InvalidInput:
-        return InvalidInput(message, where=f"{where}: {at}", hint="'dnnc profile' writes such files")
+    def fail(fault: Fault | str, at: str) -> InvalidInput:
+        return InvalidInput(WrongProfile(fault) if isinstance(fault, str) else fault, where=f"{where}: {at}")
 
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise fail(f'expected an object with "schema": "{SCHEMA}"', "schema")
+        raise fail(f'an object with "schema": "{SCHEMA}"', "schema")
     _only(data, {"schema", "machine", "segments"}, "the profile", fail)
     machine, rows = data.get("machine"), data.get("segments")
     if not isinstance(machine, dict) or set(machine) - {"torch"} != {"processor", "onnxruntime"}:
-        raise fail('expected an object of "processor" and "onnxruntime", and of "torch" beside training', "machine")
+        raise fail('an object of "processor" and "onnxruntime", and of "torch" beside training', "machine")
     if not all(isinstance(text, str) for text in machine.values()):
-        raise fail("expected texts", "machine")
+        raise fail("texts", "machine")
     if not isinstance(rows, list):
-        raise fail("expected a list", "segments")
+        raise fail("a list", "segments")
     entries: dict[tuple[str, str], Entry] = {}
     for number, row in enumerate(rows):
         at = f"segments[{number}]"
         if not isinstance(row, dict):
-            raise fail("expected an object", at)
+            raise fail("an object", at)
         _only(row, {"device_type", "key", "seconds", "spread", "runs"}, at, fail)
         for name in ("device_type", "key"):
             if not isinstance(row.get(name), str) or not row[name]:
-                raise fail("expected a text", f"{at}.{name}")
+                raise fail("a text", f"{at}.{name}")
         for name in ("seconds", "spread"):
             value = row.get(name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
-                raise fail("expected seconds, at least 0", f"{at}.{name}")
+                raise fail("seconds, at least 0", f"{at}.{name}")
         runs = row.get("runs")
         if isinstance(runs, bool) or not isinstance(runs, int) or runs < 1:
-            raise fail("expected a number of runs, at least 1", f"{at}.runs")
+            raise fail("a number of runs, at least 1", f"{at}.runs")
         place = row["device_type"], row["key"]
         if place in entries:
-            raise fail("this key stands twice for its device type", at)
+            raise fail(ProfiledTwice(), at)
         entries[place] = Entry(float(row["seconds"]), float(row["spread"]), runs)
     return ProfileFile({str(name): str(text) for name, text in machine.items()}, entries)
 
 
-def _only(row: Mapping[str, Any], known: set[str], at: str, fail: Callable[[str, str], InvalidInput]) -> None:
+def _only(row: Mapping[str, Any], known: set[str], at: str, fail: Callable[[Fault | str, str], InvalidInput]) -> None:
     if others := sorted(set(row) - known):
-        raise fail(f"no such key: {others[0][:80]!r}", at)
+        raise fail(UnknownProfileKey(others[0][:80]), at)
 
 
 def _machine_text(machine: Mapping[str, str]) -> str:
@@ -198,7 +198,7 @@ def measure_profile(
     begin = time.monotonic()
     types = [type_ for type_ in topology.types if type_.kind == "cpu" and not type_.provider]
     if not types:
-        raise UsageError(f"{topology.name[1:]} has no CPU type", where="-t", hint="only CPU devices are measured")
+        raise UsageError(NoCpuDevice(topology.name[1:]), where="-t")
     modules = list(modules)
     entries = dict(known.entries)
     new = before = large = left = 0
@@ -319,7 +319,7 @@ def _value(name: str, type_: Type, *, fresh: bool) -> tuple[str, str, tuple[int,
     was just made. Raises InvalidInput for an element type that torch lacks."""
     assert isinstance(type_, TensorType)
     if type_.dtype not in DTYPES:
-        raise InvalidInput(f"torch has no element type {type_.dtype.value}", where=name)
+        raise InvalidInput(TypeNotOfTorch(type_.dtype.value), where=name)
     return name, DTYPES[type_.dtype], tuple(int(dim) for dim in type_.shape or () if isinstance(dim, int)), fresh
 
 

@@ -14,6 +14,13 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+from dnnc.machines.faults import (
+    LocalIsWhole,
+    PresetWithoutOptions,
+    UnknownPreset,
+    WrongPresetOption,
+    WrongPresetSize,
+)
 from ir.core.diagnostics import InvalidInput
 from ir.system.host import local_cores, local_memory
 
@@ -57,24 +64,20 @@ def find_preset(name: str) -> Preset:
     if cpu:
         return _cpu_preset(base, int(cpu[1] or 1), options, where)
     if base == "local":
-        message = "preset:local is measured when it is asked for, so it can be a whole topology alone"
-        raise InvalidInput(message, where=where, hint="write a file: dnnc topology measure -o here.toml")
+        raise InvalidInput(LocalIsWhole(), where=where)
     found = _cluster().match(base)
     if found is None and base not in _mixed():
         known = ["cpu-N", *_kinds(), *_mixed()]
         examples = [*known[1:], "cpu-2", *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
         near = difflib.get_close_matches(base, examples, n=1, cutoff=0.75)
-        expected = f"did you mean 'preset:{near[0]}'?" if near else f"expected one of: {', '.join(known)}"
-        raise InvalidInput(
-            f"unknown preset {base!r}; {expected}", where=where, hint="`dnnc topology presets` prints the presets"
-        )
+        raise InvalidInput(UnknownPreset(base, near[0] if near else "", tuple(known)), where=where)
     if options:
-        raise InvalidInput(f"found the option {options[0]!r}, but only cpu-N takes options", where=where)
+        raise InvalidInput(PresetWithoutOptions(options[0]), where=where)
     if found is None:
         return Preset(base, "", Template(_text(f"{base}.mixed.toml")).substitute(name=base))
     hosts, kind, devices = int(found[1] or 1), found[2], int(found[3] or 1)
     if not (1 <= devices <= MAX_DEVICES and 1 <= hosts <= MAX_DEVICES and hosts * devices <= MAX_DEVICES):
-        raise InvalidInput(f"found {hosts * devices} devices, expected 1 to {MAX_DEVICES}", where=where)
+        raise InvalidInput(WrongPresetSize(hosts * devices, MAX_DEVICES), where=where)
     file = f"{kind}.cluster.toml" if hosts > 1 else f"{kind}.toml"
     text = Template(_text(file)).substitute(name=base, hosts=hosts - 1, devices=devices - 1, count=devices)
     return Preset(base, kind, text)
@@ -87,10 +90,10 @@ def _cpu_preset(base: str, workers: int, options: list[str], where: str) -> Pres
         key, _, value = option.partition("=")
         found = re.fullmatch(r"(\d{1,6})", value) if key == "cores" else re.fullmatch(r"(\d{1,9})GiB", value)
         if key not in ("cores", "memory") or found is None or int(found[1]) < 1:
-            raise InvalidInput(f"found the option {option!r}, expected cores=N or memory=NGiB", where=where)
+            raise InvalidInput(WrongPresetOption(option, "cores=N or memory=NGiB"), where=where)
         cores, memory = (int(found[1]), memory) if key == "cores" else (cores, int(found[1]) * _GIB)
     if not 1 <= workers <= MAX_DEVICES:
-        raise InvalidInput(f"found {workers} workers, expected 1 to {MAX_DEVICES}", where=where)
+        raise InvalidInput(WrongPresetSize(workers, MAX_DEVICES), where=where)
     share = max(1 << 20, memory // workers // (1 << 20) * (1 << 20))
     text = Template(_text("cpu.toml")).substitute(
         name=base, devices=workers - 1, cores=cores, total=f"{memory} B", memory=f"{share >> 20} MiB"

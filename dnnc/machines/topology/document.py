@@ -11,13 +11,30 @@ import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
+from dnnc.machines.faults import (
+    BandwidthMissing,
+    DeviceIdOfType,
+    KeyMissing,
+    LongKey,
+    NoBandwidth,
+    NoRate,
+    NotAnAmount,
+    NotAProvider,
+    NotATopology,
+    NotATopologyFile,
+    NotToml,
+    OptionsWithoutProvider,
+    PathInOption,
+    UnknownName,
+    WrongValue,
+)
 from dnnc.machines.topology.quantities import Quantity, parse_memory, parse_quantity
 from dnnc.onnx.providers import PACKAGES
-from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, Severity, Span
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, Fault, InvalidInput, Span
 from ir.core.limits import LIMITS
 from ir.core.ranges import LARGEST, MOST_MEMORY, SMALLEST, is_amount
 from ir.core.types import DType
@@ -32,6 +49,8 @@ MOST_PARTS = 16
 """Of a dotted key; the deepest that means something has four."""
 _COMPARED = 1000
 """Names among which the nearest to a wrong one is looked for, and characters of that."""
+_LISTED = 12
+"""Names that a message lists."""
 _RANGE = f"from {SMALLEST:g} to {LARGEST:g}"
 _UNIT = {Quantity.BANDWIDTH: "bytes/s", Quantity.TIME: "seconds", Quantity.RATE: "FLOP/s", Quantity.MEMORY: "bytes"}
 _UNLIMITED = 'a device without a limit has memory = "unlimited"'
@@ -47,10 +66,11 @@ class Document:
     where: str
     faults: DiagnosticSink = field(default_factory=DiagnosticSink)
 
-    def fault(self, path: Path, message: str, *, hint: str = "", key: bool = False, warn: bool = False) -> None:
+    def fault(self, path: Path, fault: Fault | Diagnostic, *, key: bool = False) -> None:
+        """Records a fault at a value, or at its key. Raises InvalidInput once there are ``MOST_FAULTS``."""
         span = (self.places.key(path) if key else self.places.value(path)) if path else None
-        severity = Severity.WARNING if warn else Severity.ERROR
-        self.faults.emit(Diagnostic(message, self.where, span, hint, severity))
+        diagnostic = fault.at() if isinstance(fault, Fault) else fault
+        self.faults.emit(replace(diagnostic, where=self.where, span=span))
         if len(self.faults.diagnostics) >= MOST_FAULTS:
             self.faults.raise_errors()
 
@@ -60,13 +80,10 @@ class Document:
         """A name that is not there; suggests the nearest one, unless that differs by its number only."""
         known = list(itertools.islice(dict.fromkeys(known), _COMPARED))
         near = difflib.get_close_matches(found[:_COMPARED], known, n=1)
-        if near and re.sub(r"[0-9]+", "#", near[0]) != re.sub(r"[0-9]+", "#", found):
-            expected = f"did you mean {near[0]!r}?"
-        elif known:
-            expected = f"expected one of: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}"
-        else:
-            expected = f"no {what} is defined"
-        self.fault(path, f"unknown {what} {found!r}{of and f' of {of}'}; {expected}", hint=hint, key=key)
+        if near and re.sub(r"[0-9]+", "#", near[0]) == re.sub(r"[0-9]+", "#", found):
+            near = []
+        listed = (*known[:_LISTED], *(["..."] if len(known) > _LISTED else []))
+        self.fault(path, UnknownName(what, found, of, near[0] if near else "", listed, hint), key=key)
 
     def keys(self, path: Path, table: Mapping[str, Any], allowed: Sequence[str], what: str) -> None:
         """Reports keys of ``table`` that are not allowed."""
@@ -79,7 +96,7 @@ class Document:
     def as_table(self, path: Path, value: object) -> dict[str, Any]:
         if isinstance(value, dict):
             return value
-        self.fault(path, f"found {describe(value)}, expected a table")
+        self.fault(path, WrongValue(describe(value), "a table"))
         return {}
 
     def table(self, path: Path, holder: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +107,7 @@ class Document:
         """A list of tables; a faulty item reads as an empty one, so that indices stay those of the file."""
         value = holder.get(str(path[-1]), [])
         if not isinstance(value, list):
-            self.fault(path, f"found {describe(value)}, expected a list of tables: [[{path[-1]}]]")
+            self.fault(path, WrongValue(describe(value), f"a list of tables: [[{path[-1]}]]"))
             return []
         return [self.as_table((*path, number), item) for number, item in enumerate(value)]
 
@@ -100,11 +117,11 @@ class Document:
         if isinstance(value, str):
             return [value]
         if not isinstance(value, list):
-            self.fault(path, f"found {describe(value)}, expected text or a list of text")
+            self.fault(path, WrongValue(describe(value), "text or a list of text"))
             return []
         for number, item in enumerate(value):
             if not isinstance(item, str):
-                self.fault((*path, number), f"found {describe(item)}, expected text")
+                self.fault((*path, number), WrongValue(describe(item), "text"))
         return [item for item in value if isinstance(item, str)]
 
     # values
@@ -114,19 +131,19 @@ class Document:
         key = str(path[-1])
         if key not in holder:
             if default is None and isinstance(holder, dict):
-                self.fault(path, f"found no {key!r} here, expected one")
+                self.fault(path, KeyMissing(key))
             return default or ""
         value = holder[key]
         if isinstance(value, str) and value:
             return value
-        self.fault(path, f"found {describe(value)}, expected text")
+        self.fault(path, WrongValue(describe(value), "text"))
         return default or ""
 
     def choice(self, path: Path, holder: Mapping[str, Any], allowed: Sequence[str]) -> str:
         """One of a few words; the first is the default."""
         value = self.text(path, holder, default=allowed[0])
         if value not in allowed:
-            self.fault(path, f"found {value!r}, expected {' or '.join(map(repr, allowed))}")
+            self.fault(path, WrongValue(repr(value), " or ".join(map(repr, allowed))))
             return allowed[0]
         return value
 
@@ -134,7 +151,7 @@ class Document:
         value = holder.get(str(path[-1]), default)
         if isinstance(value, bool):
             return value
-        self.fault(path, f"found {describe(value)}, expected true or false")
+        self.fault(path, WrongValue(describe(value), "true or false"))
         return default
 
     def whole(
@@ -144,7 +161,7 @@ class Document:
         value = holder.get(str(path[-1]), default)
         if value is None or (isinstance(value, int) and not isinstance(value, bool) and least <= value <= most):
             return value
-        self.fault(path, f"found {describe(value)}, expected a whole number from {least} to {most}")
+        self.fault(path, WrongValue(describe(value), f"a whole number from {least} to {most}"))
         return default
 
     def provider(self, path: Path, holder: Mapping[str, Any], default: str) -> str:
@@ -154,26 +171,24 @@ class Document:
             return name
         near = [known for known in PACKAGES if known.lower().startswith(name.lower())]
         near = near or difflib.get_close_matches(name[:_COMPARED], PACKAGES, n=1)
-        expected = f"did you mean {near[0]!r}?" if near else "expected a name such as 'CUDAExecutionProvider'"
-        self.fault(path, f"{name!r} is no execution provider as onnxruntime spells them; {expected}")
+        self.fault(path, NotAProvider(name, near[0] if near else ""))
         return default
 
     def provider_options(self, path: Path, holder: Mapping[str, Any], provider: str) -> dict[str, str]:
         """What a provider is given: text by name, as onnxruntime's documentation of that provider has it."""
         table = self.table(path, holder)
         if table and not provider:
-            self.fault(path, "the type has provider options and no provider", hint='give provider = "CUDAExecutionProvider"')
+            self.fault(path, OptionsWithoutProvider())
         options = {}
         for key, value in table.items():
             if key == "device_id":
-                self.fault((*path, key), "found device_id as an option of the type, expected it at each device")
+                self.fault((*path, key), DeviceIdOfType())
             elif isinstance(value, str) and OPTION.fullmatch(value):
                 options[key] = value
             elif isinstance(value, str):
-                message = f"found {describe(value)}, expected no path: some options name a library to load or a file to write"
-                self.fault((*path, key), message)
+                self.fault((*path, key), PathInOption(describe(value)))
             else:
-                self.fault((*path, key), f"found {describe(value)}, expected text, as onnxruntime takes its options")
+                self.fault((*path, key), WrongValue(describe(value), "text, as onnxruntime takes its options"))
         return options
 
     def _quantity(self, path: Path, holder: Mapping[str, Any], kind: Quantity, default: float) -> float:
@@ -182,10 +197,10 @@ class Document:
         try:
             value = parse_quantity(holder[str(path[-1])], kind)
         except ValueError as error:
-            self.fault(path, str(error))
+            self.fault(path, NotAnAmount(str(error)))
             return default
         if not is_amount(value):
-            self.fault(path, f"found {describe(holder[str(path[-1])])}, expected 0 or {_RANGE} {_UNIT[kind]}")
+            self.fault(path, WrongValue(describe(holder[str(path[-1])]), f"0 or {_RANGE} {_UNIT[kind]}"))
             return default
         return value
 
@@ -195,10 +210,10 @@ class Document:
             before = len(self.faults.diagnostics)
             value = self._quantity(path, holder, Quantity.BANDWIDTH, default)
             if not value and len(self.faults.diagnostics) == before:
-                self.fault(path, "found a bandwidth of 0, expected more than 0")
+                self.fault(path, NoBandwidth())
             return value
         if required:
-            self.fault(path, 'found no bandwidth, expected one such as "25 Gbit/s" or "1.2 TB/s"')
+            self.fault(path, BandwidthMissing())
         return default
 
     def seconds(self, path: Path, holder: Mapping[str, Any], default: float = 0.0) -> float:
@@ -214,10 +229,10 @@ class Document:
         try:
             size = parse_memory(value)
         except ValueError as error:
-            self.fault(path, str(error), hint=_UNLIMITED)
+            self.fault(path, NotAnAmount(str(error), _UNLIMITED))
             return default
         if size >= MOST_MEMORY:
-            self.fault(path, f"found {describe(value)}, expected less than {MOST_MEMORY} bytes", hint=_UNLIMITED)
+            self.fault(path, WrongValue(describe(value), f"less than {MOST_MEMORY} bytes", _UNLIMITED))
             return default
         return size
 
@@ -232,13 +247,11 @@ class Document:
             try:
                 rates[dtype] = parse_quantity(value, Quantity.RATE)
                 if not rates[dtype]:
-                    self.fault(
-                        place, "found a rate of 0, expected more than 0", hint="leave out types that the device has no rate for"
-                    )
+                    self.fault(place, NoRate())
                 elif not is_amount(rates[dtype]):
-                    self.fault(place, f"found {describe(value)}, expected {_RANGE} {_UNIT[Quantity.RATE]}")
+                    self.fault(place, WrongValue(describe(value), f"{_RANGE} {_UNIT[Quantity.RATE]}"))
             except ValueError as error:
-                self.fault(place, str(error))
+                self.fault(place, NotAnAmount(str(error)))
         return rates
 
     def fractions(self, path: Path, holder: Mapping[str, Any]) -> dict[str, float]:
@@ -246,8 +259,8 @@ class Document:
         fractions: dict[str, float] = {}
         for kind, value in self.table(path, holder).items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST_EFFICIENCY <= value <= 1:
-                expected = f"expected a fraction: at least {LEAST_EFFICIENCY:g}, at most 1"
-                self.fault((*path, kind), f"found {describe(value)}, {expected}")
+                expected = f"a fraction: at least {LEAST_EFFICIENCY:g}, at most 1"
+                self.fault((*path, kind), WrongValue(describe(value), expected))
             else:
                 fractions[kind] = float(value)
         return fractions
@@ -256,7 +269,7 @@ class Document:
         """From 0 to 1."""
         value = holder.get(str(path[-1]), default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            self.fault(path, f"found {describe(value)}, expected a fraction from 0 to 1")
+            self.fault(path, WrongValue(describe(value), "a fraction from 0 to 1"))
             return default
         return float(value)
 
@@ -284,9 +297,9 @@ def parse_document(text: str, where: str, syntax: str) -> Document:
         raise InvalidInput(_toml_fault(str(error), text, where)) from None
     except (RecursionError, ValueError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidInput(f"not a topology: {reason}", where=where) from None
+        raise InvalidInput(NotATopology(reason), where=where) from None
     if not isinstance(data, dict):
-        raise InvalidInput(f"found {describe(data)} at the top, expected a table of keys", where=where)
+        raise InvalidInput(WrongValue(f"{describe(data)} at the top", "a table of keys"), where=where)
     return Document(data, positions(text, syntax), where)
 
 
@@ -309,14 +322,14 @@ def _toml(text: str, where: str) -> dict[str, Any]:
         end = token.end()
         if parts >= MOST_PARTS:
             span = Positions(text).span(token.start(), token.end())
-            raise InvalidInput(Diagnostic(f"a dotted key has more than {MOST_PARTS} parts", where, span))
+            raise InvalidInput(LongKey(MOST_PARTS), where=where, span=span)
     return tomllib.loads(text)
 
 
 def _toml_fault(message: str, text: str, where: str) -> Diagnostic:
     found = re.search(r" \(at (?:line (\d+), column (\d+)|end of document)\)$", message)
     if found is None:
-        return Diagnostic(f"not valid TOML: {message}", where)
+        return NotToml(message).at(where)
     lines = text.split("\n")
     line = int(found[1]) if found[1] else len(lines)
     column = int(found[2]) if found[2] else len(lines[-1]) + 1
@@ -324,17 +337,13 @@ def _toml_fault(message: str, text: str, where: str) -> Diagnostic:
     # A word in a value without quotes: behind ``=``, or where a value of a list over several lines should begin.
     behind = "Invalid value" in message or _UNQUOTED.search(source, 0, column - 1)
     hint = 'quantities and names are text in quotes: memory = "80 GiB"' if behind and _WORD.match(source, column - 1) else ""
-    return Diagnostic(f"not valid TOML: {message[: found.start()]}", where, Span(line, column, 1, source), hint)
+    return NotToml(message[: found.start()], hint).at(where, Span(line, column, 1, source))
 
 
 def file_syntax(file: FilePath) -> str:
     suffix = file.suffix.lower()
     if suffix not in (".toml", ".json"):
-        raise InvalidInput(
-            f"found a file that ends in {suffix!r}, expected a topology file (.toml or .json)",
-            where=str(file),
-            hint="for a topology that comes with dnnc write preset:NAME; `dnnc topology presets` prints the names",
-        )
+        raise InvalidInput(NotATopologyFile(suffix), where=str(file))
     return suffix[1:]
 
 

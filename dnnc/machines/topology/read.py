@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from dnnc.machines.faults import WorkersShareCores
 from dnnc.machines.presets import find_preset
 from dnnc.machines.topology.document import file_syntax, parse_document, read_file
 from dnnc.machines.topology.reader import VERSION, Reader
@@ -25,10 +26,7 @@ def load_topology(spec: str, sink: DiagnosticSink) -> Topology:
     if spec.startswith("preset:"):
         preset = find_preset(spec.removeprefix("preset:"))
         if preset.workers > preset.cores:
-            cores = f"{preset.cores} core{'s' if preset.cores != 1 else ''}"
-            message = f"{preset.workers} workers share {cores}, so each is {preset.slowdown:.3g} times slower than alone"
-            hint = "choose as many workers as there are cores, or state the machine that the build is for: cpu-N,cores=M"
-            sink.warn(message, where=spec, hint=hint)
+            sink.warn(WorkersShareCores(preset.workers, preset.cores, f"{preset.slowdown:.3g}"), where=spec)
         return slowed(read_topology(preset.text, where=spec, name=preset.name, sink=sink), preset.slowdown)
     file = Path(spec)
     return read_topology(read_file(file), where=spec, folder=file.parent, sink=sink, syntax=file_syntax(file), name=file.stem)

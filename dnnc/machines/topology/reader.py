@@ -12,6 +12,33 @@ from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
+from dnnc.machines.faults import (
+    BrokenRoute,
+    CountAndPattern,
+    DeviceIdWithoutProvider,
+    HostMissing,
+    IncludedTooDeep,
+    LikeItself,
+    LinkForms,
+    LinkTaken,
+    LinkToItself,
+    MemoryBandwidthMissing,
+    MeshTooLarge,
+    NameTaken,
+    NoDevices,
+    NoFolderToInclude,
+    NoPoints,
+    OtherVersion,
+    PresetOfSeveralTypes,
+    RatesMissing,
+    RouteTaken,
+    TooManyLinks,
+    TooManyPoints,
+    UnequalEnds,
+    UnequalNames,
+    Unreachable,
+    WrongPattern,
+)
 from dnnc.machines.presets import find_preset
 from dnnc.machines.topology.document import Document, file_syntax, parse_document, read_file
 from dnnc.machines.topology.names import expand, match_points
@@ -103,7 +130,7 @@ class Reader:
             self.read_wires(source, path, table, scope)
         self.read_wires(doc, (), doc.data, root)
         if not self.devices and not self.faults.diagnostics:
-            doc.fault((), "found no devices, expected at least one in [[devices]] or in a template of [[hosts]]")
+            doc.fault((), NoDevices())
         used = {device.type for device in self.devices.values()}
         # The file's own types all, in its order; of those that it includes, what its devices are.
         own = {key: self.types[key] for key in doc.table(("types",), doc.data) if key in self.types}
@@ -125,8 +152,7 @@ class Reader:
         found = doc.data.get("version")
         if found == VERSION and not isinstance(found, bool):
             return True
-        what = f"found version {found!r}" if "version" in doc.data else "found no version"
-        doc.fault(("version",), f"{what}, expected 'version = {VERSION}', the only one this dnnc reads")
+        doc.fault(("version",), OtherVersion(f"version {found!r}" if "version" in doc.data else "no version", VERSION))
         return False
 
     # definitions: types and templates
@@ -152,7 +178,7 @@ class Reader:
     def included(self, spec: str, doc: Document, path: Path) -> Reader | None:
         """Reader that holds the definitions of a preset or another file."""
         if self.depth >= MAX_DEPTH:
-            doc.fault(path, f"files include each other more than {MAX_DEPTH} deep", hint="does a file include itself?")
+            doc.fault(path, IncludedTooDeep(MAX_DEPTH))
             return None
         try:
             if spec.startswith("preset:"):
@@ -160,7 +186,7 @@ class Reader:
                 text, where, folder, syntax = preset.text, spec, None, "toml"
             else:
                 if self.folder is None:
-                    doc.fault(path, f"found {spec!r}, expected 'preset:NAME': this text has no folder to look in")
+                    doc.fault(path, NoFolderToInclude(spec))
                     return None
                 file = self.folder / spec
                 text, where, folder, syntax = read_file(file), str(file), file.parent, file_syntax(file)
@@ -168,7 +194,7 @@ class Reader:
         except InvalidInput as error:
             for diagnostic in error.diagnostics:
                 if diagnostic.span is None and not diagnostic.where.endswith((".toml", ".json")):
-                    doc.fault(path, diagnostic.message, hint=diagnostic.hint)
+                    doc.fault(path, diagnostic)
                 else:
                     self.faults.emit(diagnostic)
             return None
@@ -184,7 +210,7 @@ class Reader:
         like: Any = name
         while isinstance(like, str) and like in types and like not in made:
             if like in chain:
-                doc.fault(("types", like), f"type {like!r} is like itself: {' -> '.join([*chain, like][-_SHOWN:])}")
+                doc.fault(("types", like), LikeItself(like, " -> ".join([*chain, like][-_SHOWN:])))
                 break
             chain[like] = None
             spec = types[like]
@@ -203,11 +229,7 @@ class Reader:
             like = doc.text((*path, "like"), table)
             base = (made.get(like) if like in types else self.type_like(like, doc, types, like_path)) or base
         elif "rates" not in table:
-            doc.fault(
-                path,
-                f"type {name!r} has no rates",
-                hint='give at least rates = { f32 = "19.5 TFLOP/s" }, or like = "preset:a100"',
-            )
+            doc.fault(path, RatesMissing(name))
         rates = dict(base.rates) | doc.rates((*path, "rates"), table)
         efficiency = dict(base.efficiency) | doc.fractions((*path, "efficiency"), table)
         provider = doc.provider((*path, "provider"), table, default=base.provider)
@@ -242,7 +264,7 @@ class Reader:
             doc.whole((*path, "cores"), table, default=base.cores, least=1, most=MOST_CORES) or 1,
         )
         if "like" not in table and "memory_bandwidth" not in table:
-            doc.fault(path, f"type {name!r} has no memory_bandwidth", hint='give memory_bandwidth = "2 TB/s"')
+            doc.fault(path, MemoryBandwidthMissing(name))
         return result
 
     def type_like(self, like: str, doc: Document, types: Mapping[str, Any], path: Path) -> DeviceType | None:
@@ -262,8 +284,7 @@ class Reader:
             return None
         name = find_preset(spec.removeprefix("preset:")).type
         if not name:
-            of = ", ".join(sorted(reader.types))
-            doc.fault(path, f"{spec!r} has devices of several types: {of}", hint="name the preset of one of them")
+            doc.fault(path, PresetOfSeveralTypes(spec, tuple(sorted(reader.types))))
         return reader.types.get(name)
 
     # points: hosts, devices, switches
@@ -324,7 +345,7 @@ class Reader:
         name = doc.text((*path, "host"), device, default="")
         if not name:
             if len(self.hosts) != 1:
-                doc.fault(path, f"the device says no host, and there are {len(self.hosts)}", hint='give host = "NAME"')
+                doc.fault(path, HostMissing(len(self.hosts)))
             return next(iter(self.hosts), "")
         if name not in self.hosts:
             doc.unknown((*path, "host"), "host", name, list(self.hosts))
@@ -348,8 +369,7 @@ class Reader:
         """The number of an entry's first device, from which the others count on."""
         number = doc.whole(path, device, least=0, most=MOST_DEVICE_ID - MAX_POINTS)
         if number is not None and type_name in self.types and not self.types[type_name].provider:
-            message = f"a device_id is the number by which a provider knows a device, and type {type_name!r} names none"
-            doc.fault(path, message, hint='give the type provider = "CUDAExecutionProvider", or another')
+            doc.fault(path, DeviceIdWithoutProvider(type_name))
         return number
 
     def names(self, doc: Document, path: Path, table: Mapping[str, Any]) -> list[str]:
@@ -363,7 +383,7 @@ class Reader:
         elif count is None:
             return self.expanded(doc, (*path, "name"), pattern)
         elif "{" in pattern:
-            doc.fault((*path, "count"), f"both a count and a pattern, {pattern!r}, say how many", hint="keep one of them")
+            doc.fault((*path, "count"), CountAndPattern(pattern))
         else:
             return [f"{pattern}{number}" for number in range(count)]
         return []
@@ -372,17 +392,16 @@ class Reader:
         try:
             return expand(pattern, MAX_POINTS)
         except ValueError as error:
-            doc.fault(path, str(error))
+            doc.fault(path, WrongPattern(str(error)))
             return []
 
     def add_point(self, name: str, what: str, doc: Document, path: Path) -> bool:
         if name in self.points:
-            doc.fault(path, f"the name {name!r} of this {what} is already that of a {self.points[name]}; "
-                            "names of devices, hosts and switches differ")  # fmt: skip
+            doc.fault(path, NameTaken(name, what, self.points[name]))
             return False
         if len(self.points) >= MAX_POINTS:
             if not self.incomplete:
-                doc.fault(path, f"more than {MAX_POINTS} devices, hosts and switches")
+                doc.fault(path, TooManyPoints(MAX_POINTS))
             self.incomplete = True
             return False
         self.points[name] = what
@@ -426,11 +445,11 @@ class Reader:
         for name, ends in zip(names, groups, strict=True):
             if len(set(ends)) < len(ends) or len(ends) < 2:
                 twice = next((end for end in ends if ends.count(end) > 1), ends[0])
-                doc.fault(path, f"the link {name!r} needs at least two different ends; {twice!r} would be joined to itself")
+                doc.fault(path, LinkToItself(name, twice))
             elif name in self.links:
-                doc.fault((*path, "name"), f"the link name {name!r} is already taken")
+                doc.fault((*path, "name"), LinkTaken(name))
             elif len(self.links) >= MAX_LINKS or self.ends + len(ends) > MAX_ENDS:
-                doc.fault(path, f"more than {MAX_LINKS} links, or {MAX_ENDS} ends of links", hint="join points by switches")
+                doc.fault(path, TooManyLinks(MAX_LINKS, MAX_ENDS))
                 self.faults.raise_errors()
             else:
                 self.ends += len(ends)
@@ -441,8 +460,7 @@ class Reader:
         forms = [form for form in ("ends", "each", "mesh") if form in table]
         if len(forms) != 1 or ("to" in table) != (forms == ["each"]):
             found = ", ".join([*forms, *(["to"] if "to" in table else [])]) or "none of them"
-            doc.fault(path, f"found {found}, expected one of: 'ends' (one link), 'each' with 'to' (one link for each), "
-                            "'mesh' (one for each pair)")  # fmt: skip
+            doc.fault(path, LinkForms(found))
             return []
         form = forms[0]
         before = len(self.faults.diagnostics)
@@ -453,14 +471,14 @@ class Reader:
             return [tuple(chosen)]
         if form == "mesh":
             if len(chosen) ** 2 > 2 * MAX_LINKS:
-                doc.fault((*path, "mesh"), f"a mesh of {len(chosen)} points has too many links; join them by a switch")
+                doc.fault((*path, "mesh"), MeshTooLarge(len(chosen)))
                 return []
             return [(a, b) for number, a in enumerate(chosen) for b in chosen[number + 1 :]]
         targets = self.select(doc, (*path, "to"), table, scope)
         if len(targets) == 1:
             targets = targets * len(chosen)
         if targets and len(targets) != len(chosen):
-            doc.fault(path, f"'each' names {len(chosen)} points and 'to' {len(targets)}; expected one target, or as many")
+            doc.fault(path, UnequalEnds(len(chosen), len(targets)))
             return []
         return list(zip(chosen, targets, strict=True)) if targets else []
 
@@ -475,7 +493,7 @@ class Reader:
             if len(names) == len(groups):
                 return [scope.prefix + name for name in names]
             if names:
-                doc.fault((*path, "name"), f"the name stands for {len(names)} links and the ends for {len(groups)}")
+                doc.fault((*path, "name"), UnequalNames(len(names), len(groups)))
         names = []
         for ends in groups:
             plain = "-".join(ends) if len(ends) == 2 else f"{ends[0]}-to-{ends[-1]}"
@@ -494,7 +512,7 @@ class Reader:
         selectors = doc.strings(path, table)
         single = isinstance(table.get(str(path[-1])), str)
         if table.get(str(path[-1])) == []:
-            doc.fault(path, 'found no points, expected names such as "gpu{0..7}" or "devices of h0"')
+            doc.fault(path, NoPoints())
         for number, selector in enumerate(selectors):
             place = path if single else (*path, number)
             try:
@@ -502,7 +520,7 @@ class Reader:
             except KeyError as error:
                 doc.unknown(place, "point", error.args[0], [*scope.local, *self.points])
             except ValueError as error:
-                doc.fault(place, str(error))
+                doc.fault(place, WrongPattern(str(error)))
         return chosen if path[-1] == "ends" else list(dict.fromkeys(chosen))
 
     def look(self, names: int) -> None:
@@ -534,15 +552,14 @@ class Reader:
         if doc.flag((*path, "both"), table):
             pairs.append((ends[1], ends[0], links[::-1]))
         for source, target, way in pairs:
-            fault = self.route_fault(source, target, way)
-            if fault:
-                doc.fault(path, fault)
+            if why := self.why_broken(source, target, way):
+                doc.fault(path, BrokenRoute(why))
             elif (source, target) in self.routes:
-                doc.fault(path, f"there is already a route from {source!r} to {target!r}")
+                doc.fault(path, RouteTaken(source, target))
             else:
                 self.routes[source, target] = Route(source, target, tuple(way))
 
-    def route_fault(self, source: str, target: str, way: Iterable[str]) -> str:
+    def why_broken(self, source: str, target: str, way: Iterable[str]) -> str:
         """Why the links do not lead from ``source`` to ``target``; empty when they do."""
         if source == target:
             return f"the route leads from {source!r} to itself"
@@ -574,12 +591,7 @@ class Reader:
         if len(groups) > 1:
             listed = "; ".join(map(_some, groups[:6])) + ("; ..." if len(groups) > 6 else "")
             place = next((key for key in ("links", "devices", "hosts") if key in doc.data), "version")
-            example = f'[[links]] ends = ["{groups[0][0]}", "{groups[1][0]}"], bandwidth = "16 GB/s", latency = "5 us"'
-            doc.fault(
-                (place,),
-                f"no links join {groups[0][0]!r} to {groups[1][0]!r}; devices that reach each other: {listed}",
-                hint=f"for example: {example}",
-            )
+            doc.fault((place,), Unreachable(groups[0][0], groups[1][0], listed))
 
 
 def _some(names: list[str]) -> str:

@@ -70,10 +70,10 @@ def test_a_name_made_by_prefixing_may_be_taken() -> None:
         ([], "no links lead from a.gpu0 to b.gpu0"),
         (["a-x=1GB/s,1us"], "no host is called 'x'"),
         (["a-a=1GB/s,1us"], "both ends"),
-        (["a-b=1GB/s"], "takes HOST-HOST=BANDWIDTH,LATENCY"),
+        (["a-b=1GB/s"], "expected HOST-HOST=BANDWIDTH,LATENCY"),
         (["a-b=1Gb/s,1us"], "may mean bits or bytes"),
-        (["a-b=0 B/s,1us"], "above 0"),
-        (["a-b-c=1GB/s,1us"], "takes HOST-HOST"),
+        (["a-b=0 B/s,1us"], "expected more than 0"),
+        (["a-b-c=1GB/s,1us"], "expected HOST-HOST"),
     ],
 )
 def test_what_is_refused(links: list[str], words: str) -> None:
