@@ -1,6 +1,7 @@
-"""``dnnc check``: what the stages of a build compute against the unsplit model.
+"""``dnnc check`` compares what the stages of a build compute with what the unsplit model computes.
 
 - ``check``, ``verdict``: the comparison, and what it proves; ``unsplit``, ``reference``: the model to compare with;
-- ``compare``, ``noise``, ``perturb``, ``dataflow``: how far values may be apart, and how far rounding moves them;
-- ``lockstep``, ``locate``: all members of a mesh in one process; which of them goes wrong first.
+- ``compare``, ``noise``, ``perturb``, ``dataflow``: which differences pass, and how far rounding alone moves values;
+- ``lockstep``, ``locate``: run all members of a mesh in one process, and find the member that goes wrong first;
+- ``faults``: the kinds of errors.
 """

@@ -1,17 +1,16 @@
 """``dnnc check``: do the stages compute what the unsplit model computes?
 
-The unsplit model runs once with every cut tensor as a further output. Then each stage, in the order in which the rows of the
-schedule come to it, runs twice, alone in this process: on the reference's own values (*alone*: one wrong stage is told from the
-errors it inherits) and on what the stages before it made (*chained*: what a run would give). Where both are the same values,
-once is enough. One session is open at a time, and values are dropped after their last reader, so a check needs little more
-memory than the unsplit model.
+The unsplit model runs once, with every cut tensor as an additional output. Then each stage runs twice in this process, in the
+order of the schedule: *alone*, on the values of the unsplit model, so that its own errors show; and *chained*, on the results
+of the stages before it, as in a run. If both inputs are equal, it runs once. One session is open at a time, and a value is
+dropped after its last reader, so a check needs little more memory than the unsplit model.
 
-A pass proves that on these inputs each tensor that was compared is that of the unsplit model within its tolerance. It says
-nothing of other inputs, of tensors that were left out (they are named), nor of how processes hand values to each other. Where
-the original model is gone, the reference is the build's own copy, and a fault that both share is not seen.
+A passed check proves that, on these inputs, each compared tensor equals that of the unsplit model within its tolerance. It
+proves nothing about other inputs, about tensors that were left out (the report names them), or about how processes exchange
+values. If the original model is gone, the reference is the build's own copy, and the check misses faults that both share.
 
-What differs by more than the precision of its type explains is measured against what rounding does to this model
-(``noise.py``), which costs several runs of it; plain 32-bit models never come to that.
+A difference that the precision of the type does not explain is compared with the effect of rounding on this model
+(``noise.py``). To measure that takes several runs of the model; plain 32-bit models do not need it.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from ir.system.scratch import scratch_folder
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """``inputs``: a file of arrays; without, those that the build was compiled with, or ``samples`` random ones where there is
-    a ``seed``, more than one is asked for, or it was compiled without any; ``threads``: of
-    onnxruntime; ``optimize``: its graph optimisations, as a run has them; ``tolerance``: the difference that passes, as a
-    share of a tensor's range (of the elements, for those that are right or wrong), in the place of what follows from types
-    and rounding."""
+    """``inputs``: a file of arrays. Without it, the check takes the arrays that the build was compiled with, or ``samples``
+    random ones if there is a ``seed``, if ``samples`` > 1, or if the build has no arrays. ``threads``: of onnxruntime;
+    ``optimize``: whether onnxruntime optimises graphs, as in a run. ``tolerance``: the largest difference that passes, in
+    place of the one derived from types and rounding: a share of the tensor's range, or of its elements if these are
+    compared for equality."""
 
     inputs: Path | None = None
     seed: int | None = None
@@ -70,7 +69,7 @@ def check_build(
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> CheckReport:
     """Compares the stages of a build with the unsplit model. Raises InvalidInput for inputs that the model does not take,
-    RuntimeFailure when a stage cannot run; ``CheckReport.error()`` is what a failed check is worth."""
+    RuntimeFailure when a stage cannot run. ``CheckReport.error()`` is the error of a failed check."""
     start = time.perf_counter()
     build = build if isinstance(build, Build) else Build.open(build, progress)
     options = options or CheckOptions()
@@ -81,8 +80,8 @@ def check_build(
     random_inputs = False
     if options.inputs is None:
         several = options.samples > 1 and options.seed is None
-        found, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
-        samples = tuple(found)
+        drawn_samples, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
+        samples = tuple(drawn_samples)
     else:
         samples = tuple(read_inputs(options.inputs, build.inputs, constants=build.constants).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
@@ -112,7 +111,7 @@ def check_build(
 
 @dataclass(slots=True)
 class _State:
-    """What a check knows while it walks over the stages: values per sample, expected and as the chain of stages makes them."""
+    """State of a check while it goes through the stages: for each sample, expected values and those of the chain of stages."""
 
     build: Build
     module: Module
@@ -123,9 +122,9 @@ class _State:
     tainted: frozenset[str]
     chain: list[dict[str, Any]] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
-    parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel, as the members of a mesh made them
-    at_fault: dict[str, set[int]] = field(default_factory=dict)  # members whose part is wrong, by tensor, in this stage
-    meter: Meter | None = None  # of this stage alone, where it was needed
+    parts: list[dict[int, list[Any]]] = field(default_factory=list)  # by channel: parts that members of a mesh sent
+    at_fault: dict[str, set[int]] = field(default_factory=dict)  # by tensor: members of this stage whose part is wrong
+    meter: Meter | None = None  # noise of the current stage, if it was measured
 
     def __post_init__(self) -> None:
         self.chain = [dict(sample) for sample in self.feeds]
@@ -133,7 +132,7 @@ class _State:
 
     @property
     def comparisons_pass(self) -> bool:
-        """Whether nothing has diverged so far: what diverges first is worth a closer look."""
+        """Whether no tensor has diverged so far. Only the first one that diverges is examined more closely."""
         return all(comparison.verdict != "diverges" for comparison in self.comparisons)
 
     def check_stage(self, index: int) -> None:
@@ -146,9 +145,9 @@ class _State:
                 self._run_members(stage, alone, chained)
             else:
                 self._run_model(stage, specs, alone, chained)
-        except Exception as error:  # onnxruntime's; a stage that cannot run is named like one that dies in a run
+        except Exception as error:  # of onnxruntime; the message names the stage as a run does
             member = f" member {error.member} on {stage.devices[error.member]}" if isinstance(error, MemberError) else ""
-            said = one_line(error) or type(error).__name__  # a MemoryError says nothing
+            said = one_line(error) or type(error).__name__  # a MemoryError has no text
             raise failure_for(f"{type(error).__name__}: {error}")(
                 StageDoesNotRun(said, machine_hint(said)), where=f"stage {index}{member or f' on {stage.device}'}"
             ) from error
@@ -166,32 +165,32 @@ class _State:
         alone: dict[str, list[Difference]],
         chained: dict[str, list[Difference]],
     ) -> None:
-        """Runs a stage that is one model, and collects how far its outputs are off."""
+        """Runs a stage that is one model, and collects the differences of its outputs."""
         model, weights = self.build.model(stage.model or "")
         executor = executor_of(self.build, stage.device, self.options.threads, self.options.optimize)
         program = executor.load(model, specs, weights)
         refuse_idle([program], self.build.provider(stage.device).name)
-        for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True):
-            right = {name: expected.get(name, sample.get(name, made.get(name))) for name in program.input_names}
-            real = {name: made[name] for name in program.input_names}
+        for sample, expected, chain in zip(self.feeds, self.expected, self.chain, strict=True):
+            right = {name: expected.get(name, sample.get(name, chain.get(name))) for name in program.input_names}
+            real = {name: chain[name] for name in program.input_names}
             results = program.run(right)
             _collect(alone, expected, results, self.unsplit.precisions, 0)
             if not all(_same(right[name], real[name]) for name in right):
                 results = program.run(real)
             _collect(chained, expected, results, self.unsplit.precisions, self._rounded(stage))
-            made.update(results)
+            chain.update(results)
 
     def _run_members(
         self, stage: StageProgram, alone: dict[str, list[Difference]], chained: dict[str, list[Difference]]
     ) -> None:
-        """Runs a stage on a mesh, and collects how far what its members make is off."""
+        """Runs a stage on a mesh, and collects the differences of what its members compute."""
         leaving = borders(stage)
         cases: list[list[dict[str, Any]]] = []
         which: list[tuple[int, int]] = []  # of each sample the cases that it runs alone and in the chain
-        for sample, expected, made, parts in zip(self.feeds, self.expected, self.chain, self.parts, strict=True):
-            right = [fed(member, {**made, **sample, **expected}) for member in stage.members]
+        for sample, expected, chain, parts in zip(self.feeds, self.expected, self.chain, self.parts, strict=True):
+            right = [fed(member, {**chain, **sample, **expected}) for member in stage.members]
             real = [
-                fed(member, made, {channel: of_member[number] for channel, of_member in parts.items()})
+                fed(member, chain, {channel: of_member[number] for channel, of_member in parts.items()})
                 for number, member in enumerate(stage.members)
             ]
             cases.append(right)
@@ -200,7 +199,7 @@ class _State:
             if not equal:
                 cases.append(real)
         results = run_members(self.build, stage, cases, threads=self.options.threads, optimize=self.options.optimize)
-        for (first, second), expected, made, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
+        for (first, second), expected, chain, parts in zip(which, self.expected, self.chain, self.parts, strict=True):
             for border in leaving:
                 own = roundings_of(stage.collectives)
                 for into, values, rounded in ((alone, results[first], own), (chained, results[second], self._rounded(stage))):
@@ -208,16 +207,16 @@ class _State:
                     _collect(into, expected, {border.name: whole}, self.unsplit.precisions, rounded)
                     if border.name in expected:
                         self._find_members(border, values, expected[border.name], into[border.name], rounded)
-                    made[border.name] = whole
+                    chain[border.name] = whole
                 if border.channel >= 0 and _as_it_lies(self.build, stage, border.channel):
                     parts[border.channel] = [m[p.value] for m, p in zip(results[second], border.parts, strict=True)]
 
     def _find_members(
-        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, found: list[Difference], rounded: int
+        self, border: Border, values: Sequence[dict[str, Any]], expected: Any, differences: list[Difference], rounded: int
     ) -> None:
-        """Notes members whose part of what leaves the stage is not that of the unsplit model. Where the tensor put together is
-        right all the same, for not every part counts, that is a difference too."""
-        right = found[-1].ok
+        """Records the members whose part of a tensor differs from the unsplit model. The assembled tensor may be right
+        nevertheless, since it does not use every part; such a difference is added to ``differences``."""
+        right = differences[-1].ok
         for number, part, value in border.of_members(values):
             if not isinstance(expected, Raw) or not isinstance(value, Raw):
                 continue
@@ -225,11 +224,11 @@ class _State:
             if not difference.ok:
                 self.at_fault.setdefault(border.name, set()).add(number)
                 if right:
-                    found.append(difference)
+                    differences.append(difference)
 
     def _rounded(self, stage: StageProgram) -> int:
-        """How often what the chain of stages makes in this one was rounded to 16 bits, at most: by every collective so far, and
-        at every border."""
+        """How often a value of the chain was rounded to 16 bits up to the end of this stage, at most: in every collective so
+        far, and once at every border between stages."""
         before = self.build.stages[: stage.index]
         return stage.index + sum(roundings_of(one.collectives) for one in (*before, stage))
 
@@ -246,19 +245,19 @@ class _State:
         place = (name, index, stage.device, "output" if output else "cut", type_)
         if name in self.tainted or name not in alone:
             return Comparison(*place, None, None, 0.0, 0.0, "random" if name in self.tainted else "unnamed")
-        worst = [max(found[name], key=lambda d: (not d.ok, d.value)) for found in (alone, chained)]
+        worst = [max(differences[name], key=lambda d: (not d.ok, d.value)) for differences in (alone, chained)]
         if not any(d.elements for d in alone[name]) and all(d.ok for d in worst):
             return Comparison(*place, None, None, 0.0, 0.0, "empty")
         noise = self._noise(stage, name, worst)
-        found = [judge(d, floor, self.options.tolerance) for d, floor in zip(worst, noise, strict=True)]
-        verdict = next((v for v in ("diverges", "unstable") if any(j.verdict == v for j in found)), "ok")
-        if verdict == "unstable" and found[0].verdict == "ok":
-            verdict = "ok"  # the stage is right on right inputs; what it inherits is more than a check can allow
-        reason = next((j.reason for j in found if j.verdict == verdict and j.reason), "")
+        judged = [judge(d, floor, self.options.tolerance) for d, floor in zip(worst, noise, strict=True)]
+        verdict = next((v for v in ("diverges", "unstable") if any(j.verdict == v for j in judged)), "ok")
+        if verdict == "unstable" and judged[0].verdict == "ok":
+            verdict = "ok"  # right on right inputs; only the differences that it inherits exceed the cap
+        reason = next((j.reason for j in judged if j.verdict == verdict and j.reason), "")
         members, origin = self.at_fault.get(name, set()) if verdict == "diverges" else set(), ""
-        if stage.members and verdict == found[0].verdict == "diverges" and self.comparisons_pass:
-            origin, members = self._look_inside(stage, found[0].allowed, members)
-        alone_judged, chained_judged = found
+        if stage.members and verdict == judged[0].verdict == "diverges" and self.comparisons_pass:
+            origin, members = self._look_inside(stage, judged[0].allowed, members)
+        alone_judged, chained_judged = judged
         return Comparison(
             *place,
             alone_judged.value,
@@ -274,7 +273,7 @@ class _State:
         )
 
     def _noise(self, stage: StageProgram, name: str, worst: Sequence[Difference]) -> tuple[Noise, Noise]:
-        """The noise floors of a tensor, alone and chained; measured only where a difference is more than its type explains."""
+        """Noise floors of a tensor, alone and chained. Measured only if its type does not explain the difference."""
         alone, chained = worst
         if self.options.tolerance is not None or (alone.ok and chained.ok):
             return QUIET, QUIET
@@ -288,15 +287,15 @@ class _State:
         return own, _explain(chained, name, self.unsplit.whole_meter(name), own)
 
     def _right_inputs(self, stage: StageProgram) -> list[dict[str, Any]]:
-        """Per sample what the unsplit model gives to a stage."""
+        """For each sample, the inputs of a stage with the values of the unsplit model."""
         return [
-            {name: expected.get(name, sample.get(name, made.get(name))) for name in read_by(stage)}
-            for sample, expected, made in zip(self.feeds, self.expected, self.chain, strict=True)
+            {name: expected.get(name, sample.get(name, chain.get(name))) for name in read_by(stage)}
+            for sample, expected, chain in zip(self.feeds, self.expected, self.chain, strict=True)
         ]
 
     def _look_inside(self, stage: StageProgram, allowed: float, members: set[int]) -> tuple[str, set[int]]:
-        """The value inside a stage on a mesh that differs first, and the members at fault."""
-        found = first_wrong(
+        """The first value inside a stage on a mesh that differs, and the members whose part of it is wrong."""
+        wrong = first_wrong(
             self.build,
             self.module,
             stage,
@@ -306,24 +305,24 @@ class _State:
             allowed,
             self.options.threads,
         )
-        if found is None:
+        if wrong is None:
             return "", members
-        return found.value, members if len(members) == 1 else set(found.members)
+        return wrong.value, members if len(members) == 1 else set(wrong.members)
 
     def _drop(self, index: int) -> None:
-        """Forgets values that no later stage reads."""
+        """Drops the values that no later stage reads."""
         later = {channel.tensor for stage in self.build.stages[index + 1 :] for channel in stage.receives}
         later |= {port.name for port in self.build.inputs}
         unchecked = {spec.name for i in range(index + 1, len(self.build.stages)) for spec in output_specs(self.build, i)}
-        for made, expected in zip(self.chain, self.expected, strict=True):
-            for name in made.keys() - later:
-                del made[name]
+        for chain, expected in zip(self.chain, self.expected, strict=True):
+            for name in chain.keys() - later:
+                del chain[name]
             for name in expected.keys() - later - unchecked:
                 del expected[name]
 
 
 def _explain(difference: Difference, name: str, meter: Meter | None, noise: Noise) -> Noise:
-    """The noise floor of a value, at least ``noise``, measured until it explains the difference or there is no more to run."""
+    """Noise floor of a value, at least ``noise``. Measures until the floor explains the difference or no variant is left."""
     while judge(difference, noise).verdict != "ok" and meter is not None:
         noise |= meter.floors.get(name, QUIET)
         if judge(difference, noise).verdict == "ok" or not meter.more():
@@ -344,13 +343,13 @@ def _collect(
 
 
 def _as_it_lies(build: Build, maker: StageProgram, channel: int) -> bool:
-    """Whether the members of the maker send their parts as they are."""
+    """Whether the members of the sending stage send their parts unchanged: both stages have the same mesh axes."""
     reader = next(build.stages[c.target] for c in maker.sends if c.id == channel)
     return bool(reader.members) and matches(maker.axes, reader.axes)
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two values are certainly the same bits."""
+    """Whether two values have the same bits; False if that is unknown."""
     if left is right:
         return True
     if isinstance(left, Raw) and isinstance(right, Raw):

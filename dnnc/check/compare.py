@@ -1,19 +1,19 @@
-"""How far two values are apart, and how far they may be.
+"""The difference of two values, and the largest difference that passes.
 
 The *measure* of a difference is a share, so that one tolerance serves every type but the narrow integers:
 
 - floats, and 32-bit sums of quantised values: the largest difference over the range of the expected values (their largest
-  magnitude when all are equal). Where all are nearly equal, a few units in the last place of the largest pass. NaN and
-  infinities must stand at the same places;
+  magnitude if all are equal). If all are nearly equal, a few units in the last place of the largest value pass. NaN and
+  infinities must be at the same places;
 - integers of at most 16 bits that are quantised values: the largest difference, in steps;
 - other integers, booleans and strings: the share of elements that are not equal.
 
-What is allowed at least depends on the precision of a value: that of its type, or a lower one that it was computed from. 16-bit
-floats may differ by more the oftener their inputs were rounded to 16 bits where onnxruntime inside one session keeps the
-excess precision of its 32-bit kernels: by (1 + sqrt(n)) tolerances after n such roundings, whose errors are independent (Higham
-and Mary, SIAM J. Sci. Comput. 41(5), 2019: the root of n takes the place of n). A border between stages rounds once, and so
-does a collective that moves a value. One that adds terms rounds twice, each term and their sum: the errors of terms add up to
-about that of one as large as the sum. What rounding does to one model beyond that is measured (``noise.py``).
+The difference that always passes follows from the precision of a value: that of its type, or a lower one that it was computed
+from. In one session, onnxruntime keeps the excess precision of its 32-bit kernels between ops of 16 bits; a border between
+stages rounds to 16 bits. After n such roundings, whose errors are independent, (1 + sqrt(n)) tolerances pass (Higham and Mary,
+SIAM J. Sci. Comput. 41(5), 2019: sqrt(n) replaces n). A border rounds once, and so does a collective that moves a value. A
+collective that sums rounds twice, terms and sum: the errors of the terms add up to about one rounding of the sum. Larger
+effects of rounding are measured for each model (``noise.py``).
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ TOLERANCES = {
     "float6_e2m3fn": 2**-3,
     "float6_e3m2fn": 2**-2,
 }
-"""Largest difference over the range, by element type; narrow floats: one rounding step."""
+"""Largest difference over the range that passes, by element type. For narrow floats it is one rounding step."""
 SIXTEEN_BITS = ("float16", "bfloat16")
 LAST_PLACES = 4
-"""Units in the last place of a 32- or 64-bit float by which sums in another order may differ, however small the range is."""
+"""Units in the last place by which 32- and 64-bit floats may differ even if the range is tiny: sums in another order."""
 QUANTISED_STEP = 1 / 255
 """Tolerance of floats that are computed from quantised values: one step of 8 bits."""
 
 
 CAP = 0.1
-"""Largest tolerance that a measured noise floor may give, as a share."""
+"""Largest tolerance that a measured noise floor may lead to, as a share."""
 CAP_TYPICAL = 0.25
 """The same for the typical difference: a tensor that has nothing to do with the expected one is off by 1.4 deviations."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """What a value was computed from. ``narrow``: float types of fewer bits than 32 that its inputs were rounded to;
-    ``quantised``: whether integers of few bits stood for real numbers on the way; ``rounded``: whether floats did at all."""
+    """The precision that a value was computed with. ``narrow``: float types below 32 bits that its inputs were rounded to;
+    ``quantised``: whether small integers stood for real numbers on the way; ``rounded``: whether floats were computed with."""
 
     narrow: frozenset[str] = frozenset()
     quantised: bool = False
@@ -78,10 +78,10 @@ EXACT = Precision()
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """``value``: the measure of the difference, ``inf`` where the two cannot be compared, with the ``reason``; ``allowed``: the
-    largest that passes; ``typical``: the root of the mean square over the standard deviation of the expected values, to which
-    few elements add little; ``unit``: what a share of 1 is in the measure of ``value`` (1, or the number of steps of a
-    quantised integer); ``elements``: how many were compared, without those that are not finite."""
+    """``value``: the measure of the difference; ``inf`` if the values cannot be compared, and ``reason`` says why. ``allowed``:
+    the largest value that passes. ``typical``: root mean square of the difference over the standard deviation of the expected
+    values; a few elements change it little. ``unit``: a share of 1 in the measure of ``value``: 1, or the number of steps
+    of a quantised integer. ``elements``: how many elements were compared; only finite ones count."""
 
     value: float
     allowed: float
@@ -96,46 +96,46 @@ class Difference:
 
 
 def roundings_of(collectives: Iterable[Collective]) -> int:
-    """How often values are rounded to 16 bits by all of these, one behind the other at most."""
+    """Roundings to 16 bits on a path through all of these collectives: the most that a value can have."""
     sixteen = (one for one in collectives if BY_NUMBER[one.element].name in SIXTEEN_BITS)
     return sum(2 if one.reduction == "sum" else 1 for one in sixteen)
 
 
-def compare(expected: Any, found: Any, precision: Precision = EXACT, roundings: int = 0) -> Difference:
-    """The difference of two values as they travel (``codec``): tensors, strings, lists of those, maps, None. ``roundings``: how
-    often what the found one is made of was rounded to 16 bits, and the expected one was not."""
-    if isinstance(expected, Raw) and isinstance(found, Raw):
-        return _tensors(expected, found, precision, roundings)
-    if isinstance(expected, list) and isinstance(found, list):
-        if len(expected) != len(found):
-            return _unlike(f"{len(found)} items found, {len(expected)} expected")
-        parts = [compare(e, f, precision, roundings) for e, f in zip(expected, found, strict=True)]
+def compare(expected: Any, actual: Any, precision: Precision = EXACT, roundings: int = 0) -> Difference:
+    """The difference of two values as ``codec`` decodes them: tensors, strings, lists of those, maps, None. ``roundings``: how
+    often ``actual`` was rounded to 16 bits where ``expected`` was not."""
+    if isinstance(expected, Raw) and isinstance(actual, Raw):
+        return _tensors(expected, actual, precision, roundings)
+    if isinstance(expected, list) and isinstance(actual, list):
+        if len(expected) != len(actual):
+            return _unlike(f"{len(actual)} items found, {len(expected)} expected")
+        parts = [compare(e, f, precision, roundings) for e, f in zip(expected, actual, strict=True)]
         worst = max(parts, key=lambda d: (not d.ok, d.value), default=Difference(0.0, 0.0))
         return replace(worst, elements=sum(part.elements for part in parts))
-    if isinstance(expected, np.ndarray) and isinstance(found, np.ndarray):
-        if expected.shape != found.shape:
-            return _unlike(f"shape {list(found.shape)} found, {list(expected.shape)} expected")
-        return _unequal(expected, found, "strings ")
-    if isinstance(expected, Mapping) and isinstance(found, Mapping):
-        if expected.keys() != found.keys():
+    if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
+        if expected.shape != actual.shape:
+            return _unlike(f"shape {list(actual.shape)} found, {list(expected.shape)} expected")
+        return _unequal(expected, actual, "strings ")
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        if expected.keys() != actual.keys():
             return _unlike("the keys differ")
-        return compare(_values(expected), _values(found), precision, roundings)
-    if expected is None and found is None:
+        return compare(_values(expected), _values(actual), precision, roundings)
+    if expected is None and actual is None:
         return Difference(0.0, 0.0, elements=0)
     return _unlike("the kinds of value differ")
 
 
-def compare_part(expected: Raw, box: Box, found: Raw, precision: Precision = EXACT, roundings: int = 0) -> Difference:
-    """As ``compare``, of what lies in ``box`` of the expected tensor and a part that should be that; over the range of the
-    whole tensor."""
+def compare_part(expected: Raw, box: Box, actual: Raw, precision: Precision = EXACT, roundings: int = 0) -> Difference:
+    """The difference between a part of a tensor and ``box`` of the expected tensor, as ``compare`` measures it, over the range
+    of the whole tensor."""
     if not box or is_whole(box, expected.shape):
-        return compare(expected, found, precision, roundings)
+        return compare(expected, actual, precision, roundings)
     here = tuple(slice(start, start + length) for start, length in box)
     part = expected.data[here]
-    if part.shape != found.data.shape or expected.element != found.element:
-        return _unlike(f"shape {list(found.shape)} found, {list(part.shape)} expected")
+    if part.shape != actual.data.shape or expected.element != actual.element:
+        return _unlike(f"shape {list(actual.shape)} found, {list(part.shape)} expected")
     data = expected.data.copy()
-    data[here] = found.data
+    data[here] = actual.data
     return _tensors(expected, Raw(expected.element, expected.shape, data), precision, roundings)
 
 
@@ -151,18 +151,18 @@ def _unlike(reason: str) -> Difference:
     return Difference(math.inf, 0.0, reason, math.inf)
 
 
-def _tensors(expected: Raw, found: Raw, precision: Precision, roundings: int) -> Difference:
+def _tensors(expected: Raw, actual: Raw, precision: Precision, roundings: int) -> Difference:
     element = BY_NUMBER[expected.element]
-    if expected.element != found.element:
-        return _unlike(f"{BY_NUMBER[found.element].name} found, {element.name} expected")
-    if expected.shape != found.shape:
-        return _unlike(f"shape {list(found.shape)} found, {list(expected.shape)} expected")
+    if expected.element != actual.element:
+        return _unlike(f"{BY_NUMBER[actual.element].name} found, {element.name} expected")
+    if expected.shape != actual.shape:
+        return _unlike(f"shape {list(actual.shape)} found, {list(expected.shape)} expected")
     allowed = _allowed(element, precision, roundings)
     steps = precision.quantised and element.name != "bool" and element.name not in TOLERANCES and element.bits <= 16
     unit = float((1 << element.bits) - 1) if steps else 1.0
-    if np.array_equal(_bits(expected.data), _bits(found.data)):
+    if np.array_equal(_bits(expected.data), _bits(actual.data)):
         return Difference(0.0, allowed, unit=unit, elements=_finite(expected))
-    left, right = to_user(expected), to_user(found)
+    left, right = to_user(expected), to_user(actual)
     if element.name in TOLERANCES:
         return _floats(left, right, allowed)
     if allowed == 0:
@@ -182,19 +182,19 @@ def _bits(data: Array) -> Array:
 
 
 def _finite(value: Raw) -> int:
-    """How many elements a tensor has; 0 where none is finite."""
+    """Number of elements of a tensor; 0 if none is finite."""
     size = math.prod(value.shape)
     if BY_NUMBER[value.element].name not in TOLERANCES or BY_NUMBER[value.element].bits < 16:
         return size
     flat = value.data.reshape(-1)
-    for part in (flat[:1024], flat):  # nearly always the first few tell
+    for part in (flat[:1024], flat):  # nearly always one of the first is finite
         if np.isfinite(to_user(Raw(value.element, part.shape, part))).any():
             return size
     return 0
 
 
 def _unequal(left: Array, right: Array, what: str = "") -> Difference:
-    """The difference of values of which each is either right or wrong."""
+    """The difference of values that are compared for equality: the share of unequal elements."""
     unequal = int((left != right).sum())
     reason = f"{unequal} of {left.size} {what}differ" if unequal else ""
     share = unequal / max(1, left.size)
@@ -202,7 +202,7 @@ def _unequal(left: Array, right: Array, what: str = "") -> Difference:
 
 
 def _allowed(element: Element, precision: Precision, roundings: int) -> float:
-    """What is allowed of a value of this type that was computed from values of this precision."""
+    """Largest difference that passes for a value of this type that was computed with this precision."""
     if element.name not in TOLERANCES:
         if not precision.quantised or element.name == "bool" or element.bits > 32:
             return 0.0

@@ -1,7 +1,7 @@
-"""What the plan's IR says of a value before anything runs: whether it is random, and from what precision it was computed.
+"""Two properties of values, derived from the plan's IR before anything runs: randomness, and the precision they have.
 
-Both follow the dataflow of the entry function, by ONNX name: what an op reads, its results carry. An op with regions counts as
-a whole.
+Both propagate along the dataflow of the entry function, from the operands of an op to its results. Values are called by their
+ONNX names. An op with regions counts as one op.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def random_values(module: Module) -> tuple[frozenset[str], tuple[str, ...]]:
 
 
 def precisions(module: Module) -> dict[str, Precision]:
-    """Of each value that is computed from an input, and not exactly: its precision. A cast of a 16-bit float to 32 bits does
-    not bring back what was rounded away; weights and inputs of few bits are exact as they are."""
-    found: dict[str, Precision] = {}
+    """The precision of each value that is computed from an input and may be rounded. A cast from 16 to 32 bits keeps the
+    precision of 16 bits; weights and inputs of few bits are exact."""
+    precision_of: dict[str, Precision] = {}
     computed = {value.name for value in module.entry.args}
     for op in without_reshards(module.entry).func.ops:
         sources = [name for name in all_reads(op) if name in computed]
@@ -40,18 +40,18 @@ def precisions(module: Module) -> dict[str, Precision]:
             continue
         carried = EXACT
         for name in sources:
-            carried |= found.get(name, EXACT)
+            carried |= precision_of.get(name, EXACT)
         for inner in all_ops((op,)):
             floats = {name for value in inner.results if (name := _element(value.type)) in TOLERANCES}
             carried |= Precision(_NARROW & floats, has(inner, QUANTISES), bool(floats))
         for value in op.results:
             computed.add(value.name)
-            own = carried  # what becomes an integer is right or wrong, but for a quantised value
+            own = carried  # integers are compared for equality, except quantised values
             if not carried.quantised and _element(value.type) not in TOLERANCES:
                 own = Precision(rounded=carried.rounded)
             if own != EXACT:
-                found[value.name] = own
-    return {name[1:]: precision for name, precision in found.items()}
+                precision_of[value.name] = own
+    return {name[1:]: precision for name, precision in precision_of.items()}
 
 
 def _element(type_: Type) -> str:

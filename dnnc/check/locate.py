@@ -1,8 +1,8 @@
-"""Which member of a mesh goes wrong first: a second, closer look at a stage whose result diverges.
+"""Finds the member of a mesh that goes wrong first, in a stage whose result diverges.
 
-Behind a collective every member holds what one of them spoiled. So the stage is run once more on the unsplit model's values,
-and all that its members hold between segments is compared with the unsplit model, level by level: parts member by member,
-terms added up. Layouts come from the stage program in ``plan.ir``, and so does what each value is in the model.
+After a collective, an error of one member is in the values of all. So the stage runs once more on the values of the unsplit
+model, and every value that members hold between segments is compared with the unsplit model, level by level: parts member by
+member, terms by their sum. The stage program in ``plan.ir`` has the layout of each value and its name in the model.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from ir.system.scratch import scratch_folder
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """Where a stage first differs from the unsplit model: the value, the segment that made it, and the members whose part of
-    it is wrong; of terms, those whose sum is."""
+class FirstDifference:
+    """The first difference inside a stage: the value, the segment that computed it, and the members whose part is wrong, or
+    whose terms have a wrong sum."""
 
     value: str
     level: int
@@ -36,7 +36,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A value that members hold. ``origin``: its name in the unsplit model; ``type`` and ``placements``: of the whole."""
+    """A value that members hold. ``origin``: its name in the unsplit model; ``type``, ``placements``: of the whole value."""
 
     name: str
     origin: str
@@ -46,7 +46,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Tolerance:
-    """What a value may differ by: what its precision and roundings allow, and at least ``allowed``."""
+    """The difference that passes: the one that precision and roundings allow, and at least ``allowed``."""
 
     precision: Precision
     roundings: int
@@ -65,10 +65,10 @@ def first_wrong(
     precisions: Mapping[str, Precision],
     allowed: float,
     threads: int,
-) -> Found | None:
-    """The first difference inside ``stage``, given the model's inputs and what the unsplit model makes at its cuts; None where
-    nothing differs that the unsplit model names, or it does not run again. ``allowed``: of what diverges behind; values
-    inside may differ by as much."""
+) -> FirstDifference | None:
+    """The first difference inside ``stage``, given the model's inputs and the values of the unsplit model at the cuts. None if
+    no value with a name in the unsplit model differs, or if the unsplit model does not run again. ``allowed``: of the tensor
+    that diverges at the end of the stage; values inside may differ by as much."""
     program = next((s for s in module.of_type(Stage) if s.index == stage.index), None)
     mesh = next((m for m in module.of_type(Mesh) if program is not None and m.name == program.mesh), None)
     if program is None or mesh is None:
@@ -86,21 +86,21 @@ def first_wrong(
             precision, rounded = precisions.get(one.origin, EXACT), roundings_of(stage.collectives)
             wrong = _wrong(one, mesh, right[one.origin], values, _Tolerance(precision, rounded, allowed))
             if wrong:
-                return Found(one.origin, level, wrong)
+                return FirstDifference(one.origin, level, wrong)
     return None
 
 
 def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
-    """Names that segments make, by level."""
-    found: dict[int, dict[str, None]] = {}
+    """Names of the values that segments compute, by level."""
+    names_of: dict[int, dict[str, None]] = {}
     for member in stage.members:
         for segment in member.segments:
-            found.setdefault(segment.level, {}).update((value.name, None) for value in segment.outputs)
-    return [(level, list(names)) for level, names in sorted(found.items())]
+            names_of.setdefault(segment.level, {}).update((value.name, None) for value in segment.outputs)
+    return [(level, list(names)) for level, names in sorted(names_of.items())]
 
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
-    """Tensors of the stage program by name (no sigil), each with its name in the model."""
+    """Tensors of the stage program by name (without its sigil), each with its name in the model."""
     from ir.ops.boxes import placements_of
     from passes.model.graph import origins
 
@@ -115,11 +115,11 @@ def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
             elif op.dialect == "comm" and op.operands[0] in of:  # between the layouts of a reshard
                 of[value.name] = of[op.operands[0]]
             types[value.name] = value.type
-    found = {}
+    held = {}
     for name, origin in of.items():
         if origin[:1] == "%" and isinstance(types[name], TensorType):
-            found[name[1:]] = _Held(name[1:], origin[1:], types[name], placements_of(types[name], mesh))
-    return found
+            held[name[1:]] = _Held(name[1:], origin[1:], types[name], placements_of(types[name], mesh))
+    return held
 
 
 def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], threads: int) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], 
                 outputs = tuple(spec for name, spec in specs.items() if name in reference.present)
                 program = Program(reference.model, outputs, Settings(threads), reference.weights)
                 return program.run({name: feeds[name] for name in program.input_names})
-            except Exception:  # whatever onnxruntime raises: this look is for a better message, and the next may do
+            except Exception:  # of onnxruntime: only the message gets less precise, and the next reference may run
                 continue
     return {}
 
@@ -141,7 +141,7 @@ def _element(type_: Type) -> int:
 
 
 def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], tolerance: _Tolerance) -> tuple[int, ...]:
-    """Members whose part is not that of ``expected``; of terms, those whose terms do not add up to it."""
+    """Members whose part differs from ``expected``, or whose terms do not add up to it."""
     from dnnc.build.members import Part
     from dnnc.engines.onnxruntime.transport.parts import assemble
     from ir.ops.boxes import box, coordinates
@@ -152,11 +152,11 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
         return ()
     reduction = next((p.reduction for p in held.placements if isinstance(p, Partial)), "")
     if not reduction:
-        found = (
+        differences = (
             (m, compare_part(expected, boxes[m], values[m][held.name], tolerance.precision, tolerance.roundings))
             for m in members
         )
-        return tuple(member for member, difference in found if not tolerance.passes(difference))
+        return tuple(member for member, difference in differences if not tolerance.passes(difference))
     copies = [i for i, placement in enumerate(held.placements) if isinstance(placement, Replicate)]
     wrong: set[int] = set()
     for copy in dict.fromkeys(tuple(coordinates(mesh, member)[i] for i in copies) for member in members):
@@ -168,4 +168,4 @@ def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], toleran
     return tuple(sorted(wrong))
 
 
-__all__ = ["Found", "first_wrong"]
+__all__ = ["FirstDifference", "first_wrong"]

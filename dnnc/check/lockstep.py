@@ -1,7 +1,7 @@
-"""All members of a mesh in one process, level by level: what ``dnnc check`` runs of a stage that is one program on a mesh.
+"""Runs all members of a mesh in one process, level by level: how ``dnnc check`` runs a stage on a mesh.
 
-The collectives are those of a run (``collectives.combine``), so the bits are too. One session is open at a time; several cases
-(samples, or inputs of different origin) go through it, so each model is loaded once.
+Collectives use the arithmetic of a run (``collectives.combine``), so results are equal bit for bit. One session is open at a
+time. Several cases (samples, or inputs of different origin) go through it, so each model is loaded once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Values = dict[str, Any]
 
 
 class MemberError(Exception):
-    """A segment of member ``member`` does not run."""
+    """A segment of ``member`` does not run."""
 
     def __init__(self, member: int, level: int, error: Exception) -> None:
         super().__init__(f"segment {level} of member {member}: {error}")
@@ -36,7 +36,7 @@ class MemberError(Exception):
 def run_members(
     build: Build, stage: StageProgram, cases: Sequence[Sequence[Values]], *, threads: int = 1, optimize: bool = True
 ) -> list[list[Values]]:
-    """Runs every case (per member the values that it is fed) and returns, likewise, all values of each member that a later
+    """Runs every case. A case holds the input values of each member; its result holds, for each member, the values that a later
     level or the stage's border reads. Raises MemberError."""
     values = [[dict(member) for member in case] for case in cases]
     levels = {segment.level for member in stage.members for segment in member.segments}
@@ -64,28 +64,28 @@ def run_members(
 
 
 def _spec(value: Local) -> ValueSpec:
-    """Without a shape: onnxruntime says which it is."""
+    """The spec without a shape, which onnxruntime reports."""
     return ValueSpec(value.name, BY_NAME[value.dtype].number if value.dtype in BY_NAME else 0)
 
 
-def fed(member: MemberProgram, values: Mapping[str, Any], made: Mapping[int, Any] | None = None) -> Values:
-    """What a member is fed of whole values by the tensors' names; ``made``: parts, by the channel that brings them. Of terms,
-    the first is the tensor, others add nothing to it."""
-    found = {name: values[name] for name in member.inputs}
+def fed(member: MemberProgram, values: Mapping[str, Any], ready: Mapping[int, Any] | None = None) -> Values:
+    """The inputs of a member, cut from whole ``values`` by tensor name. ``ready``: parts that are ready, by channel. If a
+    tensor arrives as terms of a sum, the first term is the whole tensor and the others are neutral."""
+    inputs = {name: values[name] for name in member.inputs}
     for part in member.receives:
-        if made and part.channel in made:
-            found[part.value] = made[part.channel]
+        if ready and part.channel in ready:
+            inputs[part.value] = ready[part.channel]
             continue
         whole = values[part.name]
         if part.reduction and part.term:
             whole = neutral(whole, part.reduction)
-        found[part.value] = part_of(whole, part.box) if isinstance(whole, Raw) else whole
-    return found
+        inputs[part.value] = part_of(whole, part.box) if isinstance(whole, Raw) else whole
+    return inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A tensor that leaves a stage, as an output (``channel`` -1) or through a channel: of each member its part."""
+    """A tensor that leaves a stage, as an output (``channel`` -1) or through a channel, with the part of each member."""
 
     name: str
     channel: int
@@ -93,25 +93,25 @@ class Border:
     parts: tuple[Part, ...]
 
     def whole(self, values: Sequence[Values]) -> Raw:
-        """The tensor, put together from what the members have."""
+        """The tensor, assembled from the parts of the members."""
         pieces = [(part, member[part.value]) for part, member in zip(self.parts, values, strict=True) if part.delivers]
         return assemble(self.shape, pieces)
 
     def of_members(self, values: Sequence[Values]) -> list[tuple[int, Part, Any]]:
-        """Of each member that holds a part itself, and no term: its number, the part and what it has."""
-        found = zip(range(len(self.parts)), self.parts, values, strict=True)
-        return [(number, part, member[part.value]) for number, part, member in found if not part.reduction]
+        """Number, part and value of each member that holds a part of the tensor, not a term of a sum."""
+        held = zip(range(len(self.parts)), self.parts, values, strict=True)
+        return [(number, part, member[part.value]) for number, part, member in held if not part.reduction]
 
 
 def borders(stage: StageProgram) -> tuple[Border, ...]:
-    """What leaves a stage on a mesh: outputs, then channels."""
+    """The tensors that leave a stage on a mesh: outputs, then channels."""
     shapes = [(port.name, -1, port.shape) for port in stage.outputs] + [(c.tensor, c.id, c.shape) for c in stage.sends]
-    found = []
+    tensors = []
     for name, channel, shape in shapes:
         every = [part for member in stage.members for part in (*member.outputs, *member.sends)]
         parts = tuple(part for part in every if (part.name, part.channel) == (name, channel))
-        found.append(Border(name, channel, tuple(dim for dim in shape or () if isinstance(dim, int)), parts))
-    return tuple(found)
+        tensors.append(Border(name, channel, tuple(dim for dim in shape or () if isinstance(dim, int)), parts))
+    return tuple(tensors)
 
 
 __all__ = ["Border", "MemberError", "Values", "borders", "fed", "run_members"]

@@ -1,7 +1,7 @@
-"""Models whose float weights are moved by one unit in the last place: what tells how much rounding matters to a model.
+"""Copies of a model with its float weights moved by one unit in the last place, to measure how sensitive it is to rounding.
 
-Only weights whose last place is as good as any other are moved: those that nothing but linear ops and normalisations read, and
-scales of quantisations. Other constants may be exact (an exponent, a size, a bound), and so may a few numbers that are added or
+A weight is moved if its last place is arbitrary: if only linear ops and normalisations read it, or if it is the scale of a
+quantisation. Other constants may be exact by intention (an exponent, a size, a bound), and so may short ones that are added or
 multiplied (the dims of an image).
 """
 
@@ -29,15 +29,15 @@ _LINEAR = frozenset(
 )
 _SCALED = frozenset({"QuantizeLinear", "DequantizeLinear"})
 FEWEST = 8
-"""Elements of the smallest weight that is moved: no list of dims is as long."""
+"""Fewest elements of a weight that is moved; a list of dims has fewer."""
 MOST_BYTES = 256 << 20
-"""Weights that are moved in one model, the smallest first: they are held in memory beside the model."""
+"""Most bytes of weights that are moved, the smallest weights first: copies are held in memory beside the model."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 """Names of the element types that are moved."""
 
 
 def perturbed_models(reference: Reference, count: int) -> Iterator[bytes]:
-    """``count`` models like the reference, each with its weights moved at random; equal for equal references."""
+    """``count`` copies of the reference with weights moved at random. Equal references give equal copies."""
     import onnx
 
     model = onnx.load_model_from_string(reference.model)
@@ -55,16 +55,16 @@ def perturbed_models(reference: Reference, count: int) -> Iterator[bytes]:
 
 
 def moved(array: np.ndarray[Any, Any], generator: np.random.Generator) -> np.ndarray[Any, Any]:
-    """The floats next to these, up or down at random. Zeros, for which the next is of another size, and what is not finite
-    stay."""
+    """Each float replaced by its neighbour, up or down at random. Zeros stay, whose neighbours have another magnitude, and so
+    do NaN and infinities."""
     towards = np.where(generator.random(array.shape) < 0.5, -np.inf, np.inf).astype(array.dtype)
     with np.errstate(over="ignore", under="ignore"):
-        found = np.nextafter(array, towards)
-    return np.where(np.isfinite(array) & np.isfinite(found) & (array != 0), found, array).astype(array.dtype)
+        neighbour = np.nextafter(array, towards)
+    return np.where(np.isfinite(array) & np.isfinite(neighbour) & (array != 0), neighbour, array).astype(array.dtype)
 
 
 def _array(tensor: onnx.TensorProto, reference: Reference) -> np.ndarray[Any, Any]:
-    """The elements of a weight of the reference, from its open files where they lie outside."""
+    """The elements of a weight of the reference; external ones are read from its open files."""
     import onnx
 
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
@@ -98,7 +98,7 @@ def _inexact(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
             exact.update((*node.input[:1], *node.input[2:]))
         elif node.op_type not in _LINEAR:
             exact.update(node.input)
-        exact.update(set(reads_of(node)) - set(node.input))  # what a subgraph reads
+        exact.update(set(reads_of(node)) - set(node.input))  # values that a subgraph reads
     return [
         tensor
         for tensor in graph.initializer

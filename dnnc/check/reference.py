@@ -1,8 +1,8 @@
-"""The unsplit model as a program to compare with: the original where it is still there, with further values as outputs.
+"""The unsplit model to compare with, with additional values as outputs: the original model if it still exists.
 
-A reference is bytes of an ONNX model whose external weights stay where they are, in files that were opened once: what was held
-against the digests of the build is what runs. Nothing is written beside the original.
-Models that are no ONNX file (``zoo:...``, IR text) are made again, or exported, into a folder of the caller's.
+A reference holds the bytes of an ONNX model. Its external weights stay in their files, which are opened once: the files whose
+digests were verified are those that run. Nothing is written beside the original. Models without an ONNX file (``zoo:...``, IR
+text) are built again, or exported, into a folder of the caller.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import onnx
 
 RUNTIME_IR_VERSION = 13
-"""Newest IR version that onnxruntime 1.31 reads; what later versions add does not change what older models mean."""
+"""Newest IR version that onnxruntime 1.31 reads. Later versions only add features, so older models keep their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """``model``: the bytes; ``files``: the open files that hold its external data, by location; ``title``: what it is, for a
-    person. ``present``: the wanted values that it has, all of them outputs."""
+    """``model``: its bytes; ``files``: the open files with its external data, by location; ``title``: its name in messages;
+    ``present``: those wanted values that it has, all of them outputs."""
 
     model: bytes
     files: Mapping[str, OpenFile]
@@ -44,19 +44,19 @@ class Reference:
 
     @property
     def weights(self) -> dict[str, int]:
-        """Descriptors of the files, by location."""
+        """File descriptors by location."""
         return {name: file.descriptor for name, file in self.files.items()}
 
     def confirm(self) -> None:
-        """Raises InvalidInput where a file was written to since it was opened. To be asked once the reference was run."""
+        """Raises InvalidInput if a file was written to since it was opened. Called after the reference has run."""
         for name, file in self.files.items():
             if file.was_written():
                 raise InvalidInput(FileChanged(name), where=self.title)
 
 
 def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[Reference]:
-    """References for ``wanted`` values, the best first: the original model, then ``annotated.onnx``. ``scratch``: an empty
-    folder that lives as long as they are used. What cannot be loaded is passed over."""
+    """References for the ``wanted`` values: the original model, then ``annotated.onnx``, without those that cannot be loaded.
+    ``scratch``: an empty folder that exists as long as they are used."""
     names = tuple(wanted)
     original = _original(build, names, scratch)
     if isinstance(original, Reference):
@@ -64,12 +64,12 @@ def references(build: Build, wanted: Iterable[str], scratch: Path) -> Iterator[R
     try:
         title = "annotated.onnx, the unsplit model of the build"
         yield _open(build.files.read(ANNOTATED), "protobuf", build.files.files_for(ANNOTATED), names, title, False)
-    except Exception:  # protobuf's errors, of a package without types; over its 2 GB limit it cannot write
+    except Exception:  # errors of protobuf have no types; models over 2 GB it cannot write
         return
 
 
 def why_not_the_original(build: Build) -> str:
-    """Why ``references`` has no original model, for a person."""
+    """Why ``references`` has no original model, as words of a message."""
     spec = build.source.spec
     if spec.startswith("zoo:"):
         return f"{spec} cannot be made again"
@@ -83,12 +83,12 @@ def why_not_the_original(build: Build) -> str:
         return f"the original model {path} is gone: {error.diagnostics[0].message}"
     if changed:
         return f"the original model {path} has changed since"
-    found = _weights(build)
-    return found if isinstance(found, str) else f"the original model {path} does not open"
+    weights = _weights(build)
+    return weights if isinstance(weights, str) else f"the original model {path} does not open"
 
 
 def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference | None:
-    """The model that was compiled, where it is there with the same bytes."""
+    """The model that was compiled; None if its file is gone or has other bytes."""
     spec = build.source.spec
     try:
         if spec.startswith("zoo:"):
@@ -117,22 +117,21 @@ def _source_path(build: Build) -> Path:
 
 
 def _weights(build: Build) -> dict[str, OpenFile] | str:
-    """The files that hold the weights of the original, by location, as they were compiled; else what is wrong with them, for a
-    person."""
-    found = {}
+    """The files with the weights of the original, by location; if they are gone or have changed, a sentence that says so."""
+    files = {}
     for name, digest in build.source.data.items():
         path = _source_path(build).parent / name
         try:
-            found[name] = OpenFile(open_input(path, "weights of the original model"), digest)
+            files[name] = OpenFile(open_input(path, "weights of the original model"), digest)
         except InvalidInput as error:
             return f"the weights of the original in {path} are gone: {error.diagnostics[0].message}"
-        if not has_digest(found[name].file, digest):
+        if not has_digest(files[name].file, digest):
             return f"the weights of the original in {path} have changed since"
-    return found
+    return files
 
 
 def _text(build: Build) -> ImportedModel:
-    """The IR text that was compiled. Raises InvalidInput where it was changed after it was held against its digest."""
+    """The IR text that was compiled. Raises InvalidInput if it changed after its digest was verified."""
     path = _source_path(build)
     imported = load_model(str(path), {}, DiagnosticSink())
     if imported.files.digests() != {**build.source.data, path.name: build.source.sha256}:
@@ -161,8 +160,8 @@ def _open(
 def part(
     reference: Reference, given: Mapping[str, tuple[int, tuple[int | None, ...]]], wanted: Iterable[str]
 ) -> Reference | None:
-    """The part of a reference that computes ``wanted`` from values ``given`` (element type and shape of each), and from inputs
-    of the model where these do not suffice. None where it makes none of the values that are wanted."""
+    """The part of a reference that computes ``wanted`` from the values ``given`` (element type and shape of each) and, if these
+    do not suffice, from inputs of the model. None if it computes none of the wanted values."""
     import onnx
 
     model = onnx.load_model_from_string(reference.model)
@@ -189,19 +188,19 @@ def part(
         if name in read and name not in there and name in maker:
             inputs.append(onnx.helper.make_tensor_value_info(name, element, shape))
     outputs = [value for value in graph.output if value.name in names]
-    kept = [tensor for tensor in graph.initializer if tensor.name in read]
-    made = {name for node in nodes for name in node.output} - given.keys()
-    types = [value for value in graph.value_info if value.name in made]
+    initializers = [tensor for tensor in graph.initializer if tensor.name in read]
+    computed = {name for node in nodes for name in node.output} - given.keys()
+    types = [value for value in graph.value_info if value.name in computed]
     sparse = [tensor for tensor in graph.sparse_initializer if tensor.values.name in read]
     cut = onnx.helper.make_graph(
-        nodes, graph.name or "part", inputs, outputs, kept, value_info=types, sparse_initializer=sparse
+        nodes, graph.name or "part", inputs, outputs, initializers, value_info=types, sparse_initializer=sparse
     )
     model.graph.CopyFrom(cut)
     return replace(reference, model=model.SerializeToString(), present=frozenset(names))
 
 
 def reads_of(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its subgraphs read included."""
+    """Names of the values that a node and its subgraphs read."""
     yield from filter(None, node.input)
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
@@ -211,23 +210,23 @@ def reads_of(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def add_outputs(model: onnx.ModelProto, wanted: Iterable[str]) -> frozenset[str]:
-    """Makes the values called ``wanted`` outputs of the model, in place; returns those that it has. Types are left to
+    """Turns ``wanted`` values into outputs of the model, in place, and returns the names that it has. Their types are left to
     inference."""
     import onnx
 
-    made = {name for node in model.graph.node for name in node.output if name}
-    given = {value.name for value in model.graph.input}
+    computed = {name for node in model.graph.node for name in node.output if name}
+    inputs = {value.name for value in model.graph.input}
     outputs = {value.name for value in model.graph.output}
     known = {value.name: value for value in model.graph.value_info}
     for name in dict.fromkeys(wanted):
-        if name in made and name not in outputs:
+        if name in computed and name not in outputs:
             model.graph.output.append(known.get(name) or onnx.ValueInfoProto(name=name))
             outputs.add(name)
-    return frozenset(name for name in wanted if name in outputs or name in given)
+    return frozenset(name for name in wanted if name in outputs or name in inputs)
 
 
 def distinguish_nodes(graph: onnx.GraphProto) -> None:
-    """Makes node names unique, in place: onnxruntime refuses a graph that uses one twice, ONNX does not."""
+    """Makes node names unique, in place. ONNX permits equal names, onnxruntime refuses them."""
     names: set[str] = set()
     for node in graph.node:
         if node.name:
@@ -235,8 +234,8 @@ def distinguish_nodes(graph: onnx.GraphProto) -> None:
 
 
 def _exported(load: Callable[[], ImportedModel], scratch: Path) -> tuple[bytes, str, dict[str, OpenFile]]:
-    """A zoo model or IR text as an ONNX model, its format, and the file in ``scratch`` that holds its weights. Raises DnncError
-    when it cannot be made."""
+    """A zoo model or IR text as an ONNX model, its format, and the file in ``scratch`` with its weights. Raises DnncError if it
+    cannot be built."""
     import onnx_ir
 
     from dnnc.engines.onnxruntime.write.export import export_func, lazy_tensors

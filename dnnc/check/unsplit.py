@@ -1,7 +1,7 @@
-"""The unsplit model of a build: what its values are, and how far rounding moves them.
+"""The unsplit model of a build: its values, and how far rounding moves them.
 
-It is the model that was compiled where that is still there unchanged, else ``annotated.onnx``, the build's own copy; values
-that the original does not name are the copy's.
+It is the model that was compiled, if that still exists unchanged, else ``annotated.onnx``, the build's own copy. Values without
+a name in the original are taken from the copy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Unsplit:
-    """The unsplit model: its values, and how far rounding moves them. ``titles``: what it is; ``notes``: for the person;
-    ``from_original``: names of values that the original model gave."""
+    """The unsplit model: its values, and how far rounding moves them. ``titles``: its name in messages; ``notes``: remarks for
+    the report; ``from_original``: names of the values that the original model computed."""
 
     build: Build
     feeds: list[dict[str, Any]]
@@ -45,17 +45,17 @@ class Unsplit:
     _whole: list[Meter] = field(default_factory=list)
 
     def _specs(self) -> dict[str, ValueSpec]:
-        """What leaves the stages, by name."""
+        """The tensors that leave stages, by name."""
         return {spec.name: spec for index in range(len(self.build.stages)) for spec in output_specs(self.build, index)}
 
     def _references(self) -> Iterator[Reference]:
-        """Not kept: a model with its weights is held only while it is needed."""
+        """The references, opened anew: a model with its weights is held in memory only while it runs."""
         from dnnc.check.reference import references
 
         return references(self.build, self._specs(), self.scratch)
 
     def values(self) -> list[dict[str, Any]]:
-        """Per sample the values of all cut tensors and outputs. Raises InvalidInput where no reference runs."""
+        """For each sample, the values of all cut tensors and outputs. Raises InvalidInput if no reference runs."""
         specs = self._specs()
         values: list[dict[str, Any]] = [{} for _ in self.feeds]
         for reference in self._references():
@@ -66,11 +66,11 @@ class Unsplit:
             try:
                 settings = Settings(threads=self.threads, optimize=self.optimize)
                 program = Program(reference.model, plain, settings, reference.weights)
-                for sample, found in zip(self.feeds, values, strict=True):
-                    found.update(program.run(_pick(program, sample, reference.title)))
+                for sample, of_sample in zip(self.feeds, values, strict=True):
+                    of_sample.update(program.run(_pick(program, sample, reference.title)))
             except InvalidInput:
                 raise
-            except Exception as error:  # whatever onnxruntime raises; the next reference may do
+            except Exception as error:  # of onnxruntime; the next reference may run
                 self.notes.append(f"{reference.title} does not run: {one_line(error)}")
                 continue
             reference.confirm()
@@ -102,21 +102,21 @@ class Unsplit:
     def part_meter(
         self, stage: StageProgram, rights: Sequence[Mapping[str, Any]], expected: Sequence[Mapping[str, Any]]
     ) -> Meter | None:
-        """Measures the noise of what leaves a stage, on the part of the unsplit model that computes it; ``rights``: its inputs.
-        None where the reference has no such part."""
+        """Measures the noise of the tensors that leave a stage, on the part of the unsplit model that computes them.
+        ``rights``: inputs of that part. None if the reference has no such part."""
         from dnnc.check.reference import part
 
         specs = output_specs(self.build, stage.index)
-        given = {name: kind for name in read_by(stage) if (kind := _kind_of([right.get(name) for right in rights]))}
+        kinds = {name: kind for name in read_by(stage) if (kind := _kind_of([right.get(name) for right in rights]))}
         for reference in self._references():
-            own = part(reference, given, [spec.name for spec in specs if spec.name in reference.present])
+            own = part(reference, kinds, [spec.name for spec in specs if spec.name in reference.present])
             if own is not None:
                 feeds = [{**sample, **right} for sample, right in zip(self.feeds, rights, strict=True)]
                 return self._meter(own, specs, feeds, expected)
         return None
 
     def whole_meter(self, name: str) -> Meter | None:
-        """Measures the noise of what leaves any stage, on the whole unsplit model."""
+        """Measures the noise of the tensor ``name`` on the whole unsplit model; None if no reference has it."""
         if not self._whole:
             unmet = self._specs()
             for reference in self._references():
@@ -137,12 +137,12 @@ class Unsplit:
 
 
 def read_by(stage: StageProgram) -> list[str]:
-    """Names of what a stage is given: inputs of the model, and what other stages send."""
+    """Names of the inputs of a stage: inputs of the model, and tensors that other stages send."""
     return [port.name for port in stage.inputs] + [channel.tensor for channel in stage.receives]
 
 
 def _kind_of(values: Sequence[Any]) -> tuple[int, tuple[int | None, ...]] | None:
-    """Element type and shape of a value of all samples; a dim that differs between them is None. None for what is no tensor."""
+    """Element type and shape of a tensor over all samples, None for a dim that differs. None if the value is no tensor."""
     first = values[0] if values else None
     if not isinstance(first, Raw) or not all(isinstance(v, Raw) and len(v.shape) == len(first.shape) for v in values):
         return None

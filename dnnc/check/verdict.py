@@ -1,14 +1,14 @@
-"""What a check found: one comparison per tensor that leaves a stage, and what all of them prove.
+"""The result of a check: a comparison for each tensor that leaves a stage, and what all of them prove.
 
-A difference is judged by what is allowed at least (``compare.py``) and by the tensor's noise floor (``noise.py``):
+The largest difference that passes follows from the precision (``least``, ``compare.py``) and the tensor's noise floor
+(``noise.py``):
 
     allowed = max(least, FACTOR x floor), or --tolerance
 
-Where that is more than ``CAP`` it would let faults pass, and the typical difference decides in the place of the largest: one
-rounding the other way in a quantised model changes a few elements much, a fault changes most of them. It too may be
-``FACTOR`` floors, and at most ``CAP_TYPICAL``. What rounding alone explains beyond that is ``unstable``: it proves nothing of
-the tensor and fails nothing. Any other difference ``diverges``. Only what is ``ok`` counts as compared; a check that compared
-nothing has failed.
+If that exceeds ``CAP``, faults could pass. Then the typical difference decides, not the largest: in a quantised model, a value
+rounded the other way changes a few elements much, a fault changes most of them. It may be ``FACTOR`` floors, and at most
+``CAP_TYPICAL``. A larger one that rounding alone explains is ``unstable``: it proves nothing and fails nothing. Any other
+difference ``diverges``. Only ``ok`` tensors count as compared; a check that compared none has failed.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ NOT_COMPARED = {
     "unnamed": "the unsplit model has no value of this name",
     "unstable": "rounding alone changes it by more than a check can allow",
 }
-"""Verdicts of tensors that a check says nothing about, with the reason."""
+"""Verdicts of tensors that were not compared, with the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A difference (the largest, or the typical where that decides) beside what was allowed of it, and the verdict: ``ok``,
-    ``unstable`` or ``diverges``."""
+    """The difference that decides (the largest or the typical), the largest that passes, and the verdict: ``ok``, ``unstable``
+    or ``diverges``."""
 
     value: float
     allowed: float
@@ -44,7 +44,7 @@ class Judged:
 
 
 def judge(difference: Difference, noise: Noise, tolerance: float | None = None) -> Judged:
-    """Whether a difference passes. ``noise``: the noise floor of the tensor, ``QUIET`` where it was not measured."""
+    """Whether a difference passes. ``noise``: the noise floor of the tensor, ``QUIET`` if it was not measured."""
     value, least, cap = difference.value, difference.allowed, CAP * difference.unit
     if tolerance is not None:
         allowed = tolerance * difference.unit
@@ -63,10 +63,10 @@ def judge(difference: Difference, noise: Noise, tolerance: float | None = None) 
 class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
     model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``, ``diverges``,
-    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors, alone and chained, quiet where not
-    measured. ``original``: whether it was compared with the original model, or with the build's own copy. ``members``: of a
-    stage on a mesh, number and device of those whose part is wrong, where that can be told; ``origin``: the first value
-    inside the stage that differs, where its members were looked at more closely."""
+    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors alone and chained, quiet if not
+    measured. ``original``: whether it was compared with the original model, not with the build's own copy. ``members``: on a
+    mesh, number and device of the members whose part is wrong, if known. ``origin``: the first value inside the stage that
+    differs, if its members were examined (``locate.py``)."""
 
     tensor: str
     stage: int
@@ -94,7 +94,7 @@ class Comparison:
 
     @property
     def wrong_alone(self) -> bool:
-        """Whether the stage is wrong on right inputs."""
+        """Whether the stage computes wrong values from right inputs."""
         return self.verdict == "diverges" and self.alone is not None and self.alone > self.allowed
 
     def to_json(self) -> dict[str, Any]:
@@ -120,8 +120,8 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """All comparisons, in stage order. ``reference``: what was compared with; ``original``: whether any of that is the model
-    that was compiled; ``random``: random ops that were left out."""
+    """All comparisons, in the order of stages. ``reference``: the title of the unsplit model; ``original``: whether any
+    value was compared with the model that was compiled; ``random``: the random ops, whose results were not compared."""
 
     build: Path
     reference: str
@@ -140,12 +140,12 @@ class CheckReport:
 
     @property
     def passed(self) -> bool:
-        """Whether something was compared, and nothing diverges."""
+        """Whether a tensor was compared, and none diverges."""
         return bool(self.compared) and self.first is None
 
     @property
     def first(self) -> Comparison | None:
-        """The first tensor that diverges: of the first stage that is wrong on right inputs, else of the first wrong in the
+        """The first tensor that diverges in a stage with right inputs; if there is none, the first that diverges in the
         chain."""
         wrong = [c for c in self.comparisons if c.verdict == "diverges"]
         return next((c for c in wrong if c.wrong_alone), wrong[0] if wrong else None)
@@ -161,13 +161,13 @@ class CheckReport:
 
     @property
     def noisy(self) -> str:
-        """The tensors that passed for what rounding does to this model, as text."""
+        """The tensors that passed only because of their noise floor, as text."""
         names = [f"{c.kind} '{c.tensor}'" for c in self.compared if c.noise != (QUIET, QUIET)]
         return _listed(names)
 
     @property
     def verdict(self) -> str:
-        """What the check proves, in one line; it says ``passed`` only of a comparison with the original model."""
+        """What the check proves, in one line. It says ``passed`` only if the original model was compared with."""
         if not self.passed:
             return ""
         count, inputs = len(self.compared), "random" if self.random_inputs else "given"
@@ -184,7 +184,7 @@ class CheckReport:
         return f"passed: the stages compute what {self.reference} computes ({of}{mixed}{without})"
 
     def error(self) -> CheckFailed | None:
-        """What to raise when the check failed."""
+        """The error of a failed check; None if it passed."""
         first = self.first
         if first is None:
             return None if self.compared else self._nothing()
@@ -196,7 +196,7 @@ class CheckReport:
         return CheckFailed(ChainDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
 
     def _nothing(self) -> CheckFailed:
-        """A check that compared nothing has not passed."""
+        """The error of a check that compared nothing."""
         why = self.left_out or "nothing leaves the stages: the model has no outputs"
         return CheckFailed(NothingCompared(why), where=str(self.build))
 

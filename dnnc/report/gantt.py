@@ -1,7 +1,7 @@
-"""A timeline as a picture: a line of characters per device for a terminal, or an SVG.
+"""Draws a timeline: a line of characters per device for a terminal, or an SVG.
 
-Both show what a device does when. What moves data beside compute (transfers of a device that overlaps them) is drawn below it
-in the SVG, and in the text only where the device does not compute.
+Transfers that a device overlaps with compute are drawn below its compute in the SVG. In the text they show only while the
+device does not compute.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ir.core.diagnostics import visible
 from ir.text.units import bytes_text, seconds_text
 
 SIGNS = {"send": "-", "recv": "-", "collective": "="}
-"""The sign of what moves data; a pass has its letter, an update U."""
+"""Signs of events that move data. A forward or backward pass has its letter, an update of weights U."""
 WAITING = "."
 LEGEND = {
     "F": "F forward",
@@ -49,15 +49,15 @@ NAMES = {
 }
 
 PIPED, WIDEST = 100, 240
-"""Characters of a line where there is no terminal, and at most."""
+"""Characters of a line without a terminal, and most characters of any line."""
 
 Memory = Mapping[str, Sequence[tuple[float, int]]]
-"""Of each device: from so many seconds on it holds so many bytes."""
+"""Memory over time by device: pairs of a time in seconds and the bytes that are held from then on."""
 
 
 def gantt_text(events: Iterable[TraceEvent], width: int) -> str:
-    """One line per device, at most ``width`` characters wide, and a line of seconds: a pass is its letter and, where there is
-    room, the number of its microbatch."""
+    """One line per device, at most ``width`` characters wide, and an axis of seconds. A pass is drawn as its letter and, if
+    there is room, the number of its microbatch."""
     rows = _rows(events)
     end = max((event.end for row in rows.values() for event in row), default=0.0)
     names = [visible(name) for name in rows]
@@ -71,7 +71,7 @@ def gantt_text(events: Iterable[TraceEvent], width: int) -> str:
 
 
 def print_gantt(events: Iterable[TraceEvent]) -> None:
-    """Writes the lines of ``gantt_text`` to standard output: as wide as the terminal, in colours where there is one."""
+    """Writes ``gantt_text`` to standard output; on a terminal in colours and in its width."""
     text = gantt_text(events, min(shutil.get_terminal_size((PIPED, 24)).columns, WIDEST))
     if not sys.stdout.isatty():
         sys.stdout.write(text)
@@ -90,7 +90,7 @@ def print_gantt(events: Iterable[TraceEvent]) -> None:
 
 
 def _line(row: Sequence[TraceEvent], end: float, cells: int) -> str:
-    """The line of a device: in each cell what takes most of it, compute before what moves data."""
+    """The line of a device. A cell shows the event that takes most of it; compute hides events that move data."""
     most = [0.0] * cells
     owner: list[TraceEvent | None] = [None] * cells
     for event in sorted(row, key=lambda one: one.kind in SIGNS):
@@ -120,8 +120,8 @@ def _block(event: TraceEvent | None, length: int) -> str:
 
 
 def gantt_svg(events: Iterable[TraceEvent], title: str, memory: Memory | None = None, width: int = 1280) -> str:
-    """An SVG: a bar per device, with the bytes that it holds below (``memory``), over an axis of seconds. Each block tells what
-    it is when pointed at."""
+    """An SVG with a bar per device over an axis of seconds. ``memory``: bytes that a device holds, drawn below its bar. Each
+    block has a tooltip."""
     rows = _rows(events)
     end = max((event.end for row in rows.values() for event in row), default=0.0) or 1.0
     left = 16 + 7 * max((len(visible(name)) for name in rows), default=0)
@@ -153,7 +153,7 @@ def gantt_svg(events: Iterable[TraceEvent], title: str, memory: Memory | None = 
 
 def _bar(event: TraceEvent, left: float, top: float, scale: float) -> str:
     x, length = left + event.start * scale, max((event.end - event.start) * scale, 0.2)
-    beside = bool(event.lane)  # transfers of a device that overlaps them
+    beside = bool(event.lane)  # transfers that the device overlaps with compute
     y, height = (top + 25, 6) if beside else (top, 24)
     told = f"{event.name}: {seconds_text(event.start)} to {seconds_text(event.end)}"
     block = (
@@ -167,7 +167,7 @@ def _bar(event: TraceEvent, left: float, top: float, scale: float) -> str:
 
 
 def _curve(held: Sequence[tuple[float, int]], left: float, top: float, scale: float, end: float) -> str:
-    """Bytes over time, as steps, over the most that there are."""
+    """Bytes over time as a step curve, scaled to its peak."""
     peak = max(bytes_ for _, bytes_ in held) or 1
     points, level = list[str](), held[0][1]
     for at, bytes_ in (*held, (end, held[-1][1])):
@@ -182,13 +182,13 @@ def _curve(held: Sequence[tuple[float, int]], left: float, top: float, scale: fl
 
 
 def _axis(left: float, top: float, scale: float, end: float) -> list[str]:
-    found = [f'<line x1="{left}" y1="{top}" x2="{left + end * scale:.2f}" y2="{top}" stroke="black"/>']
+    shapes = [f'<line x1="{left}" y1="{top}" x2="{left + end * scale:.2f}" y2="{top}" stroke="black"/>']
     for part in range(9):
         x = left + end * scale * part / 8
-        found.append(f'<line x1="{x:.2f}" y1="{top}" x2="{x:.2f}" y2="{top + 4}" stroke="black"/>')
+        shapes.append(f'<line x1="{x:.2f}" y1="{top}" x2="{x:.2f}" y2="{top + 4}" stroke="black"/>')
         anchor = "end" if part == 8 else "middle" if part else "start"
-        found.append(f'<text x="{x:.2f}" y="{top + 17}" text-anchor="{anchor}">{_text(seconds_text(end * part / 8))}</text>')
-    return found
+        shapes.append(f'<text x="{x:.2f}" y="{top + 17}" text-anchor="{anchor}">{_text(seconds_text(end * part / 8))}</text>')
+    return shapes
 
 
 def _text(text: str) -> str:
@@ -196,11 +196,11 @@ def _text(text: str) -> str:
 
 
 def _rows(events: Iterable[TraceEvent]) -> dict[str, list[TraceEvent]]:
-    """Events by device, in the order in which devices come."""
-    found: dict[str, list[TraceEvent]] = {}
+    """Events by device, in the order of first events."""
+    rows: dict[str, list[TraceEvent]] = {}
     for event in events:
-        found.setdefault(event.track, []).append(event)
-    return found
+        rows.setdefault(event.track, []).append(event)
+    return rows
 
 
 __all__ = ["gantt_svg", "gantt_text", "print_gantt"]

@@ -1,7 +1,7 @@
-"""A plan for a person: what runs where, what it costs, and how good that is.
+"""Shows a plan: which ops run on which device, their cost, and the proven bound.
 
-Seconds are per microbatch: one run of the model, in training with its backward pass. A stage's share is its seconds over those
-of the slowest device, which sets the pace of the pipeline. Fits 80 columns for names of ordinary length.
+Seconds are per microbatch: one run of the model, in training with its backward pass. The share of a stage is its seconds over
+those of the slowest device, which determines the throughput of the pipeline. Lines fit 80 columns for names of ordinary length.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from passes.model.stages.load import stage_seconds, step_period
 EVEN = 1e-6
 """Relative distance at which seconds count as equal."""
 LONG = 100
-"""Characters of what is told of shares; the plan's certificate has all."""
+"""Most characters about shares that are shown; the plan's certificate has all."""
 
 
 def plan_table(plan: Plan) -> Table:
@@ -47,15 +47,15 @@ def plan_table(plan: Plan) -> Table:
 
 
 def _devices_text(stage: PlanStage) -> str:
-    """``cpu0``, ``cpu0,cpu1``, or the ends of more replicas and their number; the type where no device is chosen."""
+    """``cpu0``, ``cpu0,cpu1``, or first, last and number of more replicas; the device type if no device is chosen."""
     names = stage.devices
     span = ",".join(names) or f"({stage.device_type})"
     return span if len(names) <= 3 else f"{names[0]}..{names[-1]} ({len(names)} replicas)"
 
 
 def plan_headline(plan: Plan) -> str:
-    """The objective against one device and against the bound, a line each; among which kinds and shares the plan is the best,
-    and what the options that restrict it cost."""
+    """A line each for the objective compared with one device, the bound, the kinds and shares among which the plan is the best,
+    and the cost of options that restrict it."""
     count = len(plan.stages)
     rate = f" ({count_text(1 / plan.value)} a second)" if plan.value > 0 and plan.minimises.streams else ""
     used = len({device for stage in plan.stages for device in stage.devices})
@@ -93,7 +93,7 @@ def plan_headline(plan: Plan) -> str:
 
 
 def _step_text(plan: Plan) -> str:
-    """Of what microbatches a training step is made."""
+    """The microbatches of a training step, in words."""
     count, period = plan.microbatches, seconds_text(step_period(plan))
     if not plan.flush:
         many = f"{count} microbatch{'es' if count > 1 else ''} a step, without a flush"
@@ -117,7 +117,7 @@ def idle_devices(plan: Plan, topology: Topology) -> tuple[str, ...]:
 
 
 def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
-    """Which devices run no stage, and why: ``reason``, or what the proof says of plans that use them. Empty when all do."""
+    """The devices that run no stage and why: ``reason``, or what is proven of plans that use them. Empty if all are used."""
     idle = idle_devices(plan, topology)
     if not idle:
         return ""
@@ -128,7 +128,7 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
 
 
 def proof_text(plan: Plan) -> str:
-    """How close the plan is to the best there can be."""
+    """The proven distance of the plan from the optimum, in words."""
     bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
     if unknown := unknown_sizes(plan):
         told = f"{unknown}: this plan may be far off"
@@ -138,5 +138,5 @@ def proof_text(plan: Plan) -> str:
 
 
 def unknown_sizes(plan: Plan) -> str:
-    """How many sizes the plan was made without, and one of them; empty where all were known."""
+    """Number of sizes that were unknown to the plan, with an example; empty if all were known."""
     return dict(plan.certificate).get("sizes", "") if plan.status == "uncertain" else ""

@@ -1,8 +1,8 @@
-"""A sharded plan for a person: its stages with their meshes, what each layer exchanges, one block op by op, other plans.
+"""Shows a sharded plan: stages with their meshes, collectives of each layer, one block op by op, and other plans.
 
-``passes.model.spmd.plan.layers`` and ``passes.shard.explain`` tell these as data; here they become tables, and JSON with exact
-numbers. Layouts are written as in the IR, one placement per mesh axis: ``S(1)`` a shard of dimension 1, ``R`` whole,
-``P(sum)`` a term of a sum.
+``passes.model.spmd.plan.layers`` and ``passes.shard.explain`` compute the data; here it becomes tables, and JSON with exact
+numbers. Layouts are written as in the IR, one placement per mesh axis: ``S(1)`` is a shard of dimension 1, ``R`` the whole
+value, ``P(sum)`` a term of a sum.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 
 def mesh_axes(module: Module) -> dict[int, tuple[int, ...]]:
-    """Sizes of the axes of each stage that is on a mesh."""
+    """Axis sizes of each stage on a mesh."""
     plan, meshes = module.first(Plan), {mesh.name: mesh for mesh in module.of_type(Mesh)}
     stages = plan.stages if plan else ()
     return {stage.index: tuple(size for _, size in meshes[stage.mesh].axes) for stage in stages if stage.mesh}
 
 
 def mesh_shares(module: Module) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """Shares of the members along each axis, of each stage that is on a mesh where they differ."""
+    """Shares of the members along each axis, for each stage on a mesh with unequal shares."""
     plan, meshes = module.first(Plan), {mesh.name: mesh for mesh in module.of_type(Mesh)}
     stages = plan.stages if plan else ()
     return {stage.index: meshes[stage.mesh].shares for stage in stages if stage.mesh and meshes[stage.mesh].shares}
 
 
 def shares_lines(module: Module) -> str:
-    """A line for each stage whose members get unequal parts, each line begun with a new one: who gets how much."""
+    """The shares of members that get unequal parts, a line for each such stage; each line starts with a newline."""
     plan, lines = module.first(Plan), []
     devices = {stage.index: stage.devices for stage in (plan.stages if plan else ())}
     for index, along in mesh_shares(module).items():
@@ -55,14 +55,14 @@ def shares_lines(module: Module) -> str:
 
 
 def mesh_text(stage: PlanStage, sizes: Sequence[int] = ()) -> str:
-    """``2x4 gpu0..gpu7``: sizes of the axes and devices of a stage; the device alone where there is one."""
+    """``2x4 gpu0..gpu7``: axis sizes and devices of a stage; only the device if there is one."""
     names = stage.devices
     span = f"{names[0]}..{names[-1]}" if len(names) > 2 else ",".join(names)
     return f"{'x'.join(map(str, sizes))} {span}" if sizes else span
 
 
 def stages_table(plan: Plan, axes: Mapping[int, Sequence[int]]) -> Table:
-    """One row per stage; where some are on meshes (``axes`` has their sizes), with seconds of collectives."""
+    """One row per stage, with seconds of collectives if a stage is on a mesh. ``axes``: axis sizes by stage."""
     if not any(stage.mesh for stage in plan.stages):
         return plan_table(plan)
     seconds = [stage_seconds(stage, plan.comm) for stage in plan.stages]
@@ -88,8 +88,8 @@ def stages_table(plan: Plan, axes: Mapping[int, Sequence[int]]) -> Table:
 
 
 def layers_table(layers: Sequence[Layer]) -> Table:
-    """One row per layer, equal ones that follow each other in one: seconds of compute, and of each kind of collective how many,
-    bytes and seconds."""
+    """One row per layer; consecutive equal layers share one. Seconds of compute; number, bytes and seconds of each kind of
+    collective."""
     kinds = [kind for kind in COLLECTIVES if any(kind in layer.totals() for layer in layers)]
     rows = []
     for same in _runs(layers):
@@ -112,12 +112,12 @@ def layers_table(layers: Sequence[Layer]) -> Table:
 
 
 def _counted(count: int, size: float) -> str:
-    """How many, and the bytes of all."""
+    """Number of collectives and their total bytes."""
     return f"{count}, {bytes_text(size)}"
 
 
 def _runs(layers: Sequence[Layer]) -> list[list[Layer]]:
-    """Consecutive layers that cost the same."""
+    """Runs of consecutive layers with equal cost."""
     runs: list[list[Layer]] = []
     for layer in layers:
         key = _shape(layer)
@@ -136,7 +136,7 @@ def _shape(layer: Layer) -> tuple[object, ...]:
 
 
 def block_table(layer: Layer) -> Table:
-    """One row per op: strategy per axis, layouts of operands and results, how its weights are kept, and what follows it."""
+    """One row per op: strategy per axis, layouts of operands and results, storage of its weights, collectives after it."""
     rows = []
     for row in layer.rows:
         rows.append(
@@ -158,25 +158,25 @@ def block_table(layer: Layer) -> Table:
 
 
 def _small(row: OpRow, name: str) -> bool:
-    """Whether an operand is a constant that stands everywhere."""
+    """Whether an operand is a constant that every device holds."""
     return name.startswith("@") and all(name != kept for kept, _ in row.kept)
 
 
 def _lies(placements: Sequence[Placement]) -> str:
-    """``R`` alone where a value is whole on all axes."""
+    """A layout as text; a single ``R`` for a value that is whole on all axes."""
     if all(isinstance(placement, Replicate) for placement in placements):
         return "R"
     return str(placements[0]) if len(placements) == 1 else f"({' '.join(map(str, placements))})"
 
 
 def _collective(one: Collective, row: OpRow) -> str:
-    """``all-reduce x``; of a weight, and of a gradient, it says so."""
+    """``all-reduce x``, marked if ``x`` is a weight or a gradient."""
     what = " weight" if any(one.value == name for name, _ in row.kept) else ""
     return f"{one.kind.replace('_', '-')} {one.axis}{what}{' backward' if one.backward else ''}"
 
 
 def _short(name: str, layer: str) -> str:
-    """The name of an op without its layer's."""
+    """The name of an op without the prefix of its layer."""
     return name.removeprefix("%").removeprefix(layer).lstrip("./") or name.removeprefix("%")
 
 
@@ -184,7 +184,7 @@ def _short(name: str, layer: str) -> str:
 
 
 def comparison_rows(plan: Plan, others: Sequence[Alternative]) -> list[dict[str, Any]]:
-    """The plan, then others, each with its ratio to it, and whether it fits; ``missing`` where there is none."""
+    """The plan, then the others: each with its ratio to the plan and whether it fits. ``missing`` says why there is none."""
     memory = max((stage.memory for stage in plan.stages), default=0)
     sums = [plan.microbatches * sum(getattr(stage, part) for stage in plan.stages) for part in ("compute", "collectives")]
     found = dict(plan.certificate).get("strategy", "")
@@ -234,7 +234,7 @@ _TITLES = {
 
 
 def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """The rows of ``comparison_rows``; a plan that there is not says why."""
+    """The rows of ``comparison_rows`` as a table."""
     cells = []
     for row in rows:
         if row["missing"]:
@@ -251,7 +251,7 @@ def comparison_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def layers_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """Every layer by itself, exact numbers."""
+    """Every layer separately, with exact numbers."""
     return [
         {
             "stage": layer.stage,
@@ -270,7 +270,7 @@ def layers_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
 
 
 def block_json(layer: Layer) -> list[dict[str, Any]]:
-    """The ops of a layer, layouts as text per axis."""
+    """The ops of a layer; layouts are texts per axis."""
 
     def lies(pairs: Sequence[tuple[str, Sequence[Placement]]]) -> dict[str, list[str]]:
         return {name: [str(placement) for placement in placements] for name, placements in pairs if name}

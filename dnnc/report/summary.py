@@ -1,7 +1,7 @@
-"""What is in a module: the numbers a person asks for first about a model.
+"""Summarises a module: inputs, weights, ops and their cost.
 
-``ModelSummary`` is data (``--json`` prints it); ``summary_text`` is the same for a person. Ops in regions are counted with
-the rest: once each, however often they run. Of a folded module its ops are those of the expanded program.
+``ModelSummary`` is the data (``--json`` prints it), ``summary_text`` the text. Each op in a region counts once, however often
+it runs. For a folded module, the ops of the expanded program are counted.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from passes.model.folding import copies_of, expand, expanded_bodies
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """A function that ``fold`` wrote: ``ops`` of its expanded body, ``copies`` in the program; ``decided``: kinds of decisions
-    that its ops hold, sorted, ``layout`` among them where values are split."""
+    """A function that ``fold`` wrote: number of ``ops`` of its expanded body and of ``copies`` in the program. ``decided``:
+    kinds of decisions on its ops, sorted; ``layout`` if values are split."""
 
     name: str
     ops: int
@@ -34,9 +34,9 @@ class Repeated:
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run, None before
-    the pass ``cost`` ran. ``formula_ops`` and ``default_ops``: ops with a cost formula, and ops counted by bytes only; None
-    before the pass ``cost`` ran. ``dims``: dimensions to bind, sorted. ``repeats``: functions of a folded module."""
+    """``parameters``: elements of all resources; ``weight_bytes``: their bytes. ``flops``: of one run. ``formula_ops`` and
+    ``default_ops``: ops with a cost formula, and ops counted by bytes only. These three are None before the pass ``cost``.
+    ``dims``: dimensions to bind, sorted. ``repeats``: functions of a folded module."""
 
     name: str
     producer: str
@@ -88,7 +88,7 @@ def summarize(module: Module, costed: Module | None = None) -> ModelSummary:
     costed_entry = expand(costed).entry if costed else entry
     known = [(op, cost) for op in all_ops(costed_entry.ops) if (cost := op.facet(Cost)) is not None]
     flops: Counter[str] = Counter()
-    for op in costed_entry.ops:  # an op with regions carries their sum
+    for op in costed_entry.ops:  # the cost of an op includes its regions
         if (cost := op.facet(Cost)) is not None:
             flops[op.name] += cost.flops
     attributes = {key: attribute.value for key, attribute in module.attributes}
@@ -155,7 +155,7 @@ def summary_text(summary: ModelSummary) -> str:
 
 
 def _counted(names: Iterator[str]) -> tuple[tuple[str, int], ...]:
-    """Each name with how often it occurs, the most frequent first, then by name."""
+    """Names with their number of occurrences, most frequent first, then by name."""
     return tuple(sorted(Counter(names).items(), key=lambda item: (-item[1], item[0])))
 
 
@@ -165,6 +165,6 @@ def _elements(resource: Resource) -> int:
 
 
 def _dims(entry: Func) -> set[str]:
-    """Names of dimensions that the arguments leave open: binding those gives every other dimension its number."""
+    """Symbolic dimensions of the arguments. When these are bound, every other dimension is a number."""
     shapes = [value.type.shape or () for value in entry.args if isinstance(value.type, TensorType)]
     return {name for shape in shapes for dim in shape if isinstance(dim, str) for name in symbols(dim)}

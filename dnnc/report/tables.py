@@ -1,7 +1,6 @@
-"""Tables: rows of text, aligned, as wide as they need to be.
+"""Tables of aligned text: plain when piped, the same columns in rich's style on a terminal.
 
-One layout for all: plain text when piped, the same columns in rich's quiet style on a terminal. Numbers are right-aligned.
-The first line is the header; no line has trailing blanks; nothing depends on the terminal when piped.
+Numbers are right-aligned. The first line is the header. Piped text has no trailing blanks and does not depend on the terminal.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns and rows of finished text; every row has one cell per column. Cells hold no character that a terminal would
-    obey: names come from models and machines."""
+    """Columns and rows of text; every row has one cell per column. Control characters in cells are escaped, since names come
+    from models and machines."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -68,7 +67,7 @@ def print_table(table: Table, file: TextIO | None = None) -> None:
 
 
 def columns(text: str) -> tuple[Column, ...]:
-    """Columns from their headers, in words: a name that starts with ``<`` holds text, the others numbers."""
+    """Columns from their headers, separated by spaces. A column whose header starts with ``<`` holds text, others numbers."""
     return tuple(Column(name.lstrip("<").replace("_", " "), not name.startswith("<")) for name in text.split())
 
 

@@ -1,4 +1,4 @@
-"""A timeline for a person: how long each device is busy, and what a pipeline reaches once it is full."""
+"""Summarises a timeline: busy seconds of each device, and the throughput of the pipeline once it is full."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ir.text.units import bytes_text, percent_text, seconds_text
 
 UPDATE = "U"
 TRANSFERS = ("send", "recv", "collective")
-"""Kinds of bars in which a device moves data; in all others it computes, or updates weights."""
+"""Kinds of events that move data; all others are compute or updates of weights."""
 
 ROUNDING = 1e-9
-"""Share of the makespan below which waiting is the error of a sum."""
+"""Share of the makespan below which waiting is a rounding error of a sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """Seconds that one device computed, moved tensors and updated weights, with what that exchanges, in a timeline, and did any
-    of these; ``memory``: the most bytes that it holds, None where that is not known."""
+    """Seconds of a device in ``compute``, ``transfers`` and ``update`` (of weights, with its collectives). ``busy``: seconds in
+    any of these. ``memory``: most bytes that it holds, None if unknown."""
 
     device: str
     compute: float
@@ -33,9 +33,9 @@ class DeviceTime:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSummary:
-    """``makespan``: seconds from the first event to the last; ``interval``: mean seconds between two results (the
-    whole makespan for one microbatch); ``first``: seconds until the first result. ``period``: of a stream the seconds between
-    two results once it is full, None of a training step."""
+    """``makespan``: seconds from the first event to the last. ``interval``: mean seconds between two results; the makespan if
+    there is one microbatch. ``first``: seconds until the first result. ``period``: seconds between two results of a stream
+    once the pipeline is full, None for a training step."""
 
     microbatches: int
     makespan: float
@@ -46,12 +46,12 @@ class TimelineSummary:
 
     @property
     def bubble(self) -> float:
-        """The part of all devices' time in which they wait; of a stream once it is full."""
+        """Share of the time that devices wait, in the mean over devices; for a stream, once the pipeline is full."""
         parts = [self.waiting(device) for device in self.devices]
         return sum(parts) / len(parts) if parts else 0.0
 
     def waiting(self, device: DeviceTime) -> float:
-        """The part of a device's time in which it waits; of a stream once it is full."""
+        """Share of the time that a device waits; for a stream, once the pipeline is full."""
         whole = self.makespan if self.period is None else self.period * self.microbatches
         return max(0.0, 1 - device.busy / whole) if whole and device.busy < (1 - ROUNDING) * whole else 0.0
 
@@ -63,8 +63,8 @@ def summarize_timeline(
     period: float | None = None,
     memory: Mapping[str, int] | None = None,
 ) -> TimelineSummary:
-    """The numbers of a timeline whose events carry their microbatch in ``args``; devices in the order of the events.
-    ``period`` and ``memory`` (bytes by device) are handed on."""
+    """The summary of a timeline whose events have their microbatch in ``args``; devices in the order of events. ``period`` and
+    ``memory`` (bytes by device) are copied into it."""
     compute: dict[str, float] = {}
     transfers: dict[str, float] = {}
     update: dict[str, float] = {}
@@ -77,7 +77,7 @@ def summarize_timeline(
         spent[event.track] += event.end - event.start
         spans.setdefault(event.track, []).append((event.start, event.end))
         end = max(end, event.end)
-        if event.kind != UPDATE:  # of all microbatches
+        if event.kind != UPDATE:  # an update belongs to no microbatch
             number = int(dict(event.args)["microbatch"])
             done[number] = max(done[number], event.end)
     ends = sorted(done)
@@ -101,7 +101,7 @@ def covered(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def timeline_table(summary: TimelineSummary) -> Table:
-    """One row per device; the bubble is the part of its time in which it waits."""
+    """One row per device; its bubble is the share of the time that it waits."""
     known, updated = any(one.memory is not None for one in summary.devices), any(one.update for one in summary.devices)
     rows = []
     for device in summary.devices:
@@ -115,7 +115,7 @@ def timeline_table(summary: TimelineSummary) -> Table:
 
 
 def timeline_text(summary: TimelineSummary) -> str:
-    """How long it takes and how much of that is waiting, in a line or two."""
+    """Makespan and share of waiting, in one or two lines."""
     count, end = summary.microbatches, seconds_text(summary.makespan)
     many = f"{count} microbatch{'es' if count != 1 else ''}"
     bubble = percent_text(summary.bubble)
@@ -127,8 +127,8 @@ def timeline_text(summary: TimelineSummary) -> str:
 
 
 def compare_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Predicted against measured seconds per stage: rows with ``index``, ``devices``, ``predicted``, ``measured``; of a stage
-    on a mesh also ``collectives``, ``predicted`` and ``measured``, in a line of their own."""
+    """Predicted and measured seconds per stage. ``rows`` have ``index``, ``devices``, ``predicted``, ``measured``; for a stage
+    on a mesh also ``collectives`` with ``predicted`` and ``measured``, shown in a line of their own."""
     cells = []
     for row in rows:
         cells.append((str(row["index"]), ",".join(row["devices"]), *_compared(row)))

@@ -1,4 +1,4 @@
-"""A topology for a person: its device types, hosts with their devices, and links, equal ones in one row."""
+"""Shows a topology: device types, hosts with their devices, and links. Equal devices and links share a row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ir.text.units import bytes_text, rate_text, seconds_text
 
 
 def topology_text(topology: Topology) -> str:
-    """Tables of types, devices and links; runs of equal devices and links share a row."""
+    """Tables of device types, devices and links."""
     parts = [
         f"{topology.name.removeprefix('@')}: {_count(len(topology.devices), 'device')}, {_count(len(topology.hosts), 'host')}\n"
     ]
@@ -56,7 +56,7 @@ def topology_text(topology: Topology) -> str:
 
 
 def _peaks(type_: DeviceType) -> list[str]:
-    """Peak rates, the fastest first, element types of one rate together."""
+    """Peak rates, fastest first; element types with equal rates are joined."""
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in type_.rates:
         by_rate.setdefault(rate, []).append(dtype)
@@ -72,12 +72,12 @@ def _count(number: int, word: str) -> str:
 
 
 def _span(names: list[str]) -> str:
-    """``first .. last`` of several names."""
+    """``first .. last`` for several names."""
     return names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
 
 
 def _link_kind(link: Link) -> tuple[Link, bool]:
-    """Links equal in this differ in their ends only."""
+    """The properties of a link except its ends: links with equal properties share a row."""
     return replace(link, name="", ends=()), len(link.ends) > 2
 
 

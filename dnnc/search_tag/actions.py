@@ -1,14 +1,14 @@
-"""Actions: what TAG's search chooses for an op group, and what its choices for two op groups make their tensors travel.
+"""Actions: the choices of TAG's search for an op group, and the tensors that move between op groups with two actions.
 
-An action is a non-empty set of device groups, on all of whose devices the ops of the op group run, and how:
+An action is a non-empty set of device groups, whose devices all run the op group, and one of four ways:
 
-- ``all_reduce``: every device has an equal part of the batch; gradients of weights are summed by a collective;
+- ``all_reduce``: every device computes an equal part of the batch; gradients of weights are summed by a collective;
 - ``ps``: the same, but each gradient is summed on a parameter server, which sends back the weight. The weights are spread
-  evenly over the devices, which are all servers;
-- ``duplicate``: every device does the whole batch, and nothing is summed;
-- ``model``: each op runs on one of the devices, whole.
+  evenly over the devices, each of which is a server;
+- ``duplicate``: every device computes the whole batch, and nothing is summed;
+- ``model``: each op runs on one of the devices, for the whole batch.
 
-On one device these are the same, so that only the first counts.
+On one device the four are equal, so only ``all_reduce`` is an action.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dnnc.search_tag.device_groups import Machines
 
 
 class How(IntEnum):
-    """How replicas of an op group agree; the number is its place among the features."""
+    """The way in which devices share an op group; its number is its index among the features."""
 
     ALL_REDUCE = 0
     PS = 1
@@ -31,7 +31,7 @@ class How(IntEnum):
 
     @property
     def splits(self) -> bool:
-        """Whether devices have parts of the batch."""
+        """Whether each device computes a part of the batch."""
         return self in (How.ALL_REDUCE, How.PS)
 
 
@@ -47,7 +47,7 @@ class Action:
 
 
 def actions(machines: Machines) -> tuple[Action, ...]:
-    """Every action on these machines; the first is ``all_reduce`` over all devices."""
+    """All actions on these machines; the first is ``all_reduce`` over all devices."""
     every = range(len(machines.groups))
     subsets = [chosen for size in reversed(every) for chosen in itertools.combinations(every, size + 1)]
     return tuple(
@@ -56,8 +56,9 @@ def actions(machines: Machines) -> tuple[Action, ...]:
 
 
 def moved(machines: Machines, source: Action, target: Action) -> Mapping[tuple[int, int], float]:
-    """What part of a tensor goes from one device group to another between its maker's and its reader's action, by both groups;
-    above 1 where several devices get all of it. Between the devices of one group: the group twice."""
+    """For each pair of device groups, the share of a tensor that moves from the first, with the action of its producer, to the
+    second, with that of its reader. It exceeds 1 if several devices get the whole tensor. A pair of equal groups: between
+    devices of that group."""
     before, after = machines.count(source.groups), machines.count(target.groups)
     whole = target.how is How.DUPLICATE and after > 1
     if source.how is How.DUPLICATE and before > 1:
@@ -73,7 +74,7 @@ def moved(machines: Machines, source: Action, target: Action) -> Mapping[tuple[i
 
 
 def _from_copies(machines: Machines, source: Action, target: Action, whole: bool, after: int) -> dict[tuple[int, int], float]:
-    """Of a tensor that each of its makers has: the others get theirs from the group that is quickest to send it."""
+    """Shares of a tensor that every producer holds: other groups receive it from the group with the fastest channel."""
     found = {}
     for b in target.groups:
         if b not in source.groups:
@@ -84,7 +85,7 @@ def _from_copies(machines: Machines, source: Action, target: Action, whole: bool
 
 
 def _overlaps(machines: Machines, source: Action, target: Action) -> dict[tuple[int, int], float]:
-    """Of a tensor that lies in equal parts of the batch: what of a maker's part the readers need and do not have."""
+    """Shares of a tensor split along the batch: what readers need of a producer's part and do not hold."""
     if source.groups == target.groups:
         return {}
     found = {}
@@ -99,7 +100,7 @@ def _overlaps(machines: Machines, source: Action, target: Action) -> dict[tuple[
 
 
 def _parts(machines: Machines, action: Action) -> dict[int, list[tuple[float, float]]]:
-    """Begin and end, from 0 to 1, of the part of the batch of each device, by device group."""
+    """First and last position, from 0 to 1, of each device's part of the batch, by device group."""
     count, at = machines.count(action.groups), 0
     found = {}
     for number in action.groups:

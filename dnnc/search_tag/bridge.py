@@ -1,16 +1,15 @@
-"""From a strategy of TAG's search to a plan that dnnc's IR can say: stages on meshes of one axis, as a stated plan
-(``ReplayPass``).
+"""Turns a strategy of TAG's search into a plan of dnnc's IR: stages on meshes of one axis, as a stated plan (``ReplayPass``).
 
-What can be said as it is: whole weights on every device, ops that split the batch in equal parts over the devices of a mesh,
-ops that every device of it does whole, and op groups on disjoint sets of device groups that need each other in one direction
-only, as stages. What cannot is projected to the nearest that can:
+Expressed exactly: whole weights on every device; ops that split the batch in equal parts over a mesh; ops that every device of
+a mesh computes whole; and, as stages, op groups on disjoint sets of device groups that depend on each other in one direction.
+The rest is projected to the nearest that the IR can express:
 
-- op groups whose sets of device groups overlap, or need each other in both directions, all go to one mesh over the set on which
-  most of the seconds are;
-- ``ps`` becomes the sum by a collective, ``model`` a split of the batch, and gathered factors the sum of gradients;
-- an op that the batch does not divide over is done whole by every device.
+- if sets of device groups overlap, or depend on each other in both directions, all op groups go to one mesh over the set that
+  has most of the seconds;
+- ``ps`` becomes a sum by a collective, ``model`` a split of the batch, and gathered factors the sum of gradients;
+- an op whose batch is not divisible by the devices is computed whole by every device.
 
-``Expressed.text`` says how many that changed. Seconds and memory of the plan are then dnnc's own, with its bound.
+``Expressed.text`` counts what was changed. Seconds, memory and bound of the plan are dnnc's own.
 """
 
 from __future__ import annotations
@@ -36,15 +35,14 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Expressed:
-    """The pass that states the plan, and what was projected."""
+    """The pass that states the plan, and a text about what was projected."""
 
     replay: ReplayPass
     text: str
 
 
 def expressed(simulator: Simulator, strategy: Sequence[Action]) -> tuple[Expressed, ...]:
-    """The plans that a strategy stands for, the nearest first: in stages where its sets of device groups allow it, and on one
-    mesh."""
+    """The plans for a strategy, the nearest first: in stages if its sets of device groups permit it, and on one mesh."""
     seconds: Counter[Place] = Counter()
     for op, group in enumerate(simulator.workload.group_of):
         seconds[strategy[group].groups] += simulator.workload.mean[op]  # type: ignore[assignment]
@@ -54,7 +52,7 @@ def expressed(simulator: Simulator, strategy: Sequence[Action]) -> tuple[Express
 
 
 def _in_stages(simulator: Simulator, strategy: Sequence[Action], places: Sequence[Place]) -> tuple[Place, ...]:
-    """The sets of device groups in the order of their stages; empty where they overlap or depend on each other in a circle."""
+    """The sets of device groups in the order of stages; empty if they overlap or depend on each other in a cycle."""
     if sum(map(len, places)) > len({group for place in places for group in place}):
         return ()
     number = {place: index for index, place in enumerate(places)}

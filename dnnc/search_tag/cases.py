@@ -1,8 +1,7 @@
-"""What the prior of TAG's search is trained on: models, and topologies drawn at random as TAG draws them.
+"""Training cases for the prior of TAG's search: models, and random topologies drawn as TAG draws them.
 
-Topologies (Zhang et al., TPDS 2023): up to 4 hosts, each of 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host, 2.81
-or 5 GB/s between hosts. Models are those of the zoo that TAG was trained on, but for batch and depth.
-"""
+Topologies (Zhang et al., TPDS 2023): up to 4 hosts, each with 2 to 8 P100, GTX 1080 Ti or V100, 8 or 20 GB/s inside a host,
+2.81 or 5 GB/s between hosts. Models are those that TAG was trained on, from the zoo, except for batch and depth."""
 
 from __future__ import annotations
 
@@ -29,14 +28,14 @@ MODELS = (
     "zoo:bert-large,batch=48",
     "zoo:bert-small,batch=96",
 )
-"""TAG's."""
+"""The models that TAG was trained on."""
 TYPES = {"p100": 10, "gtx1080ti": 9, "v100": 30}
-"""GiB that programs can use."""
+"""GiB of memory that programs can use, by device type."""
 
 
 class Cases:
-    """Searches by number: of each model in turn, on topologies drawn from ``seed`` on, of which there are so many. ``load``
-    reads a model (``dnnc.compile.load.load_model``)."""
+    """Cases by number: models in turn, on ``topologies`` random topologies drawn from ``seed`` on. ``load`` reads a model
+    (``dnnc.compile.load.load_model``)."""
 
     def __init__(
         self, models: Sequence[str], topologies: int, seed: int, context: PassContext, load: Callable[..., ImportedModel]
@@ -44,19 +43,19 @@ class Cases:
         self.models, self.topologies, self.seed, self.context = tuple(models), topologies, seed, context
         self._load = load
         self._modules: dict[str, Module] = {}
-        self._known: dict[tuple[str, int], Simulator] = {}
+        self._simulators: dict[tuple[str, int], Simulator] = {}
 
     def __call__(self, number: int) -> tuple[str, Simulator]:
-        """A name and a simulator. Raises what reading a model raises."""
+        """Name and simulator of a case. Raises what reading a model raises."""
         model = self.models[number % len(self.models)]
         drawing = self.seed + number // len(self.models) % self.topologies
         key = model, drawing
-        if key not in self._known:
-            self._known[key] = simulator_of(self.module(model), drawn(drawing))
-        return f"{model} on topology {drawing}", self._known[key]
+        if key not in self._simulators:
+            self._simulators[key] = simulator_of(self.module(model), drawn(drawing))
+        return f"{model} on topology {drawing}", self._simulators[key]
 
     def module(self, model: str) -> Module:
-        """With the costs of its ops."""
+        """The module of a model, with the costs of its ops."""
         if model not in self._modules:
             loaded = self._load(model, {}, self.context.sink, allow_missing_weights=True)
             context = replace(self.context, statistics={})
@@ -67,7 +66,7 @@ class Cases:
 
 
 def simulator_of(module: Module, text: str) -> Simulator:
-    """Of a module with costs, on the topology that a text describes."""
+    """The simulator of a module with costs on the topology of a TOML text."""
     topology = read_topology(text)
     return Simulator(Workload(module, topology), Machines(topology))
 

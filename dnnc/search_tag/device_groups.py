@@ -1,10 +1,9 @@
-"""Device groups: the equal devices of one host, what a transfer between two groups takes, and a sum over several groups.
+"""Device groups: the equal devices of one host; seconds of transfers between two groups, and of collectives over several.
 
-A transfer from one group to another is sent by all devices of the first to all of the second at once, in equal messages. It
-takes the latency of the longest route, and is as fast as the busiest link or shared medium (``passes.model.network``) lets its
-messages pass. While it lasts it occupies the media of its routes, which other transfers wait for: a link that is not shared is
-occupied by the transfers of one pair of groups alone.
-"""
+In a transfer from one group to another, all devices of the first send equal messages to all devices of the second at once. It
+takes the latency of the longest route, at the bandwidth that the busiest link or shared medium (``passes.model.network``)
+leaves for its messages. It occupies the media of its routes, and other transfers wait for these; a link that is not shared is
+occupied only by transfers of the same pair of groups."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from passes.model.exchange import Speed, rings
 from passes.model.network import Network, network
 
 MOST = 8
-"""Device groups whose subsets are enumerated: 255 subsets."""
+"""Most device groups, since all their subsets are enumerated: 255 for 8."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Equal devices of one host. ``memory``: bytes of each for tensors, None where unlimited."""
+    """Equal devices of one host. ``memory``: bytes for tensors on each, None if unlimited."""
 
     devices: tuple[str, ...]
     type: DeviceType
@@ -33,21 +32,21 @@ class DeviceGroup:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """From one device group to another: seconds, bytes per second, and the names of what no other transfer can use
-    meanwhile."""
+    """Transfers from one device group to another: latency in seconds, bytes per second, and the media that a transfer
+    occupies."""
 
     latency: float
     bandwidth: float
     media: tuple[str, ...]
 
     def seconds(self, size: float, times: int = 1) -> float:
-        """Of so many transfers of ``size`` bytes, one after another."""
+        """Seconds of ``times`` transfers of ``size`` bytes, one after another."""
         return times * (self.latency + size / self.bandwidth)
 
 
 @dataclass
 class Machines:
-    """The device groups of a topology, in its order. Raises InvalidInput for more than ``MOST``."""
+    """The device groups of a topology, in the order of its devices. Raises InvalidInput for more than ``MOST``."""
 
     topology: Topology
     _channels: dict[tuple[int, int], Channel] = field(default_factory=dict)
@@ -70,15 +69,15 @@ class Machines:
         return tuple(DeviceGroup(tuple(names), self.topology.type(key[1]), key[2]) for key, names in alike.items())
 
     def count(self, groups: tuple[int, ...]) -> int:
-        """Devices of these groups."""
+        """Number of devices in these groups."""
         return sum(len(self.groups[number].devices) for number in groups)
 
     def devices(self, groups: tuple[int, ...]) -> tuple[str, ...]:
-        """Their names, in order."""
+        """Names of the devices in these groups, in order."""
         return tuple(name for number in groups for name in self.groups[number].devices)
 
     def channel(self, source: int, target: int) -> Channel:
-        """Between two groups, or the devices of one. Raises Unreachable."""
+        """The channel between two groups, or between the devices of one. Raises Unreachable."""
         found = self._channels.get((source, target))
         if found is None:
             found = self._channels[source, target] = self._channel(source, target)
@@ -103,7 +102,7 @@ class Machines:
         )
 
     def crossed(self, groups: tuple[int, ...]) -> tuple[str, ...]:
-        """What a collective over all devices of these groups occupies: the media of every transfer between them."""
+        """The media that a collective over these groups occupies: those of every transfer between them."""
         found = self._crossed.get(groups)
         if found is None:
             media = {name for a in groups for b in groups for name in self.channel(a, b).media}
@@ -111,7 +110,7 @@ class Machines:
         return found
 
     def ring(self, groups: tuple[int, ...]) -> Speed:
-        """Of collectives over all devices of these groups."""
+        """The ring for collectives over all devices of these groups."""
         found = self._speeds.get(groups)
         if found is None:
             found = self._speeds[groups] = rings(self.net, [self.devices(groups)])

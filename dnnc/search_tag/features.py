@@ -1,18 +1,18 @@
-"""What the graph network sees of a node of the search: op groups and device groups as the nodes of a graph with features.
+"""The input of the graph network for a node of the search: op groups and device groups as nodes of a graph with features.
 
 Rows 0 to ``MOST`` - 1 are device groups, the next ``GROUPS`` op groups; rows that a topology or model lacks are zero and have
 no edges. An op group has 13 features and a device group 5, beside each other in one row, then one that tells op groups and one
 that tells device groups:
 
-- op group: decided, next to decide; its part of all seconds, trained bytes and saved bytes, times the number of op groups;
-  which of the four ways its action has; the part of the devices it is on; when its forward pass ends and when its weights are
-  updated, as parts of the step; which part of its seconds is cut with the batch;
-- device group: devices / 8; its speed, as a part of the fastest's; memory / 32 GiB, 1 where unlimited; how busy it is, as a
-  part of the step; which part of its memory is used.
+- op group: decided, next to decide; its shares of all seconds, trained bytes and saved bytes, times the number of op groups;
+  the way of its action, one of four; its share of the devices; the times at which its forward pass ends and its weights are
+  updated, over those of the step; the share of its seconds that is split with the batch;
+- device group: devices / 8; its speed over that of the fastest; memory / 32 GiB, 1 if unlimited; the share of the step that it
+  is busy; the share of its memory that is used.
 
-Edges of five types, ``edges[type, reader, source]``, each with a number: from op group to op group what part of the greatest
-tensor sum goes that way, and back; between device groups the bandwidth, as a part of the greatest; from device groups to the op
-groups that are on them, and back, 1 over the number of these device groups.
+Edges of five types, ``edges[type, reader, source]``, have a number: from op group to op group, and back, the bytes of their
+tensors over the most between two op groups; between device groups, the bandwidth over the greatest; from device groups to the
+op groups on them, and back, 1 over the number of these device groups.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _FLOW, _BACK, _LINK, _PLACED, _HOLDS = range(TYPES)
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """``nodes`` [NODES, WIDTH]; ``edges`` [TYPES, NODES, NODES], 0 where there is none; ``next``: the row of the op group to
-    decide; of each action the device groups, ``subsets`` [K, MOST], and the way, ``ways`` [K, 4]; ``groups`` [MOST]: which
-    device groups there are."""
+    """``nodes`` [NODES, WIDTH]; ``edges`` [TYPES, NODES, NODES], 0 for no edge; ``next``: row of the op group to decide;
+    ``subsets`` [K, MOST] and ``ways`` [K, 4]: device groups and way of each action; ``groups`` [MOST]: the device groups that
+    exist."""
 
     nodes: Floats
     edges: Floats
@@ -50,7 +50,7 @@ class Graph:
 
 
 class Features:
-    """Of the nodes of a search by a simulator."""
+    """Computes the graphs of the nodes of a search."""
 
     def __init__(self, simulator: Simulator) -> None:
         workload, machines = simulator.workload, simulator.machines
@@ -94,7 +94,7 @@ class Features:
         columns[:, 1] /= columns[:, 1].max() or 1.0
 
     def graph(self, strategy: Sequence[int], decided: int, outcome: Outcome) -> Graph:
-        """Of a strategy, by the numbers of its actions, of which the first ``decided`` are; what the simulator says of it."""
+        """The graph of a strategy, given by numbers of actions, the first ``decided`` of which are decided; and its outcome."""
         nodes, edges = self.nodes.copy(), self.edges.copy()
         machines, total = self.simulator.machines, outcome.seconds or 1.0
         for group, number in enumerate(strategy):

@@ -1,17 +1,17 @@
 """The graph attention network that gives TAG's search its prior: its forward pass, and its weights as an ``.npz``.
 
-Four layers of four heads, as TAG has them, but 64 wide and not 256: about 0.1 M weights and not 14 M, so that a prior costs a
-few milliseconds of numpy and trains within minutes on a processor. In each layer a node attends, for each type of edge and each
-head, to the sources of its edges (Velickovic et al., Graph Attention Networks, ICLR 2018):
+Four layers of four heads, as in TAG, but with width 64 instead of 256: about 0.1 M weights instead of 14 M, so a prior takes a
+few milliseconds in numpy and trains within minutes on a CPU. In each layer a node attends, for each type of edge and each head,
+to the sources of its edges (Velickovic et al., Graph Attention Networks, ICLR 2018):
 
     z = M_type h,   a_ij = softmax over j of leaky(t . z_i + s . z_j + w edge_ij),   h_i' = h_i + tanh(sum of a_ij z_j + U h_i +
     b)
 
-over all types and heads, h being scaled to a root mean square of 1 first. The score of an action is v . tanh of a sum: of the
-op group to decide, of the mean of the device groups of the action, of that of the others, and of the way.
+over all types and heads; h is first scaled to a root mean square of 1. The score of an action is v . tanh(sum), a sum of terms
+of the op group to decide, of the mean of the action's device groups, of the mean of the others, and of the way.
 
-``scores`` is written in what numpy and torch have in common, and takes one of them: planning needs numpy alone, and
-``training`` passes torch. Arrays have any leading batch dimension.
+``scores`` uses only functions that numpy and torch share, and takes one of them as an argument: planning needs numpy only,
+``training`` passes torch. Arrays have a leading batch dimension.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ir.core.diagnostics import InvalidInput
 LAYERS, HEADS, HEAD = 4, 4, 16
 HIDDEN = HEADS * HEAD
 MOST_LOGIT = 30.0
-"""Of attention, either way, so that no exponential overflows."""
+"""Largest magnitude of an attention logit, so that no exponential overflows."""
 
 
 def shapes() -> dict[str, tuple[int, ...]]:
-    """The weights of the network, by name."""
+    """Shapes of the weights of the network, by name."""
     found: dict[str, tuple[int, ...]] = {"input": (WIDTH, HIDDEN), "input.bias": (HIDDEN,)}
     for layer in range(LAYERS):
         found |= {
@@ -53,7 +53,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def initial(seed: int) -> dict[str, Floats]:
-    """Random weights: normal, divided by the root of the width that they sum over; biases are 0."""
+    """Random weights: normal, divided by the square root of the width that they sum over; biases are 0."""
     random = np.random.default_rng(seed)
     return {
         name: np.zeros(shape) if name.endswith("bias") else random.normal(0, 1 / np.sqrt(_fan(name, shape)), shape)
@@ -66,9 +66,9 @@ def _fan(name: str, shape: tuple[int, ...]) -> int:
 
 
 def scores(weights: Mapping[str, Any], batch: Mapping[str, Any], library: Any) -> Any:
-    """The score of each action, ``[B, K]``. ``batch``: nodes ``[B, N, WIDTH]``, edges ``[B, TYPES, N, N]``, of the op group to
-    decide ``next`` ``[B, N]``, 1 at its row; ``subsets`` ``[B, K, MOST]``, ``ways`` ``[B, K, 4]`` and ``groups`` ``[B, MOST]``
-    as of ``Graph``. ``library``: numpy or torch, whose arrays all of them are."""
+    """The score of each action, ``[B, K]``. ``batch``: ``nodes`` ``[B, N, WIDTH]``, ``edges`` ``[B, TYPES, N, N]``, ``next``
+    ``[B, N]``, 1 at the row of the op group to decide; ``subsets`` ``[B, K, MOST]``, ``ways`` ``[B, K, 4]``, ``groups``
+    ``[B, MOST]`` as in ``Graph``. ``library``: numpy or torch, the library of these arrays."""
     edges = batch["edges"]
     there = (edges > 0)[:, :, None]
     hidden = library.tanh(batch["nodes"] @ weights["input"] + weights["input.bias"])
@@ -95,13 +95,13 @@ def scores(weights: Mapping[str, Any], batch: Mapping[str, Any], library: Any) -
 
 
 def _mean(subsets: Any, devices: Any, library: Any) -> Any:
-    """Of the devices of each subset; 0 of none."""
+    """Mean over the members of each subset; 0 for an empty subset."""
     one = library.ones_like(subsets[..., :1])
     return subsets @ devices / library.maximum(subsets.sum(-1)[..., None], one)
 
 
 def arrays(graph: Graph) -> dict[str, Floats]:
-    """A batch of one."""
+    """The graph as a batch of one."""
     chosen = np.zeros(len(graph.nodes))
     chosen[graph.next] = 1
     parts = {"nodes": graph.nodes, "edges": graph.edges, "next": chosen}
@@ -111,19 +111,19 @@ def arrays(graph: Graph) -> dict[str, Floats]:
 
 @dataclass(frozen=True)
 class Network:
-    """A prior: the softmax of the scores."""
+    """A prior: softmax of the scores."""
 
     weights: Mapping[str, Floats]
 
     def __call__(self, graph: Graph) -> Floats:
-        found: Floats = scores(self.weights, arrays(graph), np)[0]
-        raised: Floats = np.exp(found - found.max())
+        logits: Floats = scores(self.weights, arrays(graph), np)[0]
+        raised: Floats = np.exp(logits - logits.max())
         raised /= raised.sum()
         return raised
 
 
 def read_prior(path: Path) -> Network:
-    """What ``dnnc tag train`` wrote. Raises InvalidInput for another file."""
+    """Reads a prior that ``dnnc tag train`` wrote. Raises InvalidInput for another file."""
 
     def wanted(headers: Mapping[str, Header]) -> None:
         expected = shapes()
@@ -147,7 +147,7 @@ def read_prior(path: Path) -> Network:
 
 
 def prior_arrays(weights: Mapping[str, Floats]) -> dict[str, Any]:
-    """The weights as they are written, by name."""
+    """The weights as arrays to write, by name."""
     return {name: np.asarray(weights[name], dtype=np.float32) for name in shapes()}
 
 

@@ -1,4 +1,4 @@
-"""TAG's search in the place of dnnc's own: the pass that states the plan it found, and what a certificate says of it."""
+"""Runs TAG's search in place of dnnc's own: gives the pass that states its plan, and a text for the certificate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NAME = "tag"
 @dataclass(frozen=True, slots=True)
 class TagOptions:
     """``prior``: an ``.npz`` of ``dnnc tag train``, None for a uniform prior; ``iterations``: of the tree search, None for
-    ``ITERATIONS``; ``microbatches`` of a step, one after another."""
+    ``ITERATIONS``; ``microbatches``: of a step, run one after another."""
 
     prior: Path | None = None
     iterations: int | None = None
@@ -34,7 +34,7 @@ class TagOptions:
 
 @dataclass(frozen=True, slots=True)
 class TagPlan:
-    """The pipeline that states the plan, what the search found, and both in a sentence for a certificate."""
+    """The pipeline that states the plan, the result of the search, and a sentence on both for the certificate."""
 
     pipeline: tuple[Pass, ...]
     found: Found
@@ -42,10 +42,10 @@ class TagPlan:
 
 
 def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, options: TagOptions) -> TagPlan:
-    """Searches a plan for ``module``, whose topology is given, by TAG's method, and puts it in the place of the pass ``shard``.
+    """Searches a plan for ``module``, which has a topology, by TAG's method, and puts it in place of the pass ``shard``.
 
-    Raises InvalidInput for a file that is no prior and a topology with too many device groups, UsageError where METIS is not
-    installed, Infeasible where nothing fits that dnnc can express."""
+    Raises InvalidInput for a file that is no prior and a topology with too many device groups, UsageError if METIS is not
+    installed, Infeasible if no plan fits that dnnc can express."""
     prior = read_prior(options.prior) if options.prior is not None else None
     place = next(number for number, step in enumerate(pipeline) if step.name == "shard")
     facts = PassManager(pipeline[:place], expanded=True).run(module, context)
@@ -69,18 +69,18 @@ def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, opt
 
 
 def _cheapest(candidates: Sequence[Expressed], facts: Module, context: PassContext) -> Expressed:
-    """The candidate whose plan has the least value. Raises the last fault where none is a plan."""
+    """The candidate whose plan has the least value. Raises the last fault if no candidate is a plan."""
     if len(candidates) == 1:
         return candidates[0]
     best: tuple[float, Expressed] | None = None
     fault: InvalidInput | Infeasible | None = None
     for candidate in candidates:
         try:
-            made = PassManager((candidate.replay,), expanded=True).run(facts, replace(context, statistics={}))
+            replayed = PassManager((candidate.replay,), expanded=True).run(facts, replace(context, statistics={}))
         except (InvalidInput, Infeasible) as error:
             fault = error
             continue
-        plan = made.first(Plan)
+        plan = replayed.first(Plan)
         assert plan is not None
         if best is None or plan.value < best[0]:
             best = plan.value, candidate

@@ -1,7 +1,7 @@
-"""Trains the prior of TAG's search: searches on models and topologies, and a network that learns what they visited.
+"""Trains the prior of TAG's search: runs searches on models and topologies, and fits a network to the nodes that they visit.
 
-As TAG does it: each step searches one case with the prior so far; of every node of the tree with enough visits, the network
-learns the visits of its children, as parts of their sum, by cross-entropy. The only file here that needs torch.
+As in TAG, each step searches one case with the present prior. For every node of the tree with enough visits, the network learns
+the shares of visits of its children, by cross-entropy. Only this file needs torch.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from dnnc.search_tag.simulator import Simulator
 from dnnc.search_tag.tree_search import Node, TreeSearch
 
 ITERATIONS = 200
-"""Of the search of a step."""
+"""Iterations of the search in a step."""
 FEWEST = 30
-"""Visits of a node that is learned from: fewer tell little of its children, of which there are up to some hundreds."""
+"""Fewest visits of a node to learn from: a node may have hundreds of children."""
 KEPT = 1024
-"""Nodes that are remembered; the oldest are forgotten."""
+"""Most nodes that are kept as examples; the oldest are dropped."""
 UPDATES, BATCH, RATE = 8, 16, 1e-3
-"""Of a step, nodes in each, and Adam's learning rate."""
+"""Updates in a step, examples in an update, and Adam's learning rate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``case``: what was searched; ``speedup`` that the search found; ``loss``: mean cross-entropy of the updates, in nats,
-    less the entropy of what is learned, so that 0 is the least."""
+    """``case``: name of the case; ``speedup``: of the best strategy; ``loss``: mean cross-entropy of the updates in nats, minus
+    the entropy of the targets, so that 0 is the minimum."""
 
     case: str
     speedup: float
@@ -39,12 +39,12 @@ class Step:
 
 
 Example = dict[str, torch.Tensor]
-"""What the network reads, without a batch dimension, and ``target``, the part of each action."""
+"""Inputs of the network without a batch dimension, and ``target``, the share of visits of each action."""
 
 
 @dataclass
 class Trainer:
-    """A network that is trained; ``seed`` of its first weights and of the order in which it learns."""
+    """A network in training; ``seed``: of its initial weights and of the order of examples."""
 
     seed: int = 0
 
@@ -57,11 +57,11 @@ class Trainer:
 
     @property
     def arrays(self) -> dict[str, Floats]:
-        """The weights as numpy has them."""
+        """The weights as numpy arrays."""
         return {name: value.detach().numpy().astype(np.float64) for name, value in self.weights.items()}
 
     def step(self, case: str, simulator: Simulator, number: int) -> Step:
-        """Searches a case, and learns from it and from those before."""
+        """Searches a case, and updates the network with its nodes and earlier ones."""
         search = TreeSearch(simulator, Network(self.arrays), seed=self.seed + number)
         found = search.run(ITERATIONS)
         self.examples.extend(example(search, node) for node in visited(found.root))
@@ -69,7 +69,7 @@ class Trainer:
         return Step(case, found.speedup, sum(losses) / len(losses))
 
     def update(self) -> float:
-        """One update by a random batch of examples; the loss before it."""
+        """One update with a random batch of examples; returns the loss before it."""
         chosen = self.random.choice(len(self.examples), size=min(BATCH, len(self.examples)), replace=False)
         self.optimizer.zero_grad()
         loss = loss_of(self.weights, [self.examples[number] for number in chosen.tolist()])
@@ -79,7 +79,7 @@ class Trainer:
 
 
 def visited(root: Node) -> Iterator[Node]:
-    """The nodes with enough visits, from the root on."""
+    """The nodes with enough visits, from the root downwards."""
     stack = [root]
     while stack:
         node = stack.pop()
@@ -89,14 +89,14 @@ def visited(root: Node) -> Iterator[Node]:
 
 
 def example(search: TreeSearch, node: Node) -> Example:
-    """What the network learns of a node."""
+    """The example of a node."""
     parts = {name: part[0] for name, part in arrays(search.graph(node)).items()} | {"target": node.visits / node.visits.sum()}
     return {name: torch.tensor(part, dtype=torch.float32) for name, part in parts.items()}
 
 
 def loss_of(weights: dict[str, torch.Tensor], examples: list[Example]) -> torch.Tensor:
-    """The mean Kullback-Leibler divergence of the network's prior from the visits. Examples with fewer actions than the others
-    are filled up with actions that are never taken."""
+    """The mean Kullback-Leibler divergence of the network's prior from the visits. Examples with fewer actions are padded with
+    actions that are never taken."""
     most = max(len(one["target"]) for one in examples)
 
     def stacked(name: str) -> torch.Tensor:
@@ -118,8 +118,8 @@ def loss_of(weights: dict[str, torch.Tensor], examples: list[Example]) -> torch.
 def train(
     cases: Callable[[int], tuple[str, Simulator]], steps: int, seed: int, told: Callable[[int, Step], None]
 ) -> dict[str, Floats]:
-    """The weights after so many steps on ``cases``, by number; ``told`` of each step."""
-    torch.set_num_threads(1)  # arrays are small: threads would wait for each other, and their sums depend on how many there are
+    """The weights after ``steps`` steps on ``cases``; ``told`` is called with each step."""
+    torch.set_num_threads(1)  # small arrays: threads would wait for each other, and sums would depend on their number
     trainer = Trainer(seed)
     for number in range(steps):
         told(number, trainer.step(*cases(number), number))

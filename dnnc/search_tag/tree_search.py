@@ -1,14 +1,14 @@
 """TAG's tree search: Monte Carlo tree search over the actions of op groups, one op group a level, the dearest first.
 
-A node of the tree has decided the first op groups; the others do as the first does. An iteration walks from the root to a leaf,
-at each node to the child with the greatest
+A node of the tree decides the first op groups; the others take the action of the first. An iteration walks from the root to a
+leaf, at each node to the child with the greatest
 
     q + c p sqrt(N) / (1 + n),    c = sqrt(K / 10)
 
-where K is the number of children, n the visits of the child, N of the node, q the mean reward of what was tried below the child
-and p its prior: 1 / K, or what a graph attention network says (``network``). The leaf is simulated, gets children unless all op
-groups are decided, and its reward (``Simulator.reward``: T_base / T - 1 up to 1) counts at all nodes of the walk. Ties go by an
-order drawn from the seed. Iterations are counted, not seconds, so that the same seed gives the same plan anywhere.
+where K is the number of children, n the visits of the child, N those of the node, q the mean reward below the child, and p its
+prior: 1 / K, or the output of a graph attention network (``network``). The leaf is simulated, and gets children unless all op
+groups are decided; its reward (``Simulator.reward``: T_base / T - 1 up to 1) is added to all nodes of the walk. Ties follow an
+order drawn from the seed. Iterations are limited, not seconds, so a seed gives the same plan on any machine.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from dnnc.search_tag.op_groups import Floats
 from dnnc.search_tag.simulator import Outcome, Simulator
 
 ITERATIONS = 1000
-"""Of a search unless it is told. TAG's own searches have 50 to 2000."""
+"""Default iterations of a search. TAG's own searches have 50 to 2000."""
 
 
 class Prior(Protocol):
-    """Says how likely each action is for the next op group, by their numbers; the sum is 1."""
+    """Gives the probability of each action for the next op group, by numbers of actions."""
 
     def __call__(self, graph: Graph) -> Floats: ...
 
 
 @dataclass(slots=True)
 class Node:
-    """``actions``: of the op groups that are decided, by number; of the children the ``prior``, mean reward ``q`` and
-    ``visits``, empty until the node has some; ``order`` decides between equal ones."""
+    """``actions``: numbers of the actions of the decided op groups; ``prior``, mean reward ``q`` and ``visits``: of the
+    children, empty until the node has children; ``order`` breaks ties."""
 
     actions: tuple[int, ...] = ()
     prior: Floats = field(default_factory=lambda: np.zeros(0))
@@ -55,15 +55,15 @@ class Node:
 
 
 def puct(q: Floats, prior: Floats, visits: Floats, visited: int) -> Floats:
-    """What is greatest of the child that is worth the next visit; ``visited``: how often their parent was."""
+    """The score of each child, which is greatest for the next one to visit; ``visited``: visits of their parent."""
     result: Floats = q + math.sqrt(len(q) / 10) * prior * math.sqrt(visited) / (1 + visits)
     return result
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The best strategy of a search, what the simulator says of it and, with SFB, of the same strategy; the baseline's; after
-    each iteration the seconds of the best so far; how many different strategies were simulated; and the tree."""
+    """The best strategy of a search; its outcome, without and with SFB (gathered factors); the outcome of the baseline; the
+    seconds of the best strategy after each iteration; the number of strategies simulated; and the tree."""
 
     strategy: tuple[Action, ...]
     outcome: Outcome
@@ -76,12 +76,12 @@ class Found:
 
     @property
     def speedup(self) -> float:
-        """Over the baseline, with SFB where that is faster."""
+        """Seconds of the baseline over those of the strategy, with SFB if that is faster."""
         return self.baseline.seconds / min(self.outcome.seconds, self.with_factors.seconds)
 
 
 class TreeSearch:
-    """A search by a simulator; ``prior``: None for a uniform one."""
+    """A search with a simulator; ``prior``: None for a uniform one."""
 
     def __init__(self, simulator: Simulator, prior: Prior | None = None, seed: int = 0) -> None:
         self.simulator, self.prior, self.seed = simulator, prior, seed
@@ -90,7 +90,7 @@ class TreeSearch:
         self.outcomes: dict[tuple[int, ...], Outcome] = {}
 
     def run(self, iterations: int, progress: Callable[[float], None] = lambda fraction: None) -> Found:
-        """The best strategy of so many iterations, or of those before an interrupt from the keyboard."""
+        """The best strategy of ``iterations`` iterations, or of those before Ctrl-C."""
         base, baseline = self.simulator.baseline
         best, strategy, outcome = self.simulator.reward(baseline), base, baseline
         root, curve = Node(), []
@@ -110,7 +110,7 @@ class TreeSearch:
         return Found(strategy, outcome, factors, baseline, tuple(curve), len(self.outcomes), root, interrupted)
 
     def iteration(self, root: Node) -> tuple[float, tuple[int, ...]]:
-        """The reward of the leaf that is visited, and its actions."""
+        """One iteration: the reward of the visited leaf, and its actions."""
         node, path = root, list[tuple[Node, int]]()
         while len(node.q):
             action = node.best()
@@ -135,18 +135,18 @@ class TreeSearch:
         node.prior = np.full(count, 1 / count) if self.prior is None else self.prior(self.graph(node))
 
     def graph(self, node: Node) -> Graph:
-        """What a prior sees of a node."""
+        """The graph of a node, as input of a prior."""
         return self.features.graph(self.filled(node.actions), len(node.actions), self.outcome(node.actions))
 
     def filled(self, actions: tuple[int, ...]) -> tuple[int, ...]:
-        """The action of every op group: those behind the decided ones do as the first does."""
+        """The action of every op group; undecided ones take that of the first."""
         count = self.simulator.workload.count
         if not actions:
             return tuple(self.simulator.actions.index(action) for action in self.simulator.baseline[0])
         return (*actions, *(actions[0],) * (count - len(actions)))
 
     def outcome(self, actions: tuple[int, ...]) -> Outcome:
-        """What the simulator says of the strategy, which is simulated once."""
+        """The outcome of a strategy, simulated once and remembered."""
         strategy = self.filled(actions)
         if strategy not in self.outcomes:
             self.outcomes[strategy] = self.simulator.run([self.simulator.actions[action] for action in strategy])

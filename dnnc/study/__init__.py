@@ -1,6 +1,7 @@
-"""Questions about machines and plans: what would help, what was measured, which numbers fit.
+"""Studies of machines and plans: fewer or more devices, profiles of operators, numbers of machines fitted to measurements.
 
-- ``whatif``, ``subsets``: plans on parts of the machines and on more;
-- ``profiling``: the ops of a model as plans see them, to be measured;
-- ``runs``, ``calibrate``: measured plans, and numbers of devices and links fitted to them.
+- ``whatif``, ``subsets``: plans on subsets of the devices, and with devices added;
+- ``profiling``: the operators of a model that ``dnnc profile`` measures;
+- ``runs``, ``calibrate``: files of measured runs, and numbers of devices and links fitted to them;
+- ``faults``: the kinds of errors.
 """

@@ -1,22 +1,22 @@
-"""The numbers of a device type and of links, fitted to what plans were measured to take.
+"""Fits the numbers of a device type and of links to measured seconds of plans.
 
-*What is fitted* are factors x on seconds. Of the type: one for all ``rates``, one for the ``efficiency`` of each class of ops,
-one for the bandwidths of its memory, and one each for ``overhead``, ``launch`` and ``handover``; of each kind of link (links
-with the same numbers): one for its bandwidths and one for its times. A time that is 0 so far counts in steps of ``STEP``.
+*Unknowns* are factors x on seconds. For the device type: one for all ``rates``, one for the ``efficiency`` of each class of
+ops, one for the bandwidths of its memory, and one each for ``overhead``, ``launch`` and ``handover``. For each kind of link
+(links with equal numbers): one for its bandwidths and one for its times. A time that is 0 is changed in steps of ``STEP``.
 
-*How*. Let s_i(x) be the seconds of plan i, priced again on the changed machines, and m_i what was measured. Where no other
-stage or path becomes the slowest one, s_i is nearly linear in x, with slopes from differences. Of the linear form, each round
-minimises, within bounds,
+*Method*. Let s_i(x) be the seconds of plan i, computed anew on the changed machines, and m_i its measured seconds. Unless
+another stage or path becomes the slowest, s_i is nearly linear in x, with slopes from differences. Each round minimises the
+linear form, within bounds,
 
     mean of (s_i - m_i)^2 / (m_i s_i')  +  strength * sum of ((x_j - now_j) / width_j)^2
 
-(s' the seconds before the round: to first order, the terms are squares of differences of logarithms), and prices the plans
-again there. The second sum holds what the rows say little about to the present numbers; ``strength``, or no change at all, is
-picked by cross-validation: plans are left out in turns, and the mean relative error of their rows decides. Numbers that make
-up less than ``LEAST_SHARE`` of every plan's seconds are left alone.
+(s' are the seconds before the round: to first order, the terms are squared differences of logarithms), and computes the plans
+anew there. The second sum keeps numbers near their present values if the rows say little about them. ``strength``, or no change
+at all, is chosen by cross-validation: plans are left out in turn, and the mean relative error on their rows decides. Numbers
+that make up less than ``LEAST_SHARE`` of the seconds of every plan stay as they are.
 
-*The error on plans that were left out* is of a second cross-validation around the first: what is left out neither fits nor
-picks the strength. It uses the linear form at the fit, a place that all rows have chosen.
+*The error on plans that were left out* is of a second cross-validation around the first: plans that are left out take part
+neither in the fit nor in the choice of the strength. It uses the linear form at the fit, which depends on all rows.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from ir.core.topology import DeviceType, Link, Topology
 
 LEAST_PLANS = 3
 STEP = 20e-6
-"""Seconds in which times that are 0 so far are counted."""
+"""Seconds that stand for one unit of a factor, for times that are 0."""
 LEAST_SHARE = 0.01
 LEAST_CHANGE = 0.01
-"""Of a factor; one that changes by less stays as it is."""
+"""A factor that changes by less stays as it is."""
 ROUNDS = 5
 SETTLED = 0.005
-"""Relative difference between the linear form and the plans priced again, from which on there is no further round."""
+"""Rounds end when the linear form and the plans computed anew differ by less, relatively."""
 STRENGTHS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 1e-5)
 FOLDS = 10
 
 RATES, EFFICIENCY, MEMORY, BANDWIDTH, LATENCY = "rates", "efficiency.", "memory_bandwidth", "bandwidth", "latency"
 TIMES = ("overhead", "launch", "handover", LATENCY)
 _DIFFERENCE = 0.05
-"""Of a factor, for slopes."""
+"""Step of a factor for slopes."""
 _MOST = 10.0
-"""Of a factor, and its inverse the least."""
+"""Largest factor; its inverse is the smallest."""
 _TRUST = 3.0
-"""By which a factor changes in a round at most; 0 goes up to its square."""
+"""Largest ratio by which a factor changes in a round; a factor of 0 goes up to its square."""
 _STILL = 1e-9
-"""Of a slope against the largest term, what counts as none."""
+"""A slope below this share of the largest term counts as 0."""
 Floats: TypeAlias = NDArray[np.float64]
 Places: TypeAlias = NDArray[np.intp]
 Progress: TypeAlias = Callable[[str, float | None], None]
@@ -63,8 +63,9 @@ Progress: TypeAlias = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number of machines that is fitted, or several that move together. ``of``: the name of the device type, or of the first
-    link of a kind; ``key``: as topology files call it; ``value``: as it is. ``kind``: the kind of links, None of a type."""
+    """A number of machines that is fitted, or several that change together. ``of``: name of the device type, or of the first
+    link of the kind; ``key``: its key in topology files; ``value``: before the fit. ``kind``: the kind of links, None for a
+    device type."""
 
     of: str
     key: str
@@ -77,17 +78,17 @@ class Number:
 
     @property
     def now(self) -> float:
-        """Its factor as it is."""
+        """The factor before the fit."""
         return 1.0 if self.value or not self.is_time else 0.0
 
     @property
     def width(self) -> float:
-        """How far its factor may well be off: times that a file guesses more than rates that it has from a data sheet."""
+        """Expected error of the factor: times, which files estimate, are less exact than rates, which are in data sheets."""
         return 2.0 if self.is_time else 0.5
 
     @property
     def least(self) -> float:
-        """Of the factor: an efficiency is at most 1."""
+        """Smallest factor: an efficiency is at most 1."""
         if self.is_time:
             return 0.0
         return max(1 / _MOST, self.value if self.key.startswith(EFFICIENCY) else 0.0)
@@ -97,7 +98,7 @@ class Number:
         return _MOST if self.now else _MOST**2
 
     def at(self, factor: float) -> float:
-        """The number where the seconds are so many times as long."""
+        """The number for which seconds are ``factor`` times as long."""
         if factor == self.now:
             return self.value
         return _rounded(factor * (self.value or STEP)) if self.is_time else _rounded(self.value / factor)
@@ -105,7 +106,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A number with the factor on its seconds; ``share``: of the seconds of the plans, in the mean, what it accounts for."""
+    """A number with the fitted factor; ``share``: mean share of the plans' seconds that depends on it."""
 
     number: Number
     factor: float
@@ -113,14 +114,14 @@ class Fitted:
 
     @property
     def value(self) -> float:
-        """The new one."""
+        """The fitted number."""
         return self.number.at(self.factor)
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``rows`` with their seconds as predicted ``before`` and ``after``; ``held_out``: the mean relative error on plans that
-    were left out; ``topology``: the machines with the new numbers. Where the rows tell no better ones nothing is ``fitted``."""
+    """``rows`` with predicted seconds ``before`` and ``after``; ``held_out``: mean relative error on plans that were left out;
+    ``topology``: the machines with the new numbers. ``fitted`` is empty if no other numbers are better."""
 
     rows: tuple[MeasuredRun, ...]
     before: tuple[float, ...]
@@ -134,7 +135,7 @@ class Calibration:
         return len({row.build for row in self.rows})
 
     def on(self, topology: Topology) -> Topology:
-        """Other machines with the new numbers."""
+        """Another topology with the new numbers."""
         return machines_at(topology, [one.number for one in self.fitted], [one.factor for one in self.fitted])
 
     def error(self, predicted: Sequence[float]) -> float:
@@ -146,8 +147,8 @@ class Calibration:
 def calibrated(
     type_name: str, runs: Path, topology: Topology | None = None, progress: Progress = lambda label, fraction: None
 ) -> Calibration:
-    """The numbers of a device type, and of the links in its plans, that fit the rows of ``runs``. ``topology``: the machines to
-    put them into (default: those of the plan with the most devices). Raises InvalidInput, UsageError."""
+    """Fits the numbers of a device type, and of the links in its plans, to the rows of ``runs``. ``topology``: the machines
+    that get the new numbers (default: those of the plan with the most devices). Raises InvalidInput, UsageError."""
     rows = read_rows(runs)
     plans = _plans(rows, progress)
     if len(plans) < LEAST_PLANS:
@@ -166,7 +167,7 @@ def calibrated(
 
 
 def _plans(rows: Sequence[MeasuredRun], progress: Progress) -> dict[Path, StatedPlan]:
-    """Each build's plan, once. Raises InvalidInput with the faults of all rows."""
+    """The plan of each build. Raises InvalidInput with the faults of all rows."""
     plans: dict[Path, StatedPlan] = {}
     faults: list[Diagnostic] = []
     for index, row in enumerate(rows):
@@ -184,7 +185,7 @@ def _plans(rows: Sequence[MeasuredRun], progress: Progress) -> dict[Path, Stated
 
 
 def numbers_of(type_name: str, machines: Sequence[Topology], runs: Path) -> list[Number]:
-    """What may be fitted. Raises UsageError where no plan has the type, InvalidInput where plans state it differently."""
+    """The numbers to fit. Raises UsageError if no plan has the type, InvalidInput if plans state it differently."""
     types = [type_ for topology in machines for type_ in topology.types if type_.name == type_name]
     if not types:
         names = sorted({type_.name for topology in machines for type_ in topology.types})
@@ -204,25 +205,25 @@ def numbers_of(type_name: str, machines: Sequence[Topology], runs: Path) -> list
 
 
 def _numbers_of_type(type_: DeviceType) -> list[Number]:
-    found = [(RATES, dict(type_.rates).get("f32", max(dict(type_.rates).values(), default=0.0)))]
-    found += [(EFFICIENCY + kind, share) for kind, share in type_.efficiency if kind != "memory"]
-    found += [(MEMORY, type_.memory_bandwidth)]
-    numbers = [Number(type_.name, key, value) for key, value in found if value]
+    values = [(RATES, dict(type_.rates).get("f32", max(dict(type_.rates).values(), default=0.0)))]
+    values += [(EFFICIENCY + kind, share) for kind, share in type_.efficiency if kind != "memory"]
+    values += [(MEMORY, type_.memory_bandwidth)]
+    numbers = [Number(type_.name, key, value) for key, value in values if value]
     return [*numbers, *(Number(type_.name, key, getattr(type_, key)) for key in ("overhead", "launch", "handover"))]
 
 
 def _bare(type_: DeviceType) -> DeviceType:
-    """What is fitted of a type, and what goes with it."""
+    """The type without fields that the fit does not concern."""
     return replace(type_, memory=None, reserved=0, source="", provider="", provider_options=())
 
 
 def _kind(link: Link) -> Link:
-    """What links with the same numbers have in common."""
+    """The link without name and ends: links of one kind are equal in this."""
     return replace(link, name="", ends=())
 
 
 def machines_at(topology: Topology, numbers: Sequence[Number], factors: Sequence[float] | Floats) -> Topology:
-    """The machines where each number is what its factor says."""
+    """The machines with each number changed by its factor."""
     moved = [(number, float(x)) for number, x in zip(numbers, factors, strict=True) if x != number.now]
     types = list(topology.types)
     links = list(topology.links)
@@ -253,7 +254,7 @@ def _type_at(type_: DeviceType, number: Number, x: float) -> DeviceType:
 
 
 def _fitted(link: Link, old: Link, number: Number, x: float) -> Link:
-    """A link that is of the number's kind, at its factor, or is so in training; others as they are. ``old``: before the fit."""
+    """The link changed by the factor if it, or its link of training, is of the number's kind. ``old``: before the fit."""
     if _kind(old) == number.kind:
         return _link_at(link, number, x)
     if _kind(old.trained()) != number.kind:
@@ -263,14 +264,14 @@ def _fitted(link: Link, old: Link, number: Number, x: float) -> Link:
 
 
 def _link_at(link: Link, number: Number, x: float) -> Link:
-    """Its bandwidths, or its times: of collectives too."""
+    """The link with its bandwidths or its times changed, those of collectives included."""
     if number.key == LATENCY:
         return replace(link, latency=number.at(x), start=_rounded(link.start * x), switch=_rounded(link.switch * x))
     return replace(link, bandwidth=number.at(x), small=_rounded(link.small / x))
 
 
 def _rounded(value: float) -> float:
-    """To four digits, so that files stay readable."""
+    """Rounded to four digits, for readable files."""
     return float(f"{value:.4g}")
 
 
@@ -287,8 +288,8 @@ class _Linear:
 
 
 def bounded(h: Floats, b: Floats, least: Floats, most: Floats) -> Floats:
-    """The x between ``least`` and ``most`` at which x^T h x / 2 - b^T x is least, h positive definite: those of x that would be
-    beyond a bound are put there, and let go one by one where the slope asks for it."""
+    """Minimises x^T h x / 2 - b^T x for ``least`` <= x <= ``most``, h positive definite. Components beyond a bound are fixed at
+    it, and released one by one if the slope there points inside."""
     x = np.clip(b / np.diag(h), least, most)
     free = np.ones(len(x), dtype=bool)
     for _ in range(4 * len(x)):
@@ -307,8 +308,8 @@ def bounded(h: Floats, b: Floats, least: Floats, most: Floats) -> Floats:
 
 
 class _Fit:
-    """The fit of some rows. ``plan_of_row``: the plan of each, by its place; ``before``: seconds of the plans as they are;
-    ``linear``: near the fit."""
+    """The fit of rows. ``plan_of_row``: index of the plan of each row; ``before``: seconds of the plans before the fit;
+    ``linear``: linear form near the fit."""
 
     def __init__(
         self, rows: Sequence[MeasuredRun], plans: dict[Path, StatedPlan], numbers: Sequence[Number], progress: Progress
@@ -322,7 +323,7 @@ class _Fit:
         self.linear = self.linearised(self.now, "look for what the seconds depend on")
         self.before = self.linear.seconds
         matter = np.max(np.abs(self.linear.slopes) / self.before[:, None], axis=0) >= LEAST_SHARE
-        self.numbers = [number for number, told in zip(numbers, matter, strict=True) if told]
+        self.numbers = [number for number, matters in zip(numbers, matter, strict=True) if matters]
         self.linear = _Linear(self.now, self.before, self.linear.slopes[:, matter])
 
     @property
@@ -334,8 +335,8 @@ class _Fit:
         return np.arange(len(self.measured))
 
     def run(self) -> tuple[Floats, float]:
-        """The factors, those of now where none are better, and the mean relative error on plans that were left out."""
-        known = self.error(self.before[self.plan_of_row], self.everything)
+        """The fitted factors (the present ones if none are better), and the mean relative error on plans left out."""
+        present = self.error(self.before[self.plan_of_row], self.everything)
         best = self.linear
         for number in range(ROUNDS):
             strength = self.strength(self.linear, self.everything)
@@ -350,10 +351,10 @@ class _Fit:
                 break
         self.linear = best
         held_out = self.held_out(best)
-        return (best.at, held_out) if held_out < known else (self.now, known)
+        return (best.at, held_out) if held_out < present else (self.now, present)
 
     def priced(self, x: Floats) -> Floats:
-        """Seconds of the plans at these factors."""
+        """Seconds of the plans with these factors."""
         machines = [machines_at(plan.topology, self.numbers, x) for plan in self.plans]
         return np.array([plan.seconds_on(there) for plan, there in zip(self.plans, machines, strict=True)])
 
@@ -369,7 +370,7 @@ class _Fit:
         return _Linear(x, seconds, slopes)
 
     def solved(self, linear: _Linear, rows: Places, strength: float) -> Floats:
-        """The factors that fit these rows best, by the linear form."""
+        """The factors that fit these rows best in the linear form."""
         plans = self.plan_of_row[rows]
         weights = 1 / np.sqrt(self.measured[rows] * linear.seconds[plans])
         a = linear.slopes[plans] * weights[:, None]
@@ -381,7 +382,7 @@ class _Fit:
         return bounded(curvature, a.T @ (lacking + a @ linear.at) / len(rows) + held * self.now, least, most)
 
     def folds(self, rows: Places) -> Iterator[tuple[Places, Places]]:
-        """Rows to fit and rows that are left out; all rows of a plan are on one side."""
+        """Splits of the rows into rows to fit and rows left out; all rows of a plan are on one side."""
         plans = np.unique(self.plan_of_row[rows])
         plans = np.random.default_rng(0).permutation(plans)
         for fold in range(min(FOLDS, len(plans))):
@@ -389,7 +390,7 @@ class _Fit:
             yield rows[~out], rows[out]
 
     def strength(self, linear: _Linear, rows: Places) -> float | None:
-        """The strength whose fits err least on plans that they left out; None where the present numbers err less."""
+        """The strength with the least error on plans left out; None if the present numbers have a smaller error."""
 
         def left_out(strength: float) -> float:
             errors = [
@@ -402,7 +403,7 @@ class _Fit:
         return least[1] if least[0] < self.error(self.before[self.plan_of_row[rows]], rows) else None
 
     def held_out(self, linear: _Linear) -> float:
-        """The mean relative error on plans that neither fit nor pick the strength."""
+        """Mean relative error on plans that take part neither in the fit nor in the choice of the strength."""
         errors = []
         for some, out in self.folds(self.everything):
             strength = self.strength(linear, some)
@@ -411,7 +412,7 @@ class _Fit:
         return float(np.concatenate(errors).mean())
 
     def errors(self, seconds: Floats, rows: Places) -> Floats:
-        """Relative errors of rows of which these seconds are predicted."""
+        """Relative errors of rows for these predicted seconds."""
         return np.asarray(np.abs(seconds / self.measured[rows] - 1))
 
     def error(self, seconds: Floats, rows: Places) -> float:

@@ -1,4 +1,4 @@
-"""The ops of a model as plans see them, with their costs: what ``dnnc profile`` measures."""
+"""The operators that ``dnnc profile`` measures: those of a model as plans contain them, with their costs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 def costed(
     options: CompileOptions, sink: DiagnosticSink, progress: Callable[[str, float | None], None]
 ) -> tuple[list[Module], WeightFiles, Topology]:
-    """The modules behind the pass ``cost`` of a plan in stages, and, for several devices, of one on meshes, whose ops differ;
-    of a training step they are one; the files of the model's data; the topology. Raises InvalidInput, and UsageError for a
-    profiled workload, and for a training step without a loss or PyTorch."""
+    """Modules after the pass ``cost``: of the pipeline for stages and, for several devices, of that for meshes, whose ops
+    differ; a training step has one. Also the files of the model's data, and the topology. Raises InvalidInput, and UsageError
+    for a profiled workload and for a training step without a loss or PyTorch."""
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.machines import machines_of
     from dnnc.onnx.model import free_symbols, require_static
@@ -36,11 +36,11 @@ def costed(
     training = asks_training(options)
     pipelines = [] if training else [parse_pipeline(PIPELINE), parse_pipeline(SHARDED_PIPELINE)]
     if not training:
-        build_pipeline(options)  # options of a training step alone are faults
+        build_pipeline(options)  # refuses options that only a training step has
     progress("load the model", None)
     topology = machines_of(options.topology, sink, progress)
     imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
-    imported.files.digests()  # before its weights are read
+    imported.files.digests()  # verified before its weights are read
     module = with_topology(expand(imported.module), topology)
     if free_symbols(module.entry):
         require_static(module, options.model)
@@ -49,11 +49,11 @@ def costed(
         require_loss(options.training, module.entry, where="--loss")
         require_engine(where="--objective training")
         pipelines = [build_pipeline(options)]
-    found = []
+    modules = []
     for steps in pipelines if len(topology.devices) > 1 else pipelines[:1]:
         until = next(number for number, step in enumerate(steps) if step.name == "cost")
-        found.append(PassManager(steps[: until + 1], expanded=True).run(module, pass_context(sink, progress)))
-    return found, imported.files, topology
+        modules.append(PassManager(steps[: until + 1], expanded=True).run(module, pass_context(sink, progress)))
+    return modules, imported.files, topology
 
 
 __all__ = ["costed"]

@@ -1,13 +1,12 @@
-"""Measured plans: a CSV with a row for each run of a build, which ``dnnc run`` and ``dnnc train`` append with ``--runs`` and
-``dnnc calibrate`` fits the numbers of machines to.
+"""Files of measured runs: a CSV with a row for each run of a build. ``dnnc run`` and ``dnnc train`` append rows with
+``--runs``, ``dnnc calibrate`` fits the numbers of machines to them.
 
-Columns: ``build``, the folder (from the CSV's own folder where it is relative); ``plan``, the beginning of the SHA-256 digest
-of its ``plan.ir``, so that a row is not taken for one of a later plan in the same folder (may be empty); ``seconds``, in the
-unit of the plan's value: per microbatch once the pipeline is full, of a latency plan those of one sample, of training those
-of a step. More columns are for the user.
+Columns: ``build``, the folder (relative to the folder of the CSV); ``plan``, the beginning of the SHA-256 digest of its
+``plan.ir``, to detect that the folder holds a later plan (may be empty); ``seconds``, in the unit of the plan's value: per
+microbatch once the pipeline is full, for latency per sample, for training per step. Other columns are ignored.
 
-A plan is priced again on changed machines by what prices an edited one: its decisions are replayed (``passes.replay``),
-``place`` counts them, and ``schedule`` follows the rows that it states.
+To compute a plan's seconds on changed machines, its decisions are replayed as for an edited plan (``passes.replay``), ``place``
+computes their costs, and ``schedule`` follows the rows that the plan states.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """A measured run. ``build``: absolute, so that a plan is known again; ``where``: the line of the file, for messages."""
+    """A measured run. ``build``: absolute path, which identifies the plan; ``where``: line of the file, for messages."""
 
     build: Path
     plan: str
@@ -60,7 +59,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class StatedPlan:
-    """The plan of a build, and how to price it again. ``value``: what the build says of itself, in seconds."""
+    """The plan of a build, and passes that compute its seconds on other machines. ``value``: seconds that the build states."""
 
     build: Path
     digest: str
@@ -70,12 +69,12 @@ class StatedPlan:
     _steps: tuple[Pass, ...]
 
     def require(self, row: MeasuredRun) -> None:
-        """Raises InvalidInput where the row is of another plan."""
+        """Raises InvalidInput if the row is of another plan."""
         if row.plan and row.plan.lower()[:_DIGITS] != self.digest:
             raise InvalidInput(PlanChanged(str(row.build)), where=row.where)
 
     def seconds_on(self, topology: Topology) -> float:
-        """What the plan's value is on machines of the same names with other numbers. Raises DnncError."""
+        """Value of the plan on machines with the same names and other numbers. Raises DnncError."""
         from dnnc.compile.driver import pass_context, with_topology
         from passes.framework.manager import PassManager
 
@@ -86,9 +85,11 @@ class StatedPlan:
 
 
 def read_rows(path: Path) -> list[MeasuredRun]:
-    """The rows of a file. Raises InvalidInput that names every line with a fault."""
+    """The rows of a file. Raises InvalidInput with every faulty line."""
     text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)  # an open quote would swallow the rows behind it
+    reader = csv.reader(
+        io.StringIO(text, newline=""), strict=True
+    )  # without strict, an open quote would swallow the rows after it
     rows: list[MeasuredRun] = []
     faults: list[Diagnostic] = []
     line = 0
@@ -113,14 +114,14 @@ def read_rows(path: Path) -> list[MeasuredRun]:
             else:
                 rows.append(MeasuredRun(build, fields.get("plan", ""), seconds, where))
     except csv.Error as error:
-        raise InvalidInput(NotCsv(str(error)), where=f"{path}:{line + 1}") from None  # the row begins there
+        raise InvalidInput(NotCsv(str(error)), where=f"{path}:{line + 1}") from None  # the first line of the row
     if faults:
         raise InvalidInput(faults)
     return rows
 
 
 def _folder(path: Path, text: str) -> Path | None:
-    """The folder of a build as a file at ``path`` names it; None where no path is so."""
+    """The folder of a build that a file at ``path`` names; None if the text is no path."""
     try:
         return (path.parent / text).resolve()
     except (OSError, RuntimeError, ValueError):  # a name that is too long, a circle of links, a NUL
@@ -136,7 +137,7 @@ def _seconds(text: str) -> float | None:
 
 
 def require_appendable(path: Path) -> None:
-    """Raises InvalidInput where no row can be added, before anything runs for it."""
+    """Raises InvalidInput if no row can be appended; called before the run."""
     if path.exists() and not path.is_file():
         raise InvalidInput(RunsNotAFile(), where=str(path))
     if not path.absolute().parent.is_dir():
@@ -146,11 +147,10 @@ def require_appendable(path: Path) -> None:
 
 
 def append_row(path: Path, build: Snapshot, seconds: float) -> None:
-    """Adds a row of the build that was measured, below the columns that the file has, or those of ``COLUMNS`` in a new one.
-    Raises InvalidInput."""
+    """Appends a row for a measured build, with the columns of the file, or ``COLUMNS`` in a new file. Raises InvalidInput."""
     folder = os.path.relpath(build.folder.absolute(), path.absolute().parent)
-    told = folder, digest(build.text(PROGRAM)), f"{seconds:.6g}"
-    fields = dict(zip(COLUMNS, told, strict=True))
+    cells = folder, digest(build.text(PROGRAM)), f"{seconds:.6g}"
+    fields = dict(zip(COLUMNS, cells, strict=True))
     names, whole = _columns(path) if path.exists() else ([], True)
     row = io.StringIO()
     if not whole:
@@ -161,7 +161,7 @@ def append_row(path: Path, build: Snapshot, seconds: float) -> None:
     writer.writerow([fields.get(name, "") for name in names or COLUMNS])
     try:
         with path.open("a", encoding="utf-8", newline="") as file:
-            file.write(row.getvalue())  # at once, so that two runs at a time do not mix their rows
+            file.write(row.getvalue())  # in one write, so that concurrent runs do not mix their rows
     except UnicodeEncodeError:
         raise InvalidInput(BuildNameNotText(), where=str(build.folder)) from None
     except OSError as error:
@@ -169,7 +169,7 @@ def append_row(path: Path, build: Snapshot, seconds: float) -> None:
 
 
 def _columns(path: Path) -> tuple[list[str], bool]:
-    """The columns of a file, and whether its last line has ended. Raises InvalidInput."""
+    """The columns of a file, and whether its last line ends with a newline. Raises InvalidInput."""
     text = read_input_text(path, "a CSV of measured runs", LIMITS.document_bytes)
     try:
         first = next(csv.reader(io.StringIO(text, newline=""), strict=True), [])
@@ -179,7 +179,7 @@ def _columns(path: Path) -> tuple[list[str], bool]:
 
 
 def read_stated(row: MeasuredRun) -> StatedPlan:
-    """The plan of a row's build. Raises InvalidInput: no build, no plan, or another plan than the row is of."""
+    """The plan of a row's build. Raises InvalidInput if there is no build, no plan, or another plan than was measured."""
     from dnnc.build.plan_json import plan_to_json
     from dnnc.build.plan_reader import replay_from_json
     from dnnc.onnx import DIALECTS
@@ -208,7 +208,7 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
     schedule = module.first(Schedule) if plan.in_steps else None
     used = [device for stage in plan.stages for device in stage.devices]
     plain = schedule is None or (schedule.kind == DEFAULT and len(set(used)) == len(used))
-    if schedule is not None and not plain:  # plain 1F1B is what plans count with
+    if schedule is not None and not plain:  # plans already assume plain 1F1B
         steps.append(SchedulePass(schedule.kind, print_symbol(schedule), where))
     stated = StatedPlan(row.build, digest(text), topology, plan.value, undecided(module.without(Schedule)), tuple(steps))
     stated.require(row)
@@ -216,7 +216,7 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
 
 
 def digest(text: str) -> str:
-    """As the column ``plan`` has it."""
+    """The digest in the column ``plan``."""
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
 

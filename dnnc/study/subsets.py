@@ -1,8 +1,8 @@
-"""Parts of a topology, and more than it: which devices to leave, up to symmetry, and copies of a device.
+"""Subsets of a topology's devices up to symmetry, and topologies with copies of a device.
 
-*Up to symmetry*: two parts count once where exchanging devices of one class (``device_classes``), or whole hosts that differ in
-names alone (``passes.model.parts``), makes one of the other. Leaving a device out takes its links with it, as if the machine
-were switched off.
+*Up to symmetry*: two subsets count as one if one becomes the other by exchanging devices of a class (``device_classes``), or
+whole hosts that differ in names only (``passes.model.parts``). A device is removed with its links, as if the machine were
+switched off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from passes.model.parts import Host, Part, exchangeable_hosts
 
 
 def parts(topology: Topology) -> Iterator[Part]:
-    """Every set of devices that reach each other, one of each kind up to symmetry, fewest first."""
+    """Every connected set of devices, up to symmetry, fewest devices first."""
     groups = exchangeable_hosts(topology)
     order = {device.name: place for place, device in enumerate(topology.devices)}
     for size in range(1, len(topology.devices) + 1):
@@ -30,8 +30,8 @@ def parts(topology: Topology) -> Iterator[Part]:
 
 
 def _chosen(groups: Sequence[Sequence[Host]], size: int) -> Iterator[list[str]]:
-    """The devices of every way to take ``size`` of them: of each class its first ones; of hosts alike each at most as the one
-    before it, in the order of tuples."""
+    """Every choice of ``size`` devices: the first ones of each class. Of equal hosts, the tuple of counts of each is at most
+    that of the host before it."""
     hosts = [(host, number > 0) for group in groups for number, host in enumerate(group)]
     room = [sum(len(names) for host, _ in hosts[at:] for names in host) for at in range(len(hosts) + 1)]
 
@@ -49,8 +49,8 @@ def _chosen(groups: Sequence[Sequence[Host]], size: int) -> Iterator[list[str]]:
 
 
 def _counts(sizes: Sequence[int], left: int, elsewhere: int, most: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Tuples of counts up to ``sizes``, largest first, that take all of ``left`` but what there is room for ``elsewhere``; none
-    is above ``most``, where that is given."""
+    """Tuples of counts up to ``sizes``, largest first, whose sum is ``left`` or at most ``elsewhere`` less; at most ``most``,
+    if given."""
     if not sizes:
         if left <= elsewhere:
             yield ()
@@ -65,8 +65,8 @@ def _counts(sizes: Sequence[int], left: int, elsewhere: int, most: tuple[int, ..
 
 
 def restricted(topology: Topology, part: Collection[str]) -> Topology:
-    """The topology without the devices that are not in ``part``, and what only leads to them. A bus stays one medium, also
-    with two ends left."""
+    """The topology with only the devices of ``part``, without links and switches that lead only to others. A bus remains one
+    medium, also with two ends."""
     gone = {device.name for device in topology.devices} - set(part)
     devices = tuple(device for device in topology.devices if device.name not in gone)
     links = []
@@ -100,8 +100,8 @@ def connected(topology: Topology) -> bool:
 
 
 def with_more(topology: Topology, type_: str, count: int) -> tuple[Topology, Part]:
-    """The topology with ``count`` copies of the last device of a type, on its host and with links like its own; and the names
-    of the new devices. Raises UsageError for a type that no device is of."""
+    """The topology with ``count`` copies of the last device of a type, on the same host and with equal links; and the names of
+    the new devices. Raises UsageError for a type without devices."""
     alike = [device for device in topology.devices if device.type == type_]
     if not alike:
         raise UsageError(TypeNotInTopology(type_, tuple(sorted({device.type for device in topology.devices}))))
@@ -128,22 +128,22 @@ def _with_copy(topology: Topology, device: Device) -> tuple[Topology, str]:
             names.add(made)
             links += [link, replace(link, name=made, ends=ends)]
     places = [place for place, each in enumerate(topology.devices) if each.host == device.host]
-    at = places[-1] + 1  # beside its host's: meshes lie on neighbours
+    at = places[-1] + 1  # next to the devices of its host: meshes use neighbours
     copy = replace(device, name=name, device_id=None)
     devices = (*topology.devices[:at], copy, *topology.devices[at:])
     return replace(topology, devices=devices, links=tuple(links)), name
 
 
 def _next_name(name: str, taken: Collection[str]) -> str:
-    """The name with the next number that is free at its end; itself where it is free."""
+    """The name itself if it is free, else with the next free number at its end."""
     if name not in taken:
         return name
-    found = re.fullmatch(r"(.*?)(\d{0,9})", name, re.DOTALL)
-    assert found is not None
-    number = int(found[2] or 0) + 1
-    while f"{found[1]}{number}" in taken:
+    numbered = re.fullmatch(r"(.*?)(\d{0,9})", name, re.DOTALL)
+    assert numbered is not None
+    number = int(numbered[2] or 0) + 1
+    while f"{numbered[1]}{number}" in taken:
         number += 1
-    return f"{found[1]}{number}"
+    return f"{numbered[1]}{number}"
 
 
 __all__ = ["Part", "connected", "parts", "restricted", "with_more"]

@@ -1,12 +1,11 @@
-"""What parts of the machines would give, and more than them: the plans of a model on subsets of a topology's devices, and with
-copies of devices added.
+"""``dnnc whatif``: plans of a model on subsets of a topology's devices, and with copies of devices added.
 
-Each row is a search as ``dnnc compile --plan-only`` makes it, on a topology without the devices that are left out, or with the
-new ones. A plan that leaves devices idle counts for every row that has its devices, so no row is worse than one with fewer.
+Each row is a search as of ``dnnc compile --plan-only``, on a topology without some devices or with new ones. A plan that leaves
+devices idle counts for every row that has the devices it uses, so no row is worse than one with fewer devices.
 
-*The shared bound.* A plan on some devices is one on all of them where no stage lies on a mesh; and where meshes of every size
-are searched on devices that are all alike, for meshes lie on neighbours. Then the bound of all holds for every part, and a
-row needs no search of its own where fewer devices reach it already.
+*The shared bound.* A plan on some devices is also a plan on all of them, if no stage is on a mesh, or if meshes of every size
+are searched and all devices are equal (a mesh uses neighbours). Then the lower bound of all devices holds for every subset, and
+a row needs no search of its own if a row with fewer devices reaches the bound.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ from passes.framework.base import Pass
 from passes.model.network import device_classes
 
 MOST_DEVICES = 256
-"""Of a topology whose parts are listed."""
+"""Most devices of a topology whose subsets are listed."""
 ROWS = 16
-"""Parts that are listed unless another number is asked for."""
+"""Subsets that are listed without --rows."""
 HELPS = 1.01
-"""Factor from which on more devices count as a help."""
+"""More devices help if they are at least this many times as fast."""
 TIGHT = 1e-9
 Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanOnPart:
-    """What some devices give. ``devices``: all that there are in this row; ``added``: those of them that are new; ``kind``: of
-    the plan, in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf where nothing fits. ``why``: what
-    keeps a plan from being there, or the row from a search of its own. ``added_type``: what is added, with its number."""
+    """The plan on some devices. ``devices``: of the topology of this row; ``added``: those that are new; ``kind``: of the plan,
+    in words; ``used``: the devices that it uses. ``value``, ``bound``: seconds, inf if nothing fits. ``why``: the reason for no
+    plan, or for no search of its own. ``added_type``: number and type of the added devices."""
 
     devices: Part
     kind: str = ""
@@ -58,8 +57,8 @@ class PlanOnPart:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """``whole``: the row of all devices as they are; ``rows``: its parts, fewest first, and it; ``more``: with devices added.
-    ``left_out``: whether there are more parts than rows. ``objective``: its name."""
+    """``whole``: the row of all devices; ``rows``: of subsets, fewest devices first, and of all; ``more``: with devices added.
+    ``left_out``: whether there are more subsets than rows. ``objective``: its name."""
 
     topology: Topology
     objective: str
@@ -69,22 +68,22 @@ class WhatIf:
     left_out: bool
 
     def factor(self, row: PlanOnPart) -> float:
-        """How many times as fast as all devices as they are."""
+        """Speed of a row relative to that of all devices."""
         if row.value == self.whole.value:
             return 1.0
         return self.whole.value / row.value if row.value > 0 else math.inf
 
     @property
     def answer(self) -> str:
-        """Whether more devices would help, and which of those that are there do not, in one sentence."""
-        told = [self._of_more(row) for row in self.more]
+        """One sentence: whether more devices would help, and which present devices do not."""
+        sentences = [self._of_more(row) for row in self.more]
         smallest = next((row for row in self.rows if self.factor(row) * HELPS >= 1), None)
         if smallest is not None and smallest is not self.whole and self.whole.value < math.inf:
             names = ", ".join(smallest.devices[:4]) + (" ..." if len(smallest.devices) > 4 else "")
             verb = "is" if len(smallest.devices) == 1 else "are"
             as_fast = "faster than" if self.factor(smallest) >= HELPS else "as fast as"
-            told.append(f"{names} alone {verb} {as_fast} all {len(self.whole.devices)}")
-        text = "; ".join(told) or "no device is added, and none of those that are there can be left out without loss"
+            sentences.append(f"{names} alone {verb} {as_fast} all {len(self.whole.devices)}")
+        text = "; ".join(sentences) or "no device is added, and none of those that are there can be left out without loss"
         return f"{text[0].upper()}{text[1:]}."
 
     def _of_more(self, row: PlanOnPart) -> str:
@@ -105,8 +104,8 @@ class WhatIf:
 
 @dataclass(slots=True)
 class _Search:
-    """Plans one model on many topologies. ``plans``: rows that have one; whether a time limit ``cut`` any of the searches
-    before its plan was proven to be optimal."""
+    """Plans one model on many topologies. ``plans``: rows with a plan; ``cut``: whether the time limit ended a search before
+    its plan was proven optimal."""
 
     options: CompileOptions
     module: Module
@@ -118,12 +117,12 @@ class _Search:
 
     @property
     def may_idle(self) -> bool:
-        """Whether a plan may leave devices out: ``--mesh`` with a shape uses all."""
+        """Whether a plan may leave devices idle; ``--mesh`` with a shape uses all."""
         return self.options.mesh in ("", NO_MESH)
 
     def row(self, topology: Topology, *, shared: bool = True, sink: DiagnosticSink | None = None) -> PlanOnPart:
-        """What the devices of a topology give; ``shared``: they are a part of those whose bound is known. ``sink``: of what
-        the search warns of."""
+        """The plan on a topology. ``shared``: its devices are a subset of those whose bound is known. ``sink``: for warnings of
+        the search."""
         devices = tuple(device.name for device in topology.devices)
         fewer = self._best_within(devices)
         if shared and fewer is not None and fewer.value * (1 - TIGHT) <= self.bound:
@@ -144,7 +143,7 @@ class _Search:
         return row
 
     def _best_within(self, devices: Part) -> PlanOnPart | None:
-        """The best row whose plan uses no others."""
+        """The best row whose plan uses only these devices."""
         if not self.may_idle:
             return None
         own = set(devices)
@@ -155,7 +154,7 @@ class _Search:
         return (*with_one_mesh(pipeline, topology), *kinds_besides(self.options, topology))
 
     def bounds_parts(self, topology: Topology) -> bool:
-        """Whether what some of the devices can do is among the plans that the search looks at on all of them."""
+        """Whether every plan on a subset of the devices is among the plans that are searched on all of them."""
         pipelines = self.pipelines(topology)
         meshes = any(step.name == "shard" for pipeline in pipelines for step in pipeline)
         alike = len(device_classes(topology)) == 1 and not mesh_sizes(pipelines, topology)
@@ -176,7 +175,7 @@ class _Search:
         assert plan is not None
         self.cut |= plan.status != "optimal" and bool(context.statistics.get("kinds", {}).get("cut"))
         if any(counted.get("interrupted") for counted in context.statistics.values()):
-            raise KeyboardInterrupt  # a table of half the searches would compare what cannot be compared
+            raise KeyboardInterrupt  # an interrupted search is not comparable with complete ones
         return plan
 
 
@@ -188,8 +187,8 @@ def what_if(
     sink: DiagnosticSink,
     progress: Progress = lambda label, fraction: None,
 ) -> WhatIf:
-    """The plans on all devices, on at most ``rows`` parts of them, and with each of ``added`` (a type and how many); one more
-    of each type where nothing is added. Raises DnncError as a compile does, but for parts that no plan fits."""
+    """Plans on all devices, on at most ``rows`` subsets, and with each of ``added`` (type and number); without ``added``, one
+    more device of each type. Raises DnncError as a compile does, except for subsets that no plan fits."""
     _require_own_cores(options.topology)
     topology = machines_of(options.topology, sink, progress)
     if len(topology.devices) > MOST_DEVICES:
@@ -201,11 +200,11 @@ def what_if(
     if search.bounds_parts(topology) and not whole.why:
         search.bound = whole.bound
     listed, left_out = _listed(topology, rows)
-    found = tuple(whole if part == whole.devices else _row(search, topology, part) for part in listed)
-    best = min((*found, whole), key=lambda row: row.value)
+    planned_rows = tuple(whole if part == whole.devices else _row(search, topology, part) for part in listed)
+    best = min((*planned_rows, whole), key=lambda row: row.value)
     if search.may_idle and best.value < whole.value:
         whole_now = replace(best, devices=whole.devices, bound=min(whole.bound, best.value))
-        found = tuple(whole_now if row is whole else row for row in found)
+        planned_rows = tuple(whole_now if row is whole else row for row in planned_rows)
         whole = whole_now
     more = []
     for text, machines, names in larger:
@@ -214,12 +213,12 @@ def what_if(
     if search.cut:
         warn_of_cut(sink, options.time_limit)
     return WhatIf(
-        topology, options.objective or search.options.objective or THROUGHPUT.name, whole, found, tuple(more), left_out
+        topology, options.objective or search.options.objective or THROUGHPUT.name, whole, planned_rows, tuple(more), left_out
     )
 
 
 def _require_own_cores(spec: str) -> None:
-    """Raises UsageError for workers of a preset that share cores: fewer of them would each be faster."""
+    """Raises UsageError if workers of a preset share cores, since fewer workers would each be faster."""
     from dnnc.machines.presets import find_preset
 
     if not spec.startswith("preset:") or is_local(spec):
@@ -230,7 +229,7 @@ def _require_own_cores(spec: str) -> None:
 
 
 def _row(search: _Search, topology: Topology, part: Part) -> PlanOnPart:
-    """A part's row; what the options ask for may not be possible with so few devices."""
+    """The row of a subset. Too few devices for the options give a row without a plan."""
     try:
         return search.row(without_others(topology, part))
     except DnncError as error:
@@ -238,14 +237,14 @@ def _row(search: _Search, topology: Topology, part: Part) -> PlanOnPart:
 
 
 def _listed(topology: Topology, rows: int) -> tuple[list[Part], bool]:
-    """The parts of the table, fewest devices first, all devices last; and whether some are left out."""
+    """The subsets of the table, fewest devices first, all devices last; and whether some are left out."""
     every = tuple(device.name for device in topology.devices)
     listed = list(islice((part for part in parts(topology) if part != every), rows))
     return [*listed[: max(0, rows - 1)], every], len(listed) >= rows
 
 
 def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, progress: Progress) -> _Search:
-    """The model, read once. Raises what a compile does."""
+    """The search on a model that is read once. Raises what a compile raises."""
     from dnnc.compile.load import load_model
     from dnnc.onnx.model import free_symbols, require_static
     from passes.model.folding import expand
@@ -262,7 +261,7 @@ def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, p
 
 
 def kind_text(plan: Plan) -> str:
-    """What kind of plan it is, in a few words."""
+    """The kind of a plan in a few words."""
     count, replicas = len(plan.stages), max((stage.replicas for stage in plan.stages), default=1)
     used = {name for stage in plan.stages for name in stage.devices}
     if len(used) == 1:
@@ -276,7 +275,7 @@ def kind_text(plan: Plan) -> str:
 
 
 def labels(result: WhatIf) -> Iterator[str]:
-    """The devices of each row, those added behind."""
+    """The devices of each row as text; added ones come last."""
     for row in (*result.rows, *result.more):
         if row.added:
             yield f"all and {row.added_type}"
@@ -285,7 +284,7 @@ def labels(result: WhatIf) -> Iterator[str]:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """A few names, or the first and the last of many."""
+    """The names if they are few, else the first and the last."""
     return ", ".join(names) if len(names) <= 3 else f"{names[0]} .. {names[-1]} ({len(names)})"
 
 

@@ -1,5 +1,8 @@
-"""Profiled workloads of the literature, planned on the machines of their file: ``dnnc solve`` and what follows it.
+"""Profiled workloads of the literature, split over devices: ``dnnc solve``, ``verify-plan`` and ``simulate`` of a split.
 
-- ``solve``, ``methods``, ``profiled``: a file to a split with its proof; ``report``, ``placement_result``: shown, and written;
-- ``verify_plan``: a split checked by code that shares nothing with the solver; ``scheduled``: what ``dnnc simulate`` follows.
+- ``profiled``, ``methods``, ``solve``: read a workload, solve it, and give a split with its bound;
+- ``report``, ``placement_result``: show the split, and write it in the format of the reference;
+- ``verify_plan``: verifies a split with code that shares nothing with the solver;
+- ``scheduled``: turns a build or a split into the schedule that ``dnnc simulate`` follows;
+- ``faults``: the kinds of errors.
 """

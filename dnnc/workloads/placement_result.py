@@ -1,15 +1,15 @@
-"""The result format of the device-placement reference (msr-fiddle/dnn-partitioning), written for the scripts that read it.
+"""Writes a split in the result format of the device-placement reference (msr-fiddle/dnn-partitioning).
 
-``{"maxLoad": x, "fpgas": [{"load": y, "nodes": [ids]}], "cpus": [...]}``: "fpga" stands for any accelerator; devices without
-nodes are left out, nodes are sorted, loads are in the file's unit.
+``{"maxLoad": x, "fpgas": [{"load": y, "nodes": [ids]}], "cpus": [...]}``: "fpga" stands for any accelerator. Devices without
+nodes are left out, nodes are sorted, loads are in the unit of the file.
 
 Under latency it is ``{"totalLatency": x, "fpgas": [{"nodes": [ids]}], "cpus": [{"nodes": [ids]}]}``: a row of "fpgas" is a
-piece, with q rows for each accelerator one after another (empty ones too), and all CPUs are one row.
+piece. Each accelerator has q consecutive rows (empty ones too), and all CPUs are one row.
 
-On the devices of a topology a row also says ``"device"``, which names one; those with free transfers are "cpus".
+On a topology, a row has the name of its ``"device"``; devices with free transfers are "cpus".
 
-Both name no objective. ``"dnnc"`` beside them says what was minimised, for ``dnnc verify-plan``: readers of the format look
-keys up by name and pass over it.
+The format does not state the objective. An additional key ``"dnnc"`` states it for ``dnnc verify-plan``; other readers look
+keys up by name and ignore it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """A device of a result: loads in the file's unit, ids of its nodes. ``name``: of a device of a topology, else empty;
-    ``number``: of a device in groups, which says in what group it is; ``pieces``: of latency, ids of each."""
+    """A device of a result: load in the unit of the file, ids of its nodes. ``name``: of a device of a topology, else empty;
+    ``number``: of a device in groups, which determines its group; ``pieces``: ids of each piece, under latency."""
 
     cpu: bool
     load: float
@@ -34,19 +34,19 @@ class DeviceRow:
 
 
 def placement_result(value: float, devices: Iterable[DeviceRow], statement: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a plan of value ``value``; ``devices``: in the order of the pipeline; ``statement``: what ``value`` is of,
-    empty for nothing said. A device in groups has its own number as ``stage`` where devices before it are left out."""
+    """The result of a plan with value ``value``. ``devices``: in the order of the pipeline; ``statement``: the objective and
+    its parameters, empty to state none. In groups, a device has its number as ``stage`` if devices before it are unused."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
     for device in devices:
         if device.nodes:
-            found = rows["cpus" if device.cpu else "fpgas"]
-            numbered = {} if device.number in (None, len(found)) else {"stage": device.number}
-            found.append({"load": device.load, "nodes": list(device.nodes)} | numbered | _named(device))
+            listed = rows["cpus" if device.cpu else "fpgas"]
+            numbered = {} if device.number in (None, len(listed)) else {"stage": device.number}
+            listed.append({"load": device.load, "nodes": list(device.nodes)} | numbered | _named(device))
     return {"maxLoad": value, **rows, **_stated(statement)}
 
 
 def latency_result(value: float, pieces: int, devices: Iterable[DeviceRow], statement: Mapping[str, Any]) -> dict[str, Any]:
-    """The result of a plan of latency ``value``, up to ``pieces`` per accelerator; ``statement``: as above."""
+    """The result of a plan with latency ``value`` and at most ``pieces`` pieces per accelerator; ``statement``: as above."""
     rows: dict[str, list[dict[str, Any]]] = {"fpgas": [], "cpus": []}
     for device in devices:
         if device.cpu:

@@ -1,8 +1,8 @@
-"""A profiled workload and its machines, as ``dnnc solve`` plans them and ``dnnc simulate`` follows a split.
+"""Reads a profiled workload and its machines, for ``dnnc solve`` and ``dnnc simulate``.
 
-The machines are the accelerators and CPUs that the file names, or the devices of a topology; a workload in IR text may hold its
-own. On a topology the port model counts (``passes.model.network``): each device pays for what it sends and receives over its
-fastest route, whatever the other end is, and nothing for being one of several stages.
+The machines are the accelerators and CPUs that the file states, or the devices of a topology; a workload in IR text may contain
+its own topology. On a topology the port model holds (``passes.model.network``): each device pays for what it sends and receives
+over its fastest route, whatever the other end is, and there is no cost of handing over between stages.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOnMachines:
-    """``module``: the workload on its machines; ``types``: what a topology calls the device types of the module, empty for the
-    machines of the file; ``options``: with what these need; ``machines``: what a result says of them."""
+    """``module``: the workload with its topology; ``types``: names in the topology for the device types of the module, empty
+    for the machines of the file; ``options``: completed for these machines; ``machines``: their description in a result."""
 
     module: Module
     types: Mapping[str, str]
@@ -59,7 +59,7 @@ class WorkloadOnMachines:
 
 
 def read_problem(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
-    """The workload of a file on the machines that are asked for. Raises InvalidInput, UsageError."""
+    """The workload of a file on the machines that the options name. Raises InvalidInput, UsageError."""
     from_topology = bool(options.topology) or (is_text(options.file) and not options.format)
     if options.by_bytes and not from_topology:
         raise UsageError(BytesWithoutTopology())
@@ -69,7 +69,7 @@ def read_problem(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachi
 
 
 def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
-    """The workload on the accelerators and CPUs that its file and the options name."""
+    """The workload on the accelerators and CPUs that its file and the options state."""
     from dnnc.data.workloads import Machines, lower, read_profile
 
     profile = read_profile(options.file, sink=sink, format=options.format)
@@ -85,7 +85,7 @@ def _read_on_own(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachi
 
 
 def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOnMachines:
-    """The workload on the devices of a topology: that of ``options``, or the one that stands beside a workload in IR text."""
+    """The workload on the devices of a topology: that of ``options``, or the one in the IR text of the workload."""
     from dnnc.data.workloads.fitted import has_backward
 
     own = {
@@ -117,7 +117,7 @@ def _read_on_topology(options: SolveOptions, sink: DiagnosticSink) -> WorkloadOn
 
 
 def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
-    """Raises UsageError for options that contradict each other, and for inference where there are backward nodes."""
+    """Raises UsageError for options that contradict each other, and for inference with backward nodes."""
     if (objective, options.split) not in METHODS:
         methods = tuple(f"--objective {kind} --split {split}" for kind, split in METHODS)
         raise UsageError(NoMethod(objective, options.split, methods))
@@ -130,8 +130,7 @@ def _check(options: SolveOptions, objective: str, backward_nodes: bool) -> None:
 
 
 def _suggested(profile: Profile, options: SolveOptions) -> str:
-    """The objective that a file is for: PipeDream's for its profiles, training where there are backward nodes, else
-    throughput."""
+    """The objective if none is named: pipedream for its profiles, training if there are backward nodes, else throughput."""
     from dnnc.data.workloads import PIPEDREAM as FORMAT
 
     if options.forward:
@@ -142,7 +141,7 @@ def _suggested(profile: Profile, options: SolveOptions) -> str:
 
 
 def _in_groups(options: SolveOptions, profile: Profile) -> SolveOptions:
-    """The options with all that groups of accelerators need. Raises UsageError for what is missing or contradicts them."""
+    """The options completed for groups of accelerators. Raises UsageError for options that are missing or contradict them."""
     if options.hierarchy is None:
         raise UsageError(InnerBandwidthWithoutGroups())
     count = options.hierarchy[0] * options.hierarchy[1]
@@ -169,12 +168,12 @@ def _check_machines(module: Module, options: SolveOptions) -> None:
 
 
 def is_text(file: str | Path) -> bool:
-    """Whether a workload is IR text, by the spelling of its path."""
+    """Whether a workload is IR text, by the suffix of its path."""
     return Path(file).suffix == ".ir"
 
 
 def read_workload(file: str, sink: DiagnosticSink, format: str = "") -> Module:
-    """The workload of a file in any of its three forms; every node has an ``id``. Raises InvalidInput, UsageError."""
+    """The workload of a file in any of the three formats; every node has an ``id``. Raises InvalidInput, UsageError."""
     from dnnc.data.workloads import Machines, lower, read_profile
     from dnnc.data.workloads.fitted import is_profile
     from dnnc.onnx import DIALECTS
@@ -190,15 +189,15 @@ def read_workload(file: str, sink: DiagnosticSink, format: str = "") -> Module:
 
 
 def has_backward_nodes(module: Module) -> bool:
-    """Whether nodes of the workload are backward passes of others."""
+    """Whether some nodes of the workload are backward passes of others."""
     return any(op.facet(Direction) == Direction("bw") for op in module.entry.ops)
 
 
 def on_topology(
     module: Module, spec: str, *, training: bool, by_bytes: bool, sink: DiagnosticSink, where: str, root: Path | None = None
 ) -> tuple[Module, str]:
-    """The workload on the topology that ``spec`` names, its own where ``spec`` is empty; and a sentence on whose seconds the
-    devices have. ``root``: a folder where a file that is not found may lie. Raises InvalidInput, UsageError."""
+    """The workload on the topology that ``spec`` names (empty: its own), and a sentence on whose seconds the devices use.
+    ``root``: a folder in which a file that is not found is looked for. Raises InvalidInput, UsageError."""
     from dnnc.compile.driver import with_topology
     from dnnc.data.workloads.fitted import fitted
     from dnnc.machines import machines_of
@@ -214,8 +213,8 @@ def on_topology(
 
 
 def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
-    """The module with a device type for each kind of interchangeable devices, without hand-over, and the type that each was: so
-    a stage's type says on which devices it may run."""
+    """The module with one device type per kind of interchangeable devices, without hand-over cost; and the original type of
+    each. So the type of a stage determines the devices that it may run on."""
     from passes.model.network import network
     from passes.model.stages.from_ir import kinds_of
 
@@ -243,7 +242,7 @@ def in_kinds(module: Module) -> tuple[Module, dict[str, str]]:
 
 
 def _with_ids(module: Module, where: str) -> Module:
-    """The module whose nodes have ids: those that state none are called as their value is."""
+    """The module with an id for every node; a node without one gets the name of its value."""
     ops, seen = [], set()
     for op in module.entry.ops:
         id_ = op.get("id", op.id[1:])

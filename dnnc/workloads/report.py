@@ -1,4 +1,4 @@
-"""A split for a person: what runs where, how good it is, and how that was proven. Times are in the file's own unit."""
+"""Shows a split: which nodes run on which device, its value, and the bound. Times are in the unit of the workload file."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 def number_text(value: float) -> str:
-    """A time in the file's unit: nine digits, which tell any two plans apart that a person would."""
+    """A time in the unit of the file, with nine digits."""
     return f"{value:.9g}"
 
 
 def solve_table(result: SolveResult) -> Table:
-    """One row per stage: its devices (several when it is replicated), of a topology their type, and what each of them does."""
+    """One row per stage: its devices (several if it has replicas), their type on a topology, and the load of each."""
     rows = []
     typed = "topology" in result.machines
     names_of: dict[int, list[str]] = {}
@@ -50,7 +50,7 @@ def solve_table(result: SolveResult) -> Table:
 
 
 def solve_headline(result: SolveResult) -> str:
-    """Objective, bound, gap, what the search did, and whose seconds the devices of a topology have, a line each."""
+    """A line each for the objective, bound and gap, how they were found, whose seconds the devices use, and the search."""
     used = sum(1 for device in result.devices if device.nodes)
     idle = len(result.devices) - used
     devices = f"{used} device{'s' if used != 1 else ''}" + (f", {idle} of {len(result.devices)} unused" if idle else "")
@@ -78,7 +78,7 @@ def solve_headline(result: SolveResult) -> str:
 
 
 def _boundaries_text(boundaries: Boundaries) -> str:
-    """What a split that is not contiguous costs to run, beside the best contiguous one."""
+    """Transfers of a split that need not be contiguous, compared with the best contiguous split."""
 
     def told(pairs: int, transfers: int) -> str:
         return f"{transfers} transfer{'s' * (transfers != 1)} per sample between {pairs} pair{'s' * (pairs != 1)} of devices"
@@ -91,7 +91,7 @@ def _boundaries_text(boundaries: Boundaries) -> str:
 
 
 def compare_table(result: SolveResult) -> Table:
-    """One row per method, the exact one first: what its plan is worth, and whether it can be used."""
+    """One row per method, the exact one first: the value of its plan, and whether the plan fits."""
     rows = []
     for row in result.compare:
         found = math.isfinite(row.objective)
@@ -111,12 +111,12 @@ def compare_table(result: SolveResult) -> Table:
 
 
 def compare_note(result: SolveResult) -> str:
-    """A word on methods that do better than the exact one, which looked among fewer splits; empty when there are none."""
+    """A sentence if baselines beat the exact method, since these are not restricted to contiguous splits; else empty."""
     usable = [row for row in result.compare if row.status in ("optimal", "feasible")]
     better = [row.method for row in usable if row.split != result.split and row.ratio < 1 - 1e-9]
     if not better:
         return ""
-    return f"{' and '.join(better)}: better without contiguity, which the exact method kept; --split any lets it go\n"
+    return f"{' and '.join(better)}: better, with splits that are not contiguous; --split any lets the exact method use these\n"
 
 
 def _option_text(name: str, value: object) -> str:

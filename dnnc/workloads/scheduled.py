@@ -1,9 +1,9 @@
-"""What ``dnnc simulate`` follows: the schedule of a build, of a plan alone, or of a split that ``dnnc solve`` found.
+"""The schedule for ``dnnc simulate``: of a build, of a plan without programs, or of a split that ``dnnc solve`` wrote.
 
-A split says which nodes of a workload are on which device. Together with the workload's file, which it names, that is a plan
-like one that was edited: stages are the pieces that a device runs at one go (``passes.partition.bridge.pieces``), ``assign``
-gives them their devices, ``place`` counts them, ``schedule`` orders them. PipeDream's objective is simulated as what it is of:
-the forward and backward pass of each stage, its transfers beside compute; its averaging of weights is left out.
+A split names a workload and says which of its nodes are on which device. That becomes a plan: stages are the pieces that a
+device runs without interruption (``passes.partition.bridge.pieces``), ``assign`` gives them devices, ``place`` computes their
+costs, ``schedule`` orders them. For PipeDream's objective, the forward and backward pass of each stage are simulated, with
+transfers that overlap compute; the averaging of weights is left out.
 """
 
 from __future__ import annotations
@@ -41,9 +41,8 @@ from ir.text.json_text import parse_json
 
 
 def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str = "") -> Module:
-    """The module with a plan and a schedule that ``subject`` is of: a directory that ``dnnc compile`` wrote, or a file of
-    ``dnnc solve`` (``--json`` or ``-o``). ``workload`` and ``topology`` stand over those that the file names. Raises
-    InvalidInput."""
+    """The module, with plan and schedule, of ``subject``: a directory that ``dnnc compile`` wrote, or a file of ``dnnc solve``
+    (``--json`` or ``-o``). ``workload`` and ``topology`` replace those that the file names. Raises InvalidInput."""
     if not subject.exists():
         raise InvalidInput(NothingToSimulate(), where=str(subject))
     if not subject.is_file():
@@ -62,7 +61,7 @@ def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
 
 
 def written_plan(files: Snapshot) -> Module:
-    """The module of a build's ``plan.ir``. Raises InvalidInput where it has no plan."""
+    """The module of a build's ``plan.ir``. Raises InvalidInput if it has no plan."""
     from dnnc.build.build import PROGRAM
     from dnnc.onnx import DIALECTS
     from ir import load_module
@@ -74,7 +73,7 @@ def written_plan(files: Snapshot) -> Module:
 
 
 def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
-    """The module with what a timeline is made of: the schedule, and of stages on meshes their collectives."""
+    """The module with all that a timeline needs: the schedule, and the collectives of stages on meshes."""
     from dnnc.compile.driver import pass_context
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
@@ -116,7 +115,7 @@ def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSin
 
 
 def _stated(claimed: Any, path: Path) -> Mapping[str, Any]:
-    """What the split says of itself. Raises InvalidInput where it lacks what a timeline needs."""
+    """The objective and workload that the split states. Raises InvalidInput if a field that a timeline needs is missing."""
     stated = claimed.get("dnnc", claimed) if isinstance(claimed, dict) else None
     if not isinstance(stated, dict) or not all(isinstance(stated.get(key), str) for key in ("kind", "workload")):
         raise InvalidInput(SplitWithoutWorkload(), where=str(path))
@@ -130,7 +129,7 @@ def _stated(claimed: Any, path: Path) -> Mapping[str, Any]:
 def _workload(
     stated: Mapping[str, Any], path: Path, workload: str, topology_file: str, training: bool, sink: DiagnosticSink
 ) -> Module:
-    """The workload on the machines of the split. ``topology_file``: in place of the one that the split names."""
+    """The workload on the machines of the split. ``topology_file`` replaces the topology that the split names."""
     from dnnc.data.workloads import Machines, lower, read_profile
     from dnnc.data.workloads.fitted import fitted
     from dnnc.data.workloads.profile import MOST_BYTES, MOST_DEVICES
@@ -166,7 +165,7 @@ def _on_topology(
         raise InvalidInput(WrongMachine("topology", str(spec)[:40]), where=str(path))
     by_bytes = machines.get("bytes") is True
     module = read_workload(file, sink)
-    quiet = DiagnosticSink()  # what is left out was told when the split was made
+    quiet = DiagnosticSink()  # dnnc solve warned of what is left out
     return on_topology(module, spec, training=training, by_bytes=by_bytes, sink=quiet, where=file, root=path.parent)[0]
 
 
@@ -212,7 +211,7 @@ def _rows(
 
 
 def _positions(ops: Sequence[Op], rows: Iterable[Sequence[int | str]], path: Path) -> list[list[int]]:
-    """Positions of the ops of each row; an op that the file does not have, a backward one, is with the one of its colour."""
+    """Positions of the ops of each row. A backward op that the file does not list goes with the ops of its colour."""
     from ir.core.facets import Color
 
     place = {op.get("id"): v for v, op in enumerate(ops) if op.get("id") is not None}

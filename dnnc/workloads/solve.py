@@ -1,7 +1,7 @@
-"""From a workload file to a split with its proof: what ``dnnc solve`` does.
+"""``dnnc solve``: reads a workload file and computes a split with its bound.
 
-A workload becomes IR (``frontends.workloads``); a *method* (``dnnc.workloads.methods``), chosen by objective and split, turns
-the module into stages and a bound; the answer is told in the file's own unit. Nothing here prints.
+``dnnc.data.workloads`` turns the workload into IR. A *method* (``dnnc.workloads.methods``), chosen by objective and split,
+turns the module into stages and a bound. The result is in the unit of the file. Nothing here prints.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["Compared", "DeviceLoad", "DevicePiece", "SolveOptions", "SolveResult
 
 @dataclass(frozen=True, slots=True)
 class DevicePiece:
-    """What an accelerator runs at one go, under latency: ids of its nodes, sorted; times in the file's unit."""
+    """Nodes that an accelerator runs without interruption, under latency: sorted ids; times in the unit of the file."""
 
     nodes: tuple[int | str, ...]
     start: float
@@ -44,10 +44,10 @@ class DevicePiece:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """A device and what it does: times in the file's unit, bytes of memory (``limit``: None when unlimited), ids of its nodes,
-    sorted. A device without nodes is not used. ``stage``: its place in the pipeline, None when unused; several devices of
-    one stage are replicas. Of latency: ``pieces`` in their order; and all CPUs are one entry, as their number is no limit.
-    ``cpu``: it pays nothing for transfers and has no limit."""
+    """The load of a device: times in the unit of the file, bytes of memory (``limit``: None if unlimited), sorted ids of its
+    nodes. A device without nodes is not used. ``stage``: its position in the pipeline, None if not used; several devices of
+    one stage are replicas. Under latency, ``pieces`` are in the order in which they run, and all CPUs are one entry, since
+    their number is not limited. ``cpu``: its transfers are free and its memory is unlimited."""
 
     kind: str
     name: str
@@ -64,9 +64,9 @@ class DeviceLoad:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A method beside the others: ``objective`` in the file's unit (inf without a plan), ``ratio`` to that of the exact method;
-    ``fits``: its memory, None without a plan; ``status``: optimal, feasible, ``unfit`` (it breaks a limit), unknown or
-    infeasible (no plan); ``why``: what keeps it from being feasible."""
+    """Result of one method: ``objective`` in the unit of the file (inf without a plan), ``ratio`` to that of the exact method;
+    ``fits``: whether the memory suffices, None without a plan; ``status``: optimal, feasible, ``unfit`` (the plan breaks a
+    limit), unknown or infeasible (no plan); ``why``: the reason if it is not feasible."""
 
     method: str
     objective: float
@@ -80,13 +80,12 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """``method``: exact, or a baseline; ``compare``: every method, where asked for; ``boundaries``: of any split, what it costs
-    to run. ``objective`` and ``bound`` in ``unit``; ``gap`` is objective / bound - 1; ``options``: what else defines the
-    objective; ``forward``: backward nodes were left out, as asked; ``machines``: how many there are, and of what memory and
-    bandwidth; or the ``topology`` (None: the workload's own), whether transfers count by their ``bytes`` alone, and whose
-    ``seconds`` the devices have. ``devices`` in pipeline order, those without nodes last, none when there is no plan.
-    ``seconds`` by phase (``load``: of the compiled search). ``reason``: how the bound was reached; ``interrupted``: the
-    search was, from the keyboard."""
+    """``method``: exact, or a baseline; ``compare``: results of all methods, with --compare; ``boundaries``: transfers of a
+    plan with --split any. ``objective`` and ``bound`` in ``unit``; ``gap`` = objective / bound - 1; ``options``: parameters of
+    the objective; ``forward``: whether backward nodes were dropped. ``machines``: their number, memory and bandwidth; or the
+    ``topology`` (None: that of the workload), whether only the ``bytes`` of transfers count, and whose ``seconds`` the devices
+    use. ``devices`` in the order of the pipeline, unused ones last; none without a plan. ``seconds`` by phase (``load``: to
+    load the compiled search). ``reason``: how the bound was proven; ``interrupted``: whether Ctrl-C ended the search."""
 
     workload: str
     format: str
@@ -114,19 +113,19 @@ class SolveResult:
     machines: dict[str, Any] = field(default_factory=dict)
 
     def statement(self) -> dict[str, Any]:
-        """What was minimised and of what, in fields of ``dnnc.solve/1``: what a verifier or a timeline needs
-        besides."""
+        """The objective and its parameters, as fields of ``dnnc.solve/1``: a verifier or a timeline needs them beside the
+        split."""
         names = ("workload", "machines", "unit", "kind", "split", "comm", "options", "forward")
         return {name: getattr(self, name) for name in names}
 
     def stages(self) -> list[dict[str, Any]]:
         """Devices and ids of nodes of each stage, in pipeline order."""
-        found: dict[int, dict[str, Any]] = {}
+        stages: dict[int, dict[str, Any]] = {}
         for device in self.devices:
             if device.stage is not None:
-                row = found.setdefault(device.stage, {"index": device.stage, "devices": [], "ops": list(device.nodes)})
+                row = stages.setdefault(device.stage, {"index": device.stage, "devices": [], "ops": list(device.nodes)})
                 row["devices"].append(device.name)
-        return [found[index] for index in sorted(found)]
+        return [stages[index] for index in sorted(stages)]
 
     def to_json(self) -> dict[str, Any]:
         """The fields of ``dnnc.solve/1``."""
@@ -168,8 +167,8 @@ class SolveResult:
 def solve_file(
     options: SolveOptions, *, sink: DiagnosticSink, progress: Progress = lambda label, fraction: None
 ) -> SolveResult:
-    """Reads and solves. A workload that no plan fits is an answer: ``status`` is ``infeasible`` (``unknown`` when the search
-    ended before that was proven) and ``why`` the error that says what is missing. Raises InvalidInput, UsageError."""
+    """Reads a workload and solves it. If no plan fits, that is a result too: ``status`` is ``infeasible`` (``unknown`` if the
+    search ended before this was proven) and ``why`` the error that explains it. Raises InvalidInput, UsageError."""
     from dnnc.compile.options import check_time_limit, warn_of_cut
     from dnnc.data.workloads import UNIT, in_unit
 
@@ -193,7 +192,7 @@ def solve_file(
         machines=read.machines,
     )
     progress("load the search", None)
-    import_module("passes.model.stages.lattice.walk_kernels")  # half a second, of numba: no part of any search
+    import_module("passes.model.stages.lattice.walk_kernels")  # numba takes half a second to load it; that is not search time
     loaded = time.perf_counter()
     asked = options.time_limit
     rows = compare_all(module, objective, options, progress) if options.compare else ()
@@ -248,7 +247,7 @@ def _in_unit(boundaries: Boundaries | None) -> Boundaries | None:
 
 
 def _compared(exact: MethodResult, rows: tuple[MethodResult, ...]) -> tuple[Compared, ...]:
-    """The exact method and the others, none when there are no others."""
+    """Results of the exact method and of the others; none if there are no others."""
     from dnnc.data.workloads import in_unit
 
     return tuple(
@@ -267,8 +266,8 @@ def _compared(exact: MethodResult, rows: tuple[MethodResult, ...]) -> tuple[Comp
 
 
 def _devices(module: Module, solved: Solved, types: Mapping[str, str]) -> tuple[DeviceLoad, ...]:
-    """The devices of the topology: those of the stages first, each stage on the first free devices of its kind. ``types``: what
-    a kind is called, where not as in the module."""
+    """Loads of the devices of the topology. Stages come first, in order; each takes the first free devices of its kind.
+    ``types``: names of kinds that differ from those in the module."""
     from dnnc.data.workloads import in_unit
 
     topology = module.first(Topology)
@@ -279,24 +278,24 @@ def _devices(module: Module, solved: Solved, types: Mapping[str, str]) -> tuple[
         free.setdefault(device.type, []).append(device.name)
         limits[device.type] = topology.memory(device)
     numbered = {kind: tuple(names) for kind, names in free.items()}
-    told = {kind: types.get(kind, kind) for kind in free}
+    shown = {kind: types.get(kind, kind) for kind in free}
     cpus = {kind for kind, limit in limits.items() if limit is None and topology.type(kind).free_transfers}
 
     def ids(ops: Sequence[int]) -> tuple[int | str, ...]:
-        # The backward pass that a node states besides its own seconds is an op without an id.
-        found: list[int | str] = [id_ for v in ops if (id_ := module.entry.ops[v].get("id")) is not None]
-        return tuple(sorted(found, key=lambda id_: (isinstance(id_, str), id_)))
+        # The backward pass of a node that states both passes is an op without an id.
+        named: list[int | str] = [id_ for v in ops if (id_ := module.entry.ops[v].get("id")) is not None]
+        return tuple(sorted(named, key=lambda id_: (isinstance(id_, str), id_)))
 
     used = []
     for index, stage in enumerate(solved.stages):
         if stage.name:
-            free[stage.kind] = [stage.name]  # the whole kind at once
-        # Where devices stand in groups the number of a stage says in which; devices before it may be left out.
+            free[stage.kind] = [stage.name]  # all devices of the kind are one entry
+        # With groups, the device number of a stage determines its group; earlier devices may be unused.
         first = 0 if stage.device is None else free[stage.kind].index(numbered[stage.kind][stage.device])
         for _ in range(stage.replicas):
             used.append(
                 DeviceLoad(
-                    kind=told[stage.kind],
+                    kind=shown[stage.kind],
                     name=free[stage.kind].pop(first),
                     load=in_unit(stage.load),
                     compute=in_unit(stage.compute),
@@ -313,4 +312,4 @@ def _devices(module: Module, solved: Solved, types: Mapping[str, str]) -> tuple[
             )
     idle = {name for names in free.values() for name in names}
     rest = (device for device in topology.devices if device.name in idle)
-    return (*used, *(DeviceLoad(told[d.type], d.name, 0.0, 0.0, 0.0, 0, limits[d.type], (), cpu=d.type in cpus) for d in rest))
+    return (*used, *(DeviceLoad(shown[d.type], d.name, 0.0, 0.0, 0.0, 0, limits[d.type], (), cpu=d.type in cpus) for d in rest))

@@ -1,8 +1,8 @@
-"""How to solve a workload: one method per objective and split, a file each, listed in ``METHODS``.
+"""Methods that solve a workload: one per objective and split, each in a file, listed in ``METHODS``.
 
-A method takes the module of a workload (``dnnc.work`` ops and a topology) and gives stages with a bound, in seconds and bytes;
-``dnnc.workloads.solve`` tells them in the file's words. To add a method is to write its file and to list it. A workload that no
-plan fits raises Infeasible. Those of ``METHODS`` are exact; ``baselines`` are what they are compared with.
+A method takes the module of a workload (``dnnc.work`` ops and a topology) and returns stages with a bound, in seconds and
+bytes; ``dnnc.workloads.solve`` converts them to the unit of the file. To add a method, write its file and list it. A method
+raises Infeasible if no plan fits. The methods of ``METHODS`` are exact; ``baselines`` has those that they are compared with.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ METHODS: dict[tuple[str, str], Method] = {
     (PIPEDREAM.name, CONTIGUOUS): pipedream,
     (LATENCY.name, CONTIGUOUS): latency,
 }
-"""How to solve, by objective and split."""
+"""The exact method by objective and split."""
 
 __all__ = [
     "EXACT",

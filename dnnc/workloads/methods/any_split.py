@@ -1,7 +1,7 @@
 """Splits that need not be contiguous: any assignment of nodes to devices, for throughput and for training.
 
-Data may then go back and forth between devices; what that costs to run is told as ``Boundaries`` beside those of the best
-contiguous plan. Nodes are numbered canonically, as for the baselines.
+Data may then flow back and forth between devices. ``Boundaries`` counts these transfers, and those of the best contiguous plan.
+Nodes are numbered canonically, as for the baselines.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from passes.partition.objective import AnySolution
 
 ANY_SECONDS = 120.0
-"""Longest search over any split unless a limit is given: what a proof within 1 % takes on the public workloads."""
+"""Longest search without a limit. It suffices for a bound within 1 % on the public workloads."""
 
 
 def any_throughput(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Any assignment of nodes to devices: local search above, mixed-integer programmes below."""
+    """Any assignment of nodes to devices: local search for a plan, mixed-integer programmes for the bound."""
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
     from passes.model.stages.problem import plan_costs
@@ -50,7 +50,7 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     built = time.perf_counter()
     classes = color_classes(module.entry)
     solution = at_least_a_plan(lambda budget: solve_any(problem, budget, progress, together=classes), _budget(options))
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
     stages = tuple(
@@ -59,11 +59,11 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     )
     edges = [(int(u), v) for u, readers in zip(problem.producer, problem.consumers, strict=True) for v in readers]
     boundaries = _boundaries(solution, edges)
-    return solved(solution, in_file_order(stages, order), built - start, found - built, boundaries=boundaries)
+    return solved(solution, in_file_order(stages, order), built - start, solved_at - built, boundaries=boundaries)
 
 
 def any_training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Any assignment of colours to devices, forward and backward nodes of one together."""
+    """Any assignment of colours to devices; the forward and backward nodes of a colour stay together."""
     from passes.partition.assignment.training import solve_any_training
     from passes.partition.bridge.explain import at_least_a_plan
 
@@ -76,7 +76,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
     solution = at_least_a_plan(
         lambda budget: solve_any_training(graph, SCHEDULES[schedule], budget, progress), _budget(options)
     )
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
     stages = tuple(
@@ -86,7 +86,7 @@ def any_training(module: Module, options: SolveOptions, progress: Progress) -> S
         for (kind, nodes), load in zip(solution.stages, solution.loads, strict=True)
     )
     boundaries = _boundaries(solution, graph.edges)
-    return solved(solution, in_file_order(stages, order), built - start, found - built, {"schedule": schedule}, boundaries)
+    return solved(solution, in_file_order(stages, order), built - start, solved_at - built, {"schedule": schedule}, boundaries)
 
 
 def _budget(options: SolveOptions) -> Budget:
@@ -96,9 +96,9 @@ def _budget(options: SolveOptions) -> Budget:
 
 
 def _boundaries(solution: AnySolution, edges: Iterable[tuple[int, int]]) -> Boundaries:
-    """``edges``: maker and reader; a maker has one output."""
+    """The transfers of a plan. ``edges``: producer and reader; a producer has one output."""
     edges = list(edges)
-    assert solution.stages is not None, "asked of plans"
+    assert solution.stages is not None, "called with a plan"
     pairs, transfers = _crossings(solution.stages, edges)
     if solution.contiguous is None:
         return Boundaries(pairs, transfers)
@@ -106,7 +106,7 @@ def _boundaries(solution: AnySolution, edges: Iterable[tuple[int, int]]) -> Boun
 
 
 def _crossings(stages: Sequence[tuple[int, Sequence[int]]], edges: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Ordered pairs of stages of which the one sends to the other, and tensors received, each once per stage."""
+    """Number of ordered pairs of stages with a transfer, and of tensors received, each once per receiving stage."""
     place = {v: s for s, (_, nodes) in enumerate(stages) for v in nodes}
     crossing = [(u, v) for u, v in edges if place[u] != place[v]]
     return len({(place[u], place[v]) for u, v in crossing}), len({(u, place[v]) for u, v in crossing})

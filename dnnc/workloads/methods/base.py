@@ -1,4 +1,4 @@
-"""What methods share: the options they read, the answer they give, and the faults they raise."""
+"""What all methods share: their options, their result, and checks of options."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ Progress: TypeAlias = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class SolveOptions:
-    """What to solve and how. ``objective`` empty: as the file suggests. ``accelerators``, ``cpus``, ``memory`` (bytes each),
-    ``bandwidth`` (bytes per second) stand over the file's. ``forward``: leave backward nodes out. ``time_limit``: seconds of
-    search, None for the method's own. ``replicas``: most devices that a stage may run on. Of PipeDream's objective:
-    ``straight``: one machine per stage; ``schedule``: what memory holds; ``microbatches`` between two flushes.
-    ``hierarchy``: groups of accelerators and accelerators in each, with ``inner_bandwidth`` inside and ``bandwidth`` between.
-    ``pieces``: of latency, most that an accelerator runs, one after another.
-    ``topology``: machines in place of the file's; ``by_bytes``: what is sent are bytes over its links, not stated seconds.
-    ``method``: exact, or a baseline; ``expert``: the file of a split made by hand; ``compare``: all of them."""
+    """What to solve and how. ``objective``: empty for the one that the file suggests. ``accelerators``, ``cpus``, ``memory``
+    (bytes of each device) and ``bandwidth`` (bytes per second) replace those of the file. ``forward``: drop backward nodes.
+    ``time_limit``: seconds of search, None for the default of the method. ``replicas``: most devices of a stage.
+    For PipeDream's objective, ``straight``: one machine per stage; ``schedule``: determines what memory holds;
+    ``microbatches`` between two flushes. ``hierarchy``: number of groups and accelerators in each, with ``inner_bandwidth``
+    inside a group and ``bandwidth`` between groups. ``pieces``: most pieces of an accelerator, for latency.
+    ``topology``: machines in place of those of the file; ``by_bytes``: transfers take the time of their bytes on its links,
+    not the stated seconds. ``method``: exact, or a baseline; ``expert``: file of a split by hand; ``compare``: run all
+    methods."""
 
     file: str
     format: str = ""
@@ -55,7 +56,7 @@ class SolveOptions:
 
 @dataclass(frozen=True, slots=True)
 class SolvedPiece:
-    """What an accelerator runs at one go, under latency: positions of its ops, seconds from the arrival of the sample."""
+    """Ops that an accelerator runs without interruption, under latency: positions, and seconds since the sample arrived."""
 
     ops: tuple[int, ...]
     start: float
@@ -64,10 +65,10 @@ class SolvedPiece:
 
 @dataclass(frozen=True, slots=True)
 class SolvedStage:
-    """A stage on ``replicas`` devices of ``kind``: positions of its ops, seconds that each device is busy per sample, the
-    compute and the transfers in it, and bytes on each. ``name``: of all devices of its kind together, which run it. Of latency:
-    ``pieces``, in their order. ``device``: the place of its first one among those of its kind, where these stand in groups;
-    the others follow it."""
+    """A stage on ``replicas`` devices of ``kind``: positions of its ops, ``load`` in seconds that each device is busy per
+    sample, compute and transfers in it, and bytes on each device. ``name``: set if all devices of the kind are one entry.
+    ``pieces``: in the order in which they run, under latency. ``device``: with groups, the number of its first device among
+    those of its kind; its other devices are the next ones."""
 
     kind: str
     ops: tuple[int, ...]
@@ -83,8 +84,8 @@ class SolvedStage:
 
 @dataclass(frozen=True, slots=True)
 class Boundaries:
-    """What a split costs to run: ordered ``pairs`` of devices of which one sends to the other, and ``transfers``, tensors that
-    a device receives, for each sample. Beside it the best ``contiguous`` plan found, its objective in seconds."""
+    """Transfers of a split per sample: number of ordered ``pairs`` of devices with a transfer, and of ``transfers``, tensors
+    that a device receives. ``contiguous``: objective in seconds of the best contiguous plan found, with its transfers."""
 
     pairs: int
     transfers: int
@@ -95,9 +96,9 @@ class Boundaries:
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What a method gives. ``stages`` in pipeline order; ``reason``: how the bound was reached; ``seconds`` by phase,
-    ``search`` the whole search. ``options``: what else defines the objective; ``split``: of what sort the plan is, where
-    not what was asked for. ``interrupted``: the search was, from the keyboard."""
+    """Result of a method. ``stages`` in the order of the pipeline; ``reason``: how the bound was proven; ``seconds`` by phase,
+    with ``search`` for the whole search. ``options``: parameters of the objective; ``split``: set if it is another than the
+    options ask for. ``interrupted``: whether Ctrl-C ended the search."""
 
     value: float
     bound: float
@@ -141,15 +142,15 @@ def solved(
 
 
 def topology_of(module: Module) -> Topology:
-    """The devices of a workload; ``dnnc.workloads.solve`` checks that there are some."""
+    """The topology of a workload; ``read_problem`` has checked that it has devices."""
     topology = module.first(Topology)
-    assert topology is not None, "solve checks it"
+    assert topology is not None, "read_problem checks it"
     return topology
 
 
 def takes(options: SolveOptions, *flags: str) -> None:
-    """Raises UsageError for an option of other objectives; ``flags`` are those that this one has."""
-    given = {
+    """Raises UsageError for options of other objectives; ``flags``: the options of this one."""
+    values = {
         "--straight": options.straight,
         "--schedule": options.schedule,
         "--microbatches": options.microbatches,
@@ -157,7 +158,7 @@ def takes(options: SolveOptions, *flags: str) -> None:
         "--hierarchy": options.hierarchy,
         "--pieces": options.pieces > 1,
     }
-    wrong = [flag for flag, value in given.items() if value and flag not in flags]
+    wrong = [flag for flag, value in values.items() if value and flag not in flags]
     if wrong:
         raise UsageError(OptionNotOfObjective(tuple(wrong), tuple(_OF[flag] for flag in wrong)))
 
@@ -173,7 +174,7 @@ _OF = {
 
 
 SECONDS = 40.0
-"""Longest search unless told otherwise: only lattices too large to walk need it."""
+"""Longest search without --time-limit. Only lattices that are too large to enumerate need it."""
 
 
 def budget_of(options: SolveOptions) -> Budget:
@@ -183,7 +184,7 @@ def budget_of(options: SolveOptions) -> Budget:
 
 
 def does_not_fit(status: str, topology: Topology) -> Infeasible:
-    """The error where a search without an explanation of its own found no plan."""
+    """The error of a search without a plan that cannot name the device that is too small."""
     limits = [limit for device in topology.devices if (limit := topology.memory(device)) is not None]
     proven = status == "infeasible"
     machines = len(topology.devices), min(limits, default=-1), max(limits, default=-1)

@@ -1,8 +1,8 @@
-"""Baselines: other ways to split, judged by the definition that the exact search is judged by (``passes.partition.baselines``).
+"""Baselines: simpler ways to split, evaluated by the same definition as the exact search (``passes.partition.baselines``).
 
-``baseline`` is a method like any other. ``compare_all`` runs every one that makes sense for the objective, each within its part
-of the time, and gives a row for each, those without a plan and those whose plan does not fit included. Nodes are numbered
-canonically first: what a baseline makes of a workload does not depend on the order of its file.
+``baseline`` is a method like any other. ``compare_all`` runs every baseline that is defined for the objective, each within a
+share of the time, and returns a result for each, also without a plan or with one that does not fit. Nodes are numbered
+canonically first, so a baseline does not depend on their order in the file.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
-"""Names of methods; tests hold them equal to those of ``passes.partition.baselines``, which takes long to load."""
+"""Names of methods, as in ``passes.partition.baselines``, which takes long to load; a test compares the two."""
 SECONDS = 10.0
-"""Longest search of one baseline unless a limit is given."""
+"""Longest search of one baseline without --time-limit."""
 SHARE = 0.2
-"""Of a limit for all: what one baseline may take, half of it going to all of them. Only the local search needs more than
+"""Share of --time-limit for one baseline; all of them get half of it. Only the local search needs more than
 milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class MethodResult:
-    """One method in a comparison. ``value`` in seconds, inf without a plan; ``fits``: its memory, None without a plan;
-    ``why``: what keeps it from being feasible."""
+    """One method in a comparison. ``value`` in seconds, inf without a plan; ``fits``: whether the memory suffices, None without
+    a plan; ``why``: the reason if it is not feasible."""
 
     method: str
     value: float
@@ -56,8 +56,8 @@ class MethodResult:
 
 
 def baseline(module: Module, objective: str, options: SolveOptions, progress: Progress) -> Solved:
-    """The plan of ``options.method``. Raises Infeasible where it has none that keeps to every limit, UsageError where the
-    method makes no sense for the objective."""
+    """The plan of ``options.method``. Raises Infeasible if it has none within all limits, UsageError if the method is not
+    defined for the objective."""
     _check(objective, options)
     start = time.perf_counter()
     module, order = canonical_module(module)
@@ -65,7 +65,7 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
     built = time.perf_counter()
     seconds = SECONDS if options.time_limit is None else options.time_limit
     plan = _run(options.method, module, case, options, seconds, progress)
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if isinstance(plan, str) or plan.faults:
         name = options.method
         fault = BaselineWithoutPlan(name, plan) if isinstance(plan, str) else BaselineDoesNotFit(name, tuple(plan.faults))
@@ -78,7 +78,7 @@ def baseline(module: Module, objective: str, options: SolveOptions, progress: Pr
         _status(plan),
         f"a baseline proves nothing; {plan.reason}",
         in_file_order(_stages(module, case, plan, options), order),
-        seconds={"build": built - start, "search": found - built},
+        seconds={"build": built - start, "search": solved_at - built},
         options=defined,
         split=plan.split,
     )
@@ -96,8 +96,8 @@ def _stages(module: Module, case: Case, plan: Plan, options: SolveOptions) -> tu
 
 
 def compare_all(module: Module, objective: str, options: SolveOptions, progress: Progress) -> tuple[MethodResult, ...]:
-    """A row per baseline, in the order of ``NAMES``; that of an expert where there is a file. Raises UsageError where no
-    baseline makes sense for the objective."""
+    """A result per baseline, in the order of ``NAMES``; of the expert only with a file. Raises UsageError if no baseline is
+    defined for the objective."""
     from passes.partition.baselines import LOOSE
 
     _check(objective, replace(options, method=EXACT))
@@ -135,12 +135,12 @@ def _status(plan: Plan) -> str:
 
 
 def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: float, progress: Progress) -> Plan | str:
-    """The judged plan, or why there is none."""
+    """The evaluated plan, or the reason why there is none."""
     from passes.partition.baselines import BASELINES, Limits, NoPlan, expert, judge
 
     try:
         if name == EXPERT:
-            stages = expert(case, _given(options.expert, module, case), [str(op.get("id")) for op in module.entry.ops])
+            stages = expert(case, _expert_stages(options.expert, module, case), [str(op.get("id")) for op in module.entry.ops])
         else:
             stages = BASELINES[name](case, Limits(seconds, progress))
         return judge(case, stages)
@@ -148,8 +148,8 @@ def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: 
         return str(error)
 
 
-def _given(path: str, module: Module, case: Case) -> Stages:
-    """The expert's stages as labels and nodes. Raises InvalidInput, UsageError."""
+def _expert_stages(path: str, module: Module, case: Case) -> Stages:
+    """The stages of the expert's file: a kind, or a number of replicas, and nodes. Raises InvalidInput, UsageError."""
     from dnnc.workloads.methods.expert_file import read_expert
 
     positions = {op.get("id"): v for v, op in enumerate(module.entry.ops)}
@@ -166,7 +166,7 @@ def _given(path: str, module: Module, case: Case) -> Stages:
 
 
 def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case, dict[str, object]]:
-    """What baselines see of the module, and what else defines the objective (as the exact methods say it)."""
+    """The problem for baselines, and the parameters of the objective as the exact methods state them."""
     from passes.model.network import network
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of

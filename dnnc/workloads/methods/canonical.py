@@ -1,4 +1,4 @@
-"""Workloads numbered canonically: methods whose plans depend on the order of nodes see the same whatever the file's is."""
+"""Numbers nodes canonically, so that methods that depend on the order of nodes do not depend on the file's order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ir.core.module import Module
 
 
 def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
-    """The module with its ops in an order that depends on no name and no place in the file, and the place of each before."""
+    """The module with its ops in an order independent of names and of the file, and the original position of each op."""
     from passes.model.liveness import value_bytes
     from passes.model.network import network
     from passes.model.stages.canonical import canonical_order
@@ -35,7 +35,7 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
 
 
 def in_file_order(stages: Iterable[SolvedStage], order: Sequence[int]) -> tuple[SolvedStage, ...]:
-    """The stages of the canonical module with the ops of the module that it was made of."""
+    """The stages with positions in the original module in place of those in the canonical one."""
 
     def places(ops: Sequence[int]) -> tuple[int, ...]:
         return tuple(sorted(order[v] for v in ops))

@@ -1,13 +1,13 @@
-"""A split that somebody wrote down, read from a file: ``--expert FILE``.
+"""Reads the split of an expert: ``--expert FILE``.
 
-Three forms, told apart by their text:
+The text decides which of three formats it is:
 
 - the reference's result, ``{"fpgas": [{"nodes": [ids]}], "cpus": [...]}`` ("fpga" stands for any accelerator), loads ignored;
 - what ``dnnc solve --json`` printed: ``devices`` with ``kind``, ``name``, ``nodes`` and ``stage``;
 - a PipeDream profile with ``-- stage_id=N`` on its nodes: one accelerator per stage.
 
-Devices that hold the same nodes are replicas of one stage. On a topology a device is told by its name, in the reference's rows
-by ``device``; its ``kind`` tells it where it has no such name.
+Devices that hold the same nodes are replicas of one stage. On a topology, the name of a device (``device`` in the rows of the
+reference) determines its type; without a name of the topology, its ``kind`` does.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ir.text.json_text import parse_json
 _STAGED = re.compile(r"(?P<id>\S+) -- (?P<desc>.*)\Z")
 _STAGE = re.compile(r"-?[0-9]{1,9}\Z")
 _DROPPED = ("Input", "__getitem__")
-"""Nodes that a reader of profiles leaves out, by how their descriptions start."""
+"""Nodes that readers of profiles leave out, by the beginning of their description."""
 
 
 def read_expert(
     path: str, positions: Mapping[int | str, int], types: Mapping[str, str]
 ) -> list[tuple[str, tuple[int, ...], int]]:
-    """Stages of (kind of device, positions of nodes, devices), as listed; ``positions``: of each id; ``types``: of each device.
-    Raises InvalidInput with every fault that can be told from the file."""
+    """Stages in the order of the file: kind of device, positions of nodes, number of devices. ``positions``: by id; ``types``:
+    by name of device. Raises InvalidInput with all faults of the file."""
     text = read_input_text(path, "a split (JSON, or a PipeDream profile with stages)", LIMITS.document_bytes)
     rows = _rows(text, path) if text.lstrip("\ufeff \t\r\n").startswith("{") else _staged(text, path, positions)
     faults: list[Diagnostic] = []
@@ -103,13 +103,13 @@ def _list(data: dict[str, Any], key: str, where: str) -> list[Any]:
 
 
 def _stage(row: Any) -> int:
-    """The place of a device in the pipeline; those without one come last."""
+    """The stage of a device; devices without one come last."""
     stage = row.get("stage") if isinstance(row, dict) else None
     return stage if isinstance(stage, int) and abs(stage) < 1 << 30 else 1 << 30
 
 
 def _staged(text: str, where: str, positions: Mapping[int | str, int]) -> list[tuple[str, str, list[Any]]]:
-    """One accelerator per stage of a profile; nodes that readers of profiles drop are left out."""
+    """One accelerator per stage of a profile, without the nodes that readers of profiles leave out."""
     stages: dict[int, list[Any]] = {}
     for line in text.splitlines():
         head, _, stage = line.rstrip().rpartition(" -- stage_id=")

@@ -1,4 +1,4 @@
-"""Throughput on accelerators in groups, joined at a lower speed: ``dnnc solve --hierarchy``."""
+"""Throughput on groups of accelerators with slower links between groups: ``dnnc solve --hierarchy``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from passes.partition.groups.solver import GroupPlan, Hierarchy
 
 FLAT_SHARE = 0.4
-"""Of the time: what the search with every link as fast as inside may take."""
+"""Share of the time for the search that assumes the bandwidth inside a group everywhere."""
 
 
 def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Stages take accelerators in order, each in one group; a tensor from another group comes at the speed between groups, and
-    is sent at it once when a reader is in another. The links of ``module`` are those inside a group.
+    """Stages take accelerators in order, each within one group. A tensor from another group is received at the bandwidth
+    between groups, and is sent at it, once, if a reader is in another group. The links of ``module`` are those inside a group.
 
-    First the search with every link as fast as inside: its value is a lower bound. Then plans along its order that know both
-    speeds, then the exact search over ideals and groups (``passes.partition.groups``). Nodes are numbered canonically first, so
-    that nothing depends on the order of the file."""
+    First a search assumes the bandwidth inside a group everywhere; its value is a lower bound. Then its order is cut with both
+    bandwidths, then the exact search over ideals and groups runs (``passes.partition.groups``). Nodes are numbered canonically,
+    so that nothing depends on the order of the file."""
     from passes.model.network import network
     from passes.model.stages.canonical import canonical_order
     from passes.model.stages.colocation import colocation
@@ -55,11 +55,13 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
     flat, plan = _plan(problem, hierarchy, options, progress)
     if plan is None:
         raise explain(problem, flat, topology)
-    found = []
+    stages = []
     for stage, (compute, receive, send) in zip(plan.stages, group_parts(problem, hierarchy, plan.stages), strict=True):
         ops = tuple(sorted(op for v in stage.nodes for op in groups[order[v]]))
         busy, memory = load(options.comm, compute, receive, send), stage_cost(problem, stage.nodes, 0).memory
-        found.append(SolvedStage("accelerator", ops, busy, compute, receive + send, memory, stage.replicas, device=stage.first))
+        stages.append(
+            SolvedStage("accelerator", ops, busy, compute, receive + send, memory, stage.replicas, device=stage.first)
+        )
     ended = time.perf_counter()
     optimal = plan.value <= plan.bound * (1 + 1e-9)
     counts = flat.statistics
@@ -68,7 +70,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
         plan.value if optimal else plan.bound,
         "optimal" if optimal else "feasible",
         plan.reason,
-        tuple(found),
+        tuple(stages),
         max(counts.ideals, plan.ideals),
         counts.transitions + plan.pairs,
         {"build": built - started, **counts.seconds, "search": ended - built},
@@ -80,7 +82,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
 def _plan(
     problem: Problem, hierarchy: Hierarchy, options: SolveOptions, progress: Progress
 ) -> tuple[Solution, GroupPlan | None]:
-    """The search with every link as fast as inside, and the plan on both speeds; None where there is none."""
+    """The search with the bandwidth inside a group everywhere, and the plan for both bandwidths, None if there is none."""
     from passes.model.interrupts import interruptible
     from passes.model.stages.bounds import best_bound, prices
     from passes.partition.groups.solver import best_along, best_packed, solve_groups
@@ -93,14 +95,14 @@ def _plan(
     replicas = min(options.replicas, size)
     flat = _flat(problem, 1, FLAT_SHARE * seconds / (1 if replicas == 1 else 2), progress)
     if flat.stages is None:
-        # Replicas hold what one device would: where no plan without them fits, none does.
+        # A replica holds what a single device would: if no plan without replicas fits, none does.
         return flat, None
     stages: Stages = flat.stages
     interrupted, bounding = flat.interrupted, flat
     if replicas > 1 and not interrupted:
         try:
             bounding = _flat(problem, replicas, FLAT_SHARE * seconds / 2, progress)
-        except KeyboardInterrupt:  # before it had a plan; there is one
+        except KeyboardInterrupt:  # no plan with replicas yet; the one without them is used
             interrupted = True
     interrupted = interrupted or bounding.interrupted
     bound, reason = bounding.bound, bounding.reason
@@ -129,14 +131,14 @@ def _plan(
 
 
 def _replicas(kind: int, most: int) -> int:
-    """Devices of a kind that ``replicated_kinds`` made of a single one."""
+    """Number of replicas that a kind of ``replicated_kinds`` stands for."""
     if not 0 <= kind < most:
         raise AssertionError(f"kind {kind} is none of 1 to {most} devices")
     return kind + 1
 
 
 def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -> Solution:
-    """The best plan where every link is as fast as inside, on the nodes of ``problem``."""
+    """The best plan with the bandwidth inside a group everywhere, on the nodes of ``problem``."""
     from passes.model.stages.reduce import quotient, reduce
     from passes.partition import Budget, solve
     from passes.partition.bridge.explain import at_least_a_plan
@@ -145,15 +147,15 @@ def _flat(problem: Problem, replicas: int, seconds: float, progress: Progress) -
     merged = reduce(problem)
     small = quotient(problem, merged)
     wide = small if replicas == 1 else replicate(small, replicas)
-    found = at_least_a_plan(lambda budget: solve(wide, budget, progress), Budget(seconds=seconds))
-    if found.stages is None:
-        return found
-    stages = tuple((kind, tuple(sorted(v for m in nodes for v in merged[m]))) for kind, nodes in found.stages)
-    return replace(found, stages=stages)
+    solution = at_least_a_plan(lambda budget: solve(wide, budget, progress), Budget(seconds=seconds))
+    if solution.stages is None:
+        return solution
+    stages = tuple((kind, tuple(sorted(v for m in nodes for v in merged[m]))) for kind, nodes in solution.stages)
+    return replace(solution, stages=stages)
 
 
 def hierarchy_told(options: SolveOptions) -> dict[str, object]:
-    """What a result says of groups; nothing where there are none."""
+    """The fields of a result about groups; empty without groups."""
     if options.hierarchy is None:
         return {}
     groups, size = options.hierarchy

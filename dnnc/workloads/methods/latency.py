@@ -1,4 +1,4 @@
-"""Latency: one sample, accelerators that run pieces one after another, as many CPUs as the graph is wide."""
+"""Latency of one sample: accelerators run pieces one after another, and the number of CPUs is not limited."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CPUS = "cpus"
 
 
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """The least time of one sample; exact search over the lattice of ideals."""
+    """The least time of one sample, by an exact search over the lattice of ideals."""
     from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
 
@@ -39,10 +39,10 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
     loaded = time.perf_counter()
     budget = LatencyBudget() if options.time_limit is None else LatencyBudget(seconds=options.time_limit)
     try:
-        solution = at_least_a_plan(lambda given: solve_latency(built.problem, given, progress), budget)
+        solution = at_least_a_plan(lambda part: solve_latency(built.problem, part, progress), budget)
     except TooManyKindsError as error:
         raise UsageError(TooManyKinds(str(error)), where=topology.name) from None
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if solution.schedule is None:
         raise does_not_fit(solution.status, topology)
     counts = solution.statistics
@@ -55,15 +55,15 @@ def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved
         stages_of(throughput, built, solution.schedule),
         counts.ideals,
         counts.transitions,
-        {"build": loaded - start, **counts.seconds, "compile": found - loaded - search, "search": search},
+        {"build": loaded - start, **counts.seconds, "compile": solved_at - loaded - search, "search": search},
         {"pieces": options.pieces},
         interrupted=solution.interrupted,
     )
 
 
 def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltLatency]:
-    """The problem of throughput for the same nodes and devices, and that of latency. Raises UsageError for options that make no
-    sense."""
+    """The throughput problem and the latency problem of the same nodes and devices. Raises UsageError for options of other
+    objectives."""
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
     from passes.partition.bridge.from_workload import color_classes
@@ -82,7 +82,7 @@ def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltL
 
 
 def stages_of(throughput: Problem, built: BuiltLatency, plan: Schedule) -> tuple[SolvedStage, ...]:
-    """Accelerators in the order in which they start, then all CPUs together where a node is on them."""
+    """Accelerators in the order in which they start, then all CPUs as one stage if they have nodes."""
     stages = _stages(built.problem, plan)
     if built.cpu is not None and plan.on_cpu:
         stages.append(_on_cpus(built.problem, plan, throughput.kinds[built.cpu].type))
@@ -115,7 +115,7 @@ def _stages(problem: LatencyProblem, plan: Schedule) -> list[SolvedStage]:
 
 
 def _on_cpus(problem: LatencyProblem, plan: Schedule, type_: str) -> SolvedStage:
-    """All CPUs together: what they run, and the sum of its times."""
+    """All CPUs as one stage: their nodes, and the sum of their times."""
     ops = plan.on_cpu
     busy = float(problem.cpu[list(ops)].sum())
     return SolvedStage(type_, ops, busy, busy, 0.0, sum(int(problem.size[v]) for v in ops), name=CPUS)

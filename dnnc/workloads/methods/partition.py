@@ -1,4 +1,4 @@
-"""The pass ``partition``, as the methods of ``dnnc solve`` run it: the one that ``dnnc compile`` runs too."""
+"""Runs the pass ``partition``, which ``dnnc compile`` uses too, for methods of ``dnnc solve``."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PartitionResult:
-    """A plan, the positions of each of its stages' ops, and what the pass counted."""
+    """A plan, the positions of the ops of each stage (``members``), and the statistics of the pass (``counted``)."""
 
     plan: Plan
     members: tuple[tuple[int, ...], ...]
     counted: dict[str, int | float | str]
 
     def solved(self, stages: Sequence[SolvedStage], options: dict[str, Any]) -> Solved:
-        """The answer of a method whose stages these are."""
+        """The result of a method with these stages."""
         phases = {name: value for name, value in self.counted.items() if isinstance(value, float)}
-        del phases["seconds"]  # what is left of them turns the plan into IR
+        del phases["seconds"]  # its rest, beside build and search, turned the plan into IR
         build, search = phases.pop("build"), phases.pop("search")
         return Solved(
             self.plan.value,
@@ -43,7 +43,7 @@ class PartitionResult:
 
 
 def run_partition(module: Module, options: SolveOptions, progress: Progress, solver: PartitionPass) -> PartitionResult:
-    """What the pass makes of the workload within the time of ``options``. Raises Infeasible."""
+    """Runs the pass on the workload within the time limit of ``options``. Raises Infeasible."""
     from dnnc.onnx import DIALECTS
     from passes.framework.base import PassContext
     from passes.framework.manager import PassManager

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """PipeDream's programme over replicated stages, exact. Machines are the accelerators and the links between them."""
+    """PipeDream's dynamic programme over replicated stages, which is exact. Machines are accelerators and their links."""
     from passes.partition.pipedream import solve_pipedream
 
     start = time.perf_counter()
     profile, machines, defined = read_problem(module, options)
     built = time.perf_counter()
     solution = solve_pipedream(profile, machines, budget_of(options), progress)
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology_of(module))
     stages = tuple(
@@ -56,11 +56,11 @@ def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solv
         )
         for stage in solution.times
     )
-    return solved(solution, stages, built - start, found - built, defined)
+    return solved(solution, stages, built - start, solved_at - built, defined)
 
 
 def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machines, dict[str, Any]]:
-    """The profile, its machines, and what else defines the objective. Raises UsageError for options that make no sense."""
+    """The profile, its machines, and the parameters of the objective. Raises UsageError for options of other objectives."""
     from passes.partition.bridge.from_workload import profile_of
     from passes.partition.pipedream import SCHEDULES, Machines
 

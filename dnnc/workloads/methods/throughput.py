@@ -16,21 +16,21 @@ def throughput(module: Module, options: SolveOptions, progress: Progress) -> Sol
     takes(options, "--hierarchy", "--replicas")
     if options.hierarchy is not None:
         return in_groups(module, options, progress)
-    found = run_partition(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas, hosts=False))
+    result = run_partition(module, options, progress, PartitionPass(comm=options.comm, replicas=options.replicas, hosts=False))
     stages = [
         SolvedStage(
             stage.device_type,
             ops,
-            stage_seconds(stage, found.plan.comm),
+            stage_seconds(stage, result.plan.comm),
             stage.compute / stage.replicas,
             (stage.receive + stage.send) / stage.replicas,
             stage.memory,
             stage.replicas,
         )
-        for stage, ops in zip(found.plan.stages, found.members, strict=True)
+        for stage, ops in zip(result.plan.stages, result.members, strict=True)
         if ops
     ]
-    return found.solved(stages, {"replicas": options.replicas} if options.replicas > 1 else {})
+    return result.solved(stages, {"replicas": options.replicas} if options.replicas > 1 else {})
 
 
 __all__ = ["throughput"]

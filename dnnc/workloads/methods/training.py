@@ -1,4 +1,4 @@
-"""Training: forward and backward nodes, the forward part contiguous."""
+"""Training: forward and backward nodes, split so that the forward nodes are contiguous."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from passes.partition.training.problem import Replication
 
 SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
-"""What training minimises, by schedule: max (FW + BW), or max FW + max BW."""
+"""What training minimises, by schedule; sum: max over devices of FW + BW, split: max FW + max BW."""
 
 
 def training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
-    """Forward and backward nodes of a colour on one device, or on each of its replicas; the forward part contiguous."""
+    """All nodes of a colour are on one device, or on each of its replicas; the split of forward nodes is contiguous."""
     from passes.model.stages.problem import pools
     from passes.partition.bridge.explain import at_least_a_plan
     from passes.partition.training import solve_training
@@ -57,7 +57,7 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     solution = at_least_a_plan(
         lambda budget: solve_training(graph, SCHEDULES[schedule], budget, progress, replication), budget_of(options)
     )
-    found = time.perf_counter()
+    solved_at = time.perf_counter()
     if solution.stages is None:
         raise does_not_fit(solution.status, topology)
     stages = []
@@ -81,19 +81,19 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     defined: dict[str, Any] = {"schedule": schedule}
     if replication is not None:
         defined |= {"replicas": options.replicas, "microbatches": options.microbatches}
-    return solved(solution, tuple(stages), built - start, found - built, defined)
+    return solved(solution, tuple(stages), built - start, solved_at - built, defined)
 
 
 def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: TrainingGraph, schedule: str) -> Solved:
-    """The pass ``partition``, which gives a device a stage forward and one backward: they are one here."""
+    """By the pass ``partition``, whose forward and backward stage of a device become one stage here."""
     from passes.partition import PartitionPass
     from passes.partition.training import training_load, units
 
-    found = run_partition(module, options, progress, PartitionPass(objective=TRAINING.name))
+    result = run_partition(module, options, progress, PartitionPass(objective=TRAINING.name))
     problem, nodes_of = units(graph)
     unit_of = {v: unit for unit, nodes in enumerate(nodes_of) for v in nodes}
     devices: dict[object, tuple[str, list[int]]] = {}
-    for stage, ops in zip(found.plan.stages, found.members, strict=True):
+    for stage, ops in zip(result.plan.stages, result.members, strict=True):
         devices.setdefault(stage.devices or stage.index, (stage.device_type, []))[1].extend(ops)
     stages = []
     for type_, positions in devices.values():
@@ -101,11 +101,11 @@ def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: T
         load = training_load(problem, kind, sorted({unit_of[v] for v in positions}))
         busy, compute, transfers = load.forward + load.backward, sum(load.compute), sum(load.transfers)
         stages.append(SolvedStage(type_, tuple(sorted(positions)), busy, compute, transfers, load.memory))
-    return found.solved(stages, {"schedule": schedule})
+    return result.solved(stages, {"schedule": schedule})
 
 
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
-    """The graph and the schedule. Raises UsageError for options that make no sense, and without backward nodes."""
+    """The graph and the schedule. Raises UsageError for options of other objectives, and without backward nodes."""
     from passes.model.network import network
     from passes.partition.bridge.from_workload import training_graph_of
 
@@ -122,8 +122,8 @@ def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, st
 
 
 def _replication(options: SolveOptions, schedule: str, topology: Topology, graph: TrainingGraph) -> Replication:
-    """What replicas cost: gradients are as many bytes as parameters. The format tells these not from activations, so it is the
-    size of the forward nodes: an upper bound."""
+    """The cost of replicas: each averages as many bytes of gradients as it has parameters. The format does not separate
+    parameters from activations, so the size of forward nodes is used, an upper bound."""
     from passes.model.network import network
     from passes.partition.training.problem import Replication
 
