@@ -1,9 +1,10 @@
-"""A build as it lies on disk: what the backend writes and the runtime reads back, held to what it says of itself.
+"""A build directory: an engine writes it, the runtime reads it back and verifies it against its manifest.
 
-- ``build``, ``members``, ``collective``: which programs there are, what each is fed, through which channels they talk;
-- ``snapshot``: the files of a build, verified once and then read as they were;
-- ``transaction``: a directory that is written whole or not at all;
-- ``training``: what ranks need to know of a training step; ``elsewhere``: what of a plan is for other machines;
+- ``build``, ``members``, ``collective``: the programs, their inputs, and the channels and collectives between them;
+- ``collective_faults``: checks a collective of a manifest;
+- ``snapshot``: the files of a build, opened and verified once;
+- ``transaction``: writes a directory whole or not at all;
+- ``training``: a training step as ranks see it; ``elsewhere``: refuses plans for other machines;
 - ``plan_json``, ``plan_reader``: ``plan.json`` written; an edited plan read and checked;
 - ``trace``, ``timeline``: ``trace.json``, and the predicted timeline; ``faults``: why a build is refused.
 

@@ -1,22 +1,21 @@
-"""A build directory read back: which programs there are, what each is fed, and through which channels they talk.
+"""Reads a build directory: the programs of each stage, their inputs, and the channels between them.
 
-``Build.open`` verifies a build (``dnnc.build.snapshot``), reads ``manifest.json`` (written by
-``dnnc.engines.onnxruntime.write.build``) and gives typed data to the runtime; it imports no ONNX library. Names in a build are
-ONNX names (no sigil): they are the names of the inputs and outputs of the stage models.
+``Build.open`` verifies the files (``dnnc.build.snapshot``) and turns ``manifest.json`` (written by
+``dnnc.engines.onnxruntime.write.build``) into typed data for the runtime. It imports no ONNX library. Names in a build are
+those of the inputs and outputs of the stage models, without the IR's sigil.
 
-Invariants that ``open`` guarantees, or InvalidInput says which one fails and what to do:
-1. stages are numbered 0 .. S-1 in order, every file that the manifest lists has the bytes that were written, and the stage
-   models and the weights that they refer to are among them;
+Invariants that ``open`` checks; InvalidInput names the one that fails:
+1. stages are numbered 0 .. S-1 in order; every listed file has the bytes that were written; stage models, and the weights that
+   they refer to, are listed;
 2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
    type;
 3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
    tensors of its ``sends`` (each once, however many channels carry it);
-4. what a stage reads or makes of the model's inputs and outputs is stated as the model states it; the plan has the same stages;
-5. the rows of its schedule can be followed (``ir/ops/row_faults.py``): each device does each action of its stages once, and
-   none waits for itself.
+4. inputs and outputs of the model have the same types in its stages; the plan has the same stages;
+5. devices can follow the schedule (``ir/ops/row_faults.py``): each does each action of its stages once, without a deadlock.
 
-A stage on a mesh has the programs of its members in the place of one model (``dnnc/build/members.py``), which say besides:
-6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else, it crosses whole.
+A stage on a mesh has a program for each member instead of one model (``dnnc/build/members.py``):
+6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else it crosses whole.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
 ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
@@ -73,9 +72,9 @@ ANNOTATED = "annotated.onnx"
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """A tensor at the border of the model. ``dtype``: numpy name, ``""`` when the value is no tensor. ``shape``: numbers where
-    known, a name for a symbolic dim, None for an unknown one; None when the rank is unknown. ``type``: the type as IR text."""
+class ValueInfo:
+    """Name and type of an input or output of a model, as in ONNX. ``dtype``: numpy's name, ``""`` when the value is no tensor.
+    ``shape``: a number, a name (symbolic) or None (unknown) per dimension; None when the rank is unknown. ``type``: IR text."""
 
     name: str
     dtype: str
@@ -83,8 +82,8 @@ class Port:
     type: str
 
     @classmethod
-    def of(cls, name: str, type_: Type) -> Port:
-        """The port of the value called ``name`` (no sigil) of this type; how it lies on a mesh is not told."""
+    def of(cls, name: str, type_: Type) -> ValueInfo:
+        """That of the value called ``name`` (no sigil), without its layout."""
         if isinstance(type_, TensorType):
             type_ = replace(type_, layout=None)
             return cls(name, type_.dtype.numpy_name, type_.shape, str(type_))
@@ -111,7 +110,7 @@ class Channel:
     @classmethod
     def of(cls, id_: int, name: str, type_: Type, source: int, target: int) -> Channel:
         """The channel ``id_`` that carries the value called ``name`` (no sigil)."""
-        port = Port.of(name, type_)
+        port = ValueInfo.of(name, type_)
         known = type_bytes(type_) if port.dtype != "string" else None
         return cls(id_, name, port.dtype, port.shape, source, target, known, port.type)
 
@@ -141,8 +140,8 @@ class StageProgram:
     devices: tuple[str, ...]
     device_type: str
     model: str | None
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
     receives: tuple[Channel, ...]
     sends: tuple[Channel, ...]
     axes: tuple[tuple[str, int], ...] = ()
@@ -171,17 +170,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One build directory. ``files`` is all that was read of it, verified. ``inputs`` and ``outputs`` are those of the whole
-    model, in its order; ``weights`` is how the weights were written (``shared``, ``per-stage``, or ``none``: such a build
-    cannot run); ``schedule`` holds the row of actions that each device repeats for a stream; ``providers`` are those that
-    devices name, and ``cores`` how many a device has, if several, by device. ``given``: whether the inputs that it was compiled
-    with are in it, None where it was compiled without."""
+    """One build directory. ``files``: its verified files. ``inputs``, ``outputs``: of the model, in its order. ``weights``: how
+    they were written, ``shared``, ``per-stage`` or ``none`` (such a build cannot run). ``schedule``: the actions that each
+    device repeats for a stream. ``providers``: the execution providers that device types name. ``cores``: of devices with
+    several. ``given``: whether the inputs of ``compile --inputs`` are in it; None where there were none."""
 
     files: Snapshot
     plan: Plan
     stages: tuple[StageProgram, ...]
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
     weights: str
     source: Source
     schedule: Schedule
@@ -213,7 +211,7 @@ class Build:
 
     @property
     def flow(self) -> Flow:
-        """What the rows are about."""
+        """Stages, channels and buffers: what the actions of the schedule refer to."""
         return Flow(
             tuple(stage.devices for stage in self.stages),
             {channel.id: rows.Channel(channel.source, channel.target) for channel in self.channels},
@@ -224,13 +222,13 @@ class Build:
 
     @classmethod
     def open(cls, folder: str | Path, progress: Progress = lambda label, fraction: None) -> Build:
-        """The build in ``folder``. Raises InvalidInput when it is none, its files are not those that were written, or it was
-        written by another schema."""
+        """The build in ``folder``. Raises InvalidInput when it is no build, when a file differs from what was written, or when
+        another schema wrote it."""
         return cls.of(Snapshot.open(folder, progress))
 
     @classmethod
     def of(cls, files: Snapshot) -> Build:
-        """The build of which these are the files. Raises InvalidInput."""
+        """The build whose files these are. Raises InvalidInput."""
         where = files.where(MANIFEST)
         require_programs(files)
         if files.manifest.get("engine") == TORCH:
@@ -262,7 +260,7 @@ class Build:
 
 
 def require_programs(files: Snapshot) -> None:
-    """Raises InvalidInput for the files of a plan alone."""
+    """Raises InvalidInput where the directory holds a plan and no programs."""
     if files.manifest.get("stages") == []:
         raise InvalidInput(_plan_only(files), where=str(files.folder))
 
@@ -324,17 +322,17 @@ def _from_manifest(files: Snapshot) -> Build:
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """The rows of a schedule: of each device its actions as kind, stage, microbatch and, of transfers, channel."""
-    told = {
+    """The actions of each device: kind, stage, microbatch and, for transfers, channel."""
+    rows = {
         device: [[a.kind, a.stage, a.microbatch] + ([] if a.channel is None else [a.channel]) for a in actions]
         for device, actions in schedule.rows
     }
-    return {"slots": schedule.slots, "rows": told}
+    return {"slots": schedule.slots, "rows": rows}
 
 
 def _schedule(data: Mapping[str, Any]) -> Schedule:
     """Raises ValueError for numbers that are none, or out of range."""
-    found = []
+    rows = []
     for device, actions in data["rows"].items():
         for action in actions:
             kind, *numbers = action
@@ -342,16 +340,16 @@ def _schedule(data: Mapping[str, Any]) -> Schedule:
                 raise ValueError(f"the row of '{device}' has {action!r}, expected kind, stage, microbatch and perhaps channel")
             if abs(numbers[1]) > MOST_MICROBATCHES:
                 raise ValueError(f"the row of '{device}' has microbatch {numbers[1]}")
-        found.append((str(device), tuple(Action(*action) for action in actions)))
+        rows.append((str(device), tuple(Action(*action) for action in actions)))
     slots = data["slots"]
     if type(slots) is not int or not 1 <= slots <= MOST_MICROBATCHES:
         raise ValueError(f"the schedule has {slots!r} slots")
-    return Schedule("@schedule", "stream", tuple(found), periodic=True, slots=slots)
+    return Schedule("@schedule", "stream", tuple(rows), periodic=True, slots=slots)
 
 
 def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provider]:
     """Raises ValueError for what is no provider, or one of a device that no stage is on."""
-    found = {}
+    providers = {}
     for device, item in items.items():
         provider = Provider.from_json(item)
         if device not in devices:
@@ -361,8 +359,8 @@ def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provide
         for key, value in provider.options:
             if not isinstance(value, str) or not OPTION.fullmatch(value):
                 raise ValueError(f"the option '{key}' of the provider of '{device}' is no text that names no file")
-        found[device] = provider
-    return found
+        providers[device] = provider
+    return providers
 
 
 def _cores(items: Mapping[str, Any]) -> dict[str, int]:
@@ -373,8 +371,8 @@ def _cores(items: Mapping[str, Any]) -> dict[str, int]:
     return dict(items)
 
 
-def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[Port, ...]:
-    return tuple(Port(i["name"], _dtype(i["dtype"]), _shape(i["shape"]), i["type"]) for i in items)
+def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[ValueInfo, ...]:
+    return tuple(ValueInfo(i["name"], _dtype(i["dtype"]), _shape(i["shape"]), i["type"]) for i in items)
 
 
 def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
@@ -399,15 +397,15 @@ def _missing_files(build: Build) -> list[Diagnostic]:
     problems: list[Diagnostic] = []
     for model in dict.fromkeys(name for stage in build.stages for name in stage.models):
         try:
-            named = locations(build.files.read(model)) if build.weights != "none" else ()
+            referred = locations(build.files.read(model)) if build.weights != "none" else ()
         except InvalidInput as error:
             problems += error.diagnostics
             continue
         except ValueError as error:
             problems.append(NotOnnx(str(error)).at(build.files.where(model)))
             continue
-        given = build.files.weights_for(model)
-        for name in (name for name in named if name not in given):
+        weights = build.files.weights_for(model)
+        for name in (name for name in referred if name not in weights):
             problems.append(WeightsNotInBuild(name).at(build.files.where(model)))
     return problems
 
@@ -434,21 +432,21 @@ def _broken_meshes(build: Build) -> list[Diagnostic]:
 
 
 def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram) -> Iterable[str]:
-    """What is wrong with a channel of which one end at least is a mesh."""
-    given = [[part for part in member.sends if part.channel == channel.id] for member in maker.members]
-    taken = [[part for part in member.receives if part.channel == channel.id] for member in reader.members]
-    if any(len(parts) != 1 for parts in given + taken):
+    """What is wrong with a channel that has a mesh at one end or both."""
+    sent = [[part for part in member.sends if part.channel == channel.id] for member in maker.members]
+    received = [[part for part in member.receives if part.channel == channel.id] for member in reader.members]
+    if any(len(parts) != 1 for parts in sent + received):
         yield "some members do not send or receive it once"
         return
     if matches(maker.axes, reader.axes):
         pairs = [
-            (one[0].box, one[0].reduction, other[0].box, other[0].reduction) for one, other in zip(given, taken, strict=True)
+            (one[0].box, one[0].reduction, other[0].box, other[0].reduction) for one, other in zip(sent, received, strict=True)
         ]
         if any(left != right for *left, one, two in pairs for right in ([one, two],)):
             yield "a member receives another part than the member of the same number sends"
         return
     whole = tuple((0, dim) for dim in channel.shape or ()) if in_numbers(channel.shape) else ()
-    if any(parts[0].box != whole or parts[0].reduction for parts in given + taken):
+    if any(parts[0].box != whole or parts[0].reduction for parts in sent + received):
         yield "between stages of different shape it must cross whole"
 
 

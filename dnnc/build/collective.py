@@ -1,4 +1,4 @@
-"""A collective of a stage on a mesh, as a manifest describes it: who takes part, and with what."""
+"""A collective of a stage on a mesh, as a manifest describes it: its groups of members, operands and results."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dnnc.onnx.elements import BY_NUMBER, nbytes
 
 SMALL = 1 << 15
-"""Bytes up to which each member reduces all of a tensor by itself: a second round of tokens costs more."""
+"""Up to so many bytes, each member reduces the whole tensor: exchanging parts would cost a second round of messages."""
 
 Shape = tuple[int, ...]
 
@@ -19,9 +19,9 @@ class Collective:
     """One collective of a stage. ``groups``: its members' numbers, each group in the order of the axis. ``operands`` and
     ``results``: shapes by member. ``level``: of the segment that it follows.
 
-    What it does follows from three fields, which ``ir.ops.opdefs`` states for each ``kind``: of each operand a member takes its
-    part along ``split`` (all of it where that is -1); what it took of all of them is joined along ``join``, or reduced by
-    ``reduction`` where that is -1."""
+    Three fields define what it computes (``ir.ops.opdefs`` states them for each ``kind``). A member takes its part along
+    dimension ``split`` of every operand of its group (all of it where ``split`` is -1). It joins these parts along dimension
+    ``join``, or reduces them by ``reduction`` where ``join`` is -1."""
 
     kind: str
     channel: int
@@ -53,7 +53,7 @@ class Collective:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Collective:
-        """Raises KeyError, TypeError, ValueError for what is no collective; ``collective_faults`` tells if it makes sense."""
+        """Raises KeyError, TypeError, ValueError for what is no collective. ``collective_faults`` checks the values."""
         return cls(
             kind=str(data["kind"]),
             channel=int(data["channel"]),

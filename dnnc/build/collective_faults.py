@@ -1,4 +1,4 @@
-"""What must hold of a collective that a manifest describes. The workers, which know nothing of the IR, do not ask."""
+"""Checks a collective that a manifest describes. Workers do not import this: it needs the IR."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ir.ops.opdefs import COLLECTIVES
 
 
 def collective_faults(one: Collective, members: int) -> Iterator[str]:
-    """Why this cannot be a collective of a stage of so many members; nothing when it can."""
+    """What is wrong with a collective of a stage with so many members; nothing when it is right."""
     step = COLLECTIVES.get(one.kind)
     if step is None:
         yield f"collective '{one.kind}' is unknown, one of {', '.join(COLLECTIVES)} expected"

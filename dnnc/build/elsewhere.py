@@ -1,9 +1,8 @@
-"""Whether a build, or a topology, is for the machine that is to run it.
+"""Refuses builds and topologies that are for other machines than this one.
 
-One machine is one host with CPUs: which host of a topology it is, and how fast its CPUs are, nobody can tell. So a plan for one
-host of CPUs is taken to be for this one. Not for it are devices that lie on another number of hosts than take part, and devices
-that are no CPU where nothing runs them: a type that names no execution provider, or any at all in training, whose ranks run on
-the CPU.
+A plan cannot say which host this machine is, nor how fast its CPUs are: a plan for one host of CPUs is taken to be for this
+one. Refused are plans whose devices are on another number of hosts than take part, and plans for devices that nothing here
+runs: types that are no CPU and name no execution provider, and in training, whose ranks run on CPUs, all types that are no CPU.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ from passes.model.graph import listing
 
 
 def require_here(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
-    """Raises InvalidInput that names what a build is for and is not here, of ``hosts`` that take part; nothing where it is to
-    be emulated."""
+    """Raises InvalidInput that names the machines which the build needs and the ``hosts`` that take part are not; with
+    ``emulate`` it raises nothing."""
     faults = [] if emulate else list(_missing(files, hosts, trains))
     if faults:
         raise InvalidInput(faults)
 
 
 def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -> None:
-    """Raises InvalidInput for a topology whose CPUs are of several hosts, or that has none: what is measured are those of one
-    machine."""
+    """Raises InvalidInput for a topology without CPUs, or with CPUs on several hosts: one machine is measured."""
     cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
     hosts = sorted({device.host for device in topology.devices if device.type in cpus})
     if not hosts:
@@ -38,7 +36,7 @@ def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -
 
 
 def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
-    """Raises UsageError where a build that is for other machines is emulated: what that measures is no row of ``--runs``."""
+    """Raises UsageError where a build for other machines is emulated: its seconds are not recorded in ``--runs``."""
     if emulate and any(_missing(files, hosts, trains)):
         raise UsageError(EmulatedRun(), where="--runs")
 
@@ -64,9 +62,8 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
 
 
 def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
-    """The hosts of the devices that a build uses, and the type of each device where one is no CPU. The manifests of earlier
-    versions do not state them: of those they are read from the plan, which takes seconds where it is large. Raises
-    InvalidInput."""
+    """The hosts of the devices that a build uses, and the type of each device. Manifests of earlier versions lack them; then
+    they are read from plan.ir, which takes seconds where that is large. Raises InvalidInput."""
     from dnnc.build.build import PROGRAM
     from dnnc.onnx import DIALECTS
     from ir import load_module
@@ -81,7 +78,7 @@ def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
 
 
 def _of(kind: type[Any], value: Any) -> Any:
-    """The value, or an empty one of ``kind`` where it is none of it."""
+    """The value, or an empty ``kind`` where the value is of another kind."""
     return value if isinstance(value, kind) else kind()
 
 

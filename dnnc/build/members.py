@@ -1,17 +1,17 @@
-"""The members of a stage that is one program on a mesh, as a manifest describes them, and what must hold of them.
+"""The members of a stage on a mesh, as a manifest describes them, and the checks of them.
 
-A member runs *segments*, ONNX models one after the other; behind segment k come the collectives of level k, in channel order.
-Values go by name: what a segment, a collective or a channel makes is there for every later segment. Each border value has a
-*box*, the part of the whole tensor that the member holds: (start, length) per dimension.
+A member runs *segments*, ONNX models one after the other; after segment k it takes part in the collectives of level k, in
+channel order. Values have names: each later segment may read what a segment, a collective or a channel made. A value that
+crosses the stage's border has a *box*, the part of the whole tensor that the member holds: (start, length) per dimension.
 
 Invariants that ``stage_faults`` checks:
-1. there is a member for each device of the mesh, and its segments and the stage's collectives only read what is there: inputs,
-   received values, what stands before them;
-2. each collective is one of its groups: shapes fit each other and the groups hold every member once; what a segment makes for a
-   collective has the shape and element type that it states;
-3. boxes lie inside their tensors; what a member sends, or delivers as output, has the shape of its box;
-4. of each output, and of what is sent, the delivered boxes cover the tensor exactly: each element once, or once per term;
-   what has no shape in numbers is whole (its box has no ranges) and delivered by one member.
+1. there is one member for each device of the mesh; segments and collectives read inputs, received values, and what segments and
+   collectives before them made;
+2. the groups of a collective hold every member once, and the shapes of its operands and results fit each other; an operand has
+   the shape and element type that its segment states;
+3. boxes lie inside their tensors; a value that a member sends, or delivers as output, has the shape of its box;
+4. the delivered boxes of each output, and of each sent tensor, cover it exactly: each element once, or once per term. A tensor
+   with symbolic dimensions is whole (its box has no ranges) and delivered by one member.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ir.core.types import REDUCTIONS
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]
 Known: TypeAlias = tuple[str, Sequence[int | str | None] | None]
-"""What is known of a value: numpy's name of the element type, and the shape."""
+"""Numpy's name of a value's element type, and its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A member's part of a tensor at the stage's border. ``name``: of the tensor; ``value``: of what the member holds of it;
-    ``box``: where that lies; ``reduction``: ``sum`` or ``max`` where it is a term, else empty, and ``term`` the number of
-    the term; ``delivers``: whether it counts (of members that hold the same, one does); ``channel``: that carries it, -1
-    for an output."""
+    """A member's part of a tensor that crosses the stage's border. ``name``: of the tensor; ``value``: the member's name of its
+    part; ``box``: the part; ``reduction``: ``sum`` or ``max`` where the part is a term, else empty, and ``term`` its number;
+    ``delivers``: False for all but one of the members that hold the same part; ``channel``: the channel that carries it, -1 for
+    an output."""
 
     name: str
     value: str
@@ -154,7 +154,7 @@ class MemberProgram:
 
 
 def matches(left: Sequence[tuple[str, int]], right: Sequence[tuple[str, int]]) -> bool:
-    """Whether values cross between stages on meshes of these axes as they lie, member to member."""
+    """Whether values cross between stages on meshes of these axes from member to member, without being made whole."""
     return tuple(size for _, size in left) == tuple(size for _, size in right)
 
 
@@ -170,8 +170,8 @@ def stage_faults(
     inputs: Mapping[str, Known],
     borders: Mapping[tuple[str, int], Known],
 ) -> Iterator[str]:
-    """What is wrong with a stage on a mesh. ``inputs``: element type and shape of the model's inputs by name; ``borders``:
-    those of what crosses the stage's border, by name and channel (-1: an output of the model)."""
+    """What is wrong with a stage on a mesh. ``inputs``: element type and shape of the model's inputs, by name; ``borders``: of
+    the tensors that cross the stage's border, by name and channel (-1: an output of the model)."""
     if not axes or any(size < 1 for _, size in axes) or math.prod(size for _, size in axes) != len(members):
         yield f"a mesh of {dict(axes)} does not have {len(members)} members"
         return
@@ -196,7 +196,7 @@ def _member_faults(
     inputs: Mapping[str, Known],
     borders: Mapping[tuple[str, int], Known],
 ) -> Iterator[str]:
-    """Walks through the program of one member with what is known of each value."""
+    """Follows the program of one member, and the element type and shape of each value."""
     known: dict[str, Known] = {}
     for name in member.inputs:
         if name not in inputs:
@@ -225,10 +225,10 @@ def _member_faults(
         for collective in (c for c in collectives if c.level == level):
             dtype = BY_NUMBER[collective.element].name
             if known.get(collective.operand) != (dtype, collective.operands[number]):
-                found = known.get(collective.operand, ("", None))
+                operand = known.get(collective.operand, ("", None))
                 yield (
                     f"channel {collective.channel} takes '{collective.operand}' as {dtype}{list(collective.operands[number])}, "
-                    f"found {found[0] or 'nothing'}{list(found[1] or ())}"
+                    f"found {operand[0] or 'nothing'}{list(operand[1] or ())}"
                 )
                 return
             known[collective.result] = dtype, collective.results[number]
@@ -244,7 +244,7 @@ def _member_faults(
 
 
 def _held(part: Part, borders: Mapping[tuple[str, int], Known]) -> Known:
-    """What is known of a part that crosses the border."""
+    """Element type and shape of a part that crosses the border."""
     dtype, shape = borders[part.name, part.channel]
     return dtype, part.shape if in_numbers(shape) else None
 
@@ -275,7 +275,7 @@ def _part_fault(part: Part, borders: Mapping[tuple[str, int], Known]) -> str:
 
 
 def _cover_faults(members: Sequence[MemberProgram], borders: Mapping[tuple[str, int], Known]) -> Iterator[str]:
-    """Outputs, and tensors sent, of which the delivered boxes are not the tensor."""
+    """Outputs and sent tensors that their delivered boxes do not cover exactly."""
     sent = {(part.name, part.channel) for member in members for part in (*member.outputs, *member.sends)}
     for name, channel in borders:
         if channel >= 0 and (name, channel) not in sent:
@@ -295,7 +295,7 @@ def _cover_faults(members: Sequence[MemberProgram], borders: Mapping[tuple[str, 
 
 
 def covers(boxes: Sequence[Box], shape: Shape, terms: bool = False) -> bool:
-    """Whether boxes are all of a tensor: each element in one of them; with ``terms``, in as many as any other."""
+    """Whether each element of a tensor is in one of the boxes; with ``terms``, whether each is in the same number of boxes."""
     distinct = list(dict.fromkeys(boxes))
     if any(len(box) != len(shape) for box in distinct):
         return False

@@ -123,8 +123,8 @@ def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:
     from ir import load_module, print_symbol, read_text
     from passes.model.folding import expand
 
-    stated = load_module(read_text(path), str(path), dialects=DIALECTS)
-    module = expand(stated.without(Stage))  # stages follow from what is stated
+    unexpanded = load_module(read_text(path), str(path), dialects=DIALECTS)
+    module = expand(unexpanded.without(Stage))  # stages follow from what is stated
     if module.first(Plan) is None:
         raise InvalidInput(ModuleWithoutPlan(), where=str(path))
     module = undifferentiated(module)
@@ -245,16 +245,16 @@ def _read_mesh_stage(reader: _Reader, item: Mapping[str, Any], index: int, at: s
     def by_axis(key: str, name: str, row: Any) -> list[str]:
         """A text per axis, in their order."""
         here = f"{at}.{key}.{_shown(name)}"
-        found = reader.mapping(row, here)
+        texts = reader.mapping(row, here)
         if not name:
             reader.fail(EmptyName(), f"{at}.{key}")
-        for axis in found:
+        for axis in texts:
             if axis not in sizes:
                 reader.fail(UnknownAxis(_shown(axis), tuple(sizes)), here)
         for axis in sizes:
-            if axis not in found:
+            if axis not in texts:
                 reader.fail(MissingAxis(_shown(axis)), here)
-        return [reader.text(found, axis, here, "") for axis in sizes]
+        return [reader.text(texts, axis, here, "") for axis in sizes]
 
     for name, row in reader.mapping(item.get("ops"), f"{at}.ops").items():
         options.ops.append(f"{index}:{name}")

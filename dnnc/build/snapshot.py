@@ -1,4 +1,4 @@
-"""The files of a build directory, opened once and held against the manifest: what was verified is what is used.
+"""Opens the files of a build directory once and verifies them against the manifest: what was verified is what is used.
 
 Invariants of a ``Snapshot``:
 1. every file that the manifest lists, or that was asked for alone, was opened once, below the directory that was opened once;
@@ -124,31 +124,31 @@ class Snapshot:
         return {path.relative_to(beside).as_posix(): file for path, file in names if path.is_relative_to(beside)}
 
     def weights_for(self, model: str) -> dict[str, int]:
-        """Descriptors of ``files_for``."""
+        """Descriptors of the weights that ``files_for`` gives."""
         return {location: file.descriptor for location, file in self.files_for(model).items()}
 
     def confirm(self) -> None:
-        """Raises InvalidInput where weights were written to since they were hashed. To be asked once they have been used."""
+        """Raises InvalidInput where weights were written to since they were hashed. Called after they were used."""
         changed = [FileChanged().at(self.where(name)) for name, file in self.weights.items() if file.was_written()]
         if changed:
             raise InvalidInput(changed)
 
 
 def sealed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest with the digest of its own entries but the files', which have theirs."""
+    """The manifest with a digest of its entries. ``files`` is left out: each file has a digest of its own."""
     rest = {key: value for key, value in manifest.items() if key not in ("files", "sha256")}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"))
     return {**manifest, "sha256": f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"}
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """``manifest.json`` of a build directory, its files unread. Raises InvalidInput where ``folder`` is none of this schema."""
+    """``manifest.json`` of a build directory, without reading the files. Raises InvalidInput for another schema."""
     with _Directory.at(Path(folder)) as directory:
         return _read_manifest(directory)
 
 
 class _Directory:
-    """A build directory that is open, and what was found in it."""
+    """An open build directory, its open folders, and the state of its manifest."""
 
     def __init__(self, folder: Path, descriptor: int) -> None:
         self.folder = folder
@@ -206,8 +206,8 @@ class _Directory:
     def is_changing(self) -> bool:
         """Whether a compile has put another build here since the directory was opened, or is about to."""
         try:
-            here, found = os.stat(self.folder), os.fstat(self.descriptor)
-            if not os.path.samestat(here, found):
+            current, opened = os.stat(self.folder), os.fstat(self.descriptor)
+            if not os.path.samestat(current, opened):
                 return True
             manifest = os.stat(MANIFEST, dir_fd=self.descriptor, follow_symlinks=False)
         except FileNotFoundError:
@@ -231,9 +231,9 @@ def _read(directory: _Directory, progress: Progress, only: Collection[str] | Non
         except InvalidInput as error:
             faults += error.diagnostics
             continue
-        found = os.fstat(opened[name].fileno()).st_size
-        if found != size:
-            faults.append(SizeDiffers(found, size).at(str(directory.folder / name)))
+        actual = os.fstat(opened[name].fileno()).st_size
+        if actual != size:
+            faults.append(SizeDiffers(actual, size).at(str(directory.folder / name)))
     contents: dict[str, bytes] = {}
     weights: dict[str, OpenFile] = {}
     for name, file in opened.items() if not faults else ():

@@ -1,7 +1,7 @@
 """The predicted timeline of a planned module, as bars of a trace.
 
-Collectives of a stage on a mesh are drawn one after the other behind its compute: the model adds up both, and says nothing of
-how they alternate. So are the backward nodes of a profile's stage behind its forward ones.
+Collectives of a stage on a mesh are drawn after its compute: the model adds their seconds, and does not say how they alternate.
+For the same reason, backward nodes of a profile's stage are drawn after its forward nodes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ COLLECTIVE = "collective"
 
 
 def predicted(module: Module, microbatches: int = 0) -> list[TraceEvent]:
-    """What each device does while ``microbatches`` samples flow through, or in the training step that the schedule is of:
-    simulated; devices in stage order."""
+    """The simulated actions of each device for ``microbatches`` samples, or for one training step; devices in stage order."""
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
     tensors += [f"{tensors[channel]}.grad" for channel in (learned_channels(module, plan) if plan else ())]
     exchanged, returning = _collectives(module), _backward(module)
-    found = []
+    events = []
     for event in simulate(module, microbatches):
         action = event.action
         number = "" if action.microbatch is None else f".{action.microbatch}"
@@ -44,19 +43,19 @@ def predicted(module: Module, microbatches: int = 0) -> list[TraceEvent]:
         collectives = exchanged.get(action.stage, ()) if action.kind == COMPUTE else ()
         end = max(event.start, event.end - sum(seconds for _, seconds in collectives))
         turn = end - (end - event.start) * back if back < 1 else end
-        found.append(TraceEvent(event.device, name, kind, event.start, turn, args, "" if lane == "compute" else lane))
+        events.append(TraceEvent(event.device, name, kind, event.start, turn, args, "" if lane == "compute" else lane))
         if turn < end:
-            found.append(TraceEvent(event.device, f"{BACKWARD} {action.stage}{number}", BACKWARD, turn, end, args))
+            events.append(TraceEvent(event.device, f"{BACKWARD} {action.stage}{number}", BACKWARD, turn, end, args))
         for title, seconds in collectives:
             label = f"{title} {action.stage}.{action.microbatch}"
-            found.append(TraceEvent(event.device, label, COLLECTIVE, end, end + seconds, (*args, ("collective", title))))
+            events.append(TraceEvent(event.device, label, COLLECTIVE, end, end + seconds, (*args, ("collective", title))))
             end += seconds
-    return found
+    return events
 
 
 def _backward(module: Module) -> dict[int, float]:
-    """Of each stage of a profile, the part of its seconds that its backward nodes take, drawn behind those of the forward ones;
-    1 where it has no others."""
+    """Per stage of a profile, backward seconds / (forward seconds + backward seconds); stages without backward nodes are left
+    out."""
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None:
         return {}
@@ -73,10 +72,10 @@ def _backward(module: Module) -> dict[int, float]:
 
 def _collectives(module: Module) -> dict[int, list[tuple[str, float]]]:
     """Title and seconds of each collective of each stage on a mesh."""
-    found: dict[int, list[tuple[str, float]]] = {}
+    by_stage: dict[int, list[tuple[str, float]]] = {}
     if any(stage.mesh for stage in module.of_type(Stage)):
         from passes.model.spmd.count import count
 
         for one in count(module):
-            found.setdefault(one.stage, []).append((f"{one.kind} {bare(one.value)}", one.seconds))
-    return found
+            by_stage.setdefault(one.stage, []).append((f"{one.kind} {bare(one.value)}", one.seconds))
+    return by_stage

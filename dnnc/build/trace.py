@@ -14,9 +14,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """One bar: what ``track`` (a device) did from ``start`` to ``end``, in seconds. ``kind`` is ``F``, ``recv``, ``send``...,
-    and colours the bar; ``args`` is shown when it is clicked. What a device does beside something else has a ``lane`` of its
-    own."""
+    """One bar: what ``track`` (a device) did from ``start`` to ``end``, in seconds. ``kind`` (``F``, ``recv``, ``send``, ...)
+    colours the bar; a click shows ``args``. Work in parallel on one device, such as a transfer, has its own ``lane``."""
 
     track: str
     name: str
@@ -28,7 +27,7 @@ class TraceEvent:
 
 
 def to_perfetto(timelines: Mapping[str, Iterable[TraceEvent]]) -> dict[str, Any]:
-    """The trace of the timelines, by their names. Tracks stand in order of their first event's place in the list."""
+    """The trace of the named timelines. Tracks are in the order of their first events."""
     events = [event for pid, timeline in enumerate(timelines.items(), 1) for event in _events(pid, *timeline)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 

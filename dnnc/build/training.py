@@ -1,8 +1,8 @@
-"""What the ranks need to know of a training step, read from ``plan.ir``.
+"""A training step as its ranks see it, derived from ``plan.ir``.
 
-Ranks are numbered in the order in which their devices stand in the stages. All here follows from the text: the rows of the
-schedule, the programs that ``localize`` makes of the stages, which part of a tensor a device holds, and who sends what to whom.
-"""
+Ranks are numbered in the order of their devices in the stages. ``plan.ir`` determines everything here: the actions of each
+rank, the programs that ``localize`` makes of the stages, the part of each tensor that a device holds, and senders and
+receivers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from passes.model.spmd.program import LocalProgram
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A tensor between two stages, once a microbatch, or once a step where ``update``. ``sent`` and ``name``: of the value that
-    the source sends, and of what the target receives, which differ where the source gathers a value to send it whole."""
+    """A tensor that crosses from ``source`` to ``target`` once per microbatch, or once per step where ``update``. The source
+    calls it ``sent`` and the target ``name``; these differ where the source gathers a value to send it whole."""
 
     number: int
     sent: str
@@ -98,24 +98,24 @@ class Step:
     def channels(self) -> Mapping[int, Channel]:
         """Every channel between stages, by number."""
         by_index = {stage.index: stage for stage in self.stages}
-        found = {}
+        channels = {}
         for stage in self.stages:
             for op in stage.ops:
                 if op.name == "comm.recv":
                     source, value = by_index[int(op.get("peer"))], op.results[0]
                     send = self._send(source, op.get("channel"))
                     update = phase_of(send.facets) == UPDATE
-                    found[int(op.get("channel"))] = Channel(
+                    channels[int(op.get("channel"))] = Channel(
                         op.get("channel"), send.operands[0], value.name, source, stage, update
                     )
-        return found
+        return channels
 
     def _send(self, stage: Stage, channel: int) -> Op:
         """The send on a channel."""
         return next(op for op in stage.ops if op.name == "comm.send" and op.get("channel") == channel)
 
     def row(self, rank: int) -> tuple[Action, ...]:
-        """What a rank does in a step, in order."""
+        """The actions of a rank in one step, in order."""
         return dict(self.schedule.rows)[self.devices[rank]]
 
     @cached_property
@@ -146,28 +146,26 @@ class Step:
         return tuple(number for number in range(self.microbatches) if rank in self.takers(stage, number))
 
     def readers(self, channel: Channel, rank: int, microbatch: int) -> tuple[int, ...]:
-        """The ranks to which a rank sends the tensor of this microbatch, as it holds it: as one that made it, or as one that
-        reads it and passes it on."""
+        """The ranks to which a rank sends the tensor of this microbatch; the rank made it, or received it and forwards it."""
         return tuple(reader for reader, source in self._sources(channel, microbatch).items() if source == rank)
 
     def maker(self, channel: Channel, rank: int, microbatch: int) -> int:
-        """The rank from which a rank, which reads the tensor of this microbatch, gets it."""
+        """The rank that sends the tensor of this microbatch to ``rank``."""
         return self._sources(channel, microbatch)[rank]
 
     def makes(self, channel: Channel, rank: int, microbatch: int) -> bool:
-        """Whether a rank makes the tensor of this microbatch; one that sends it and does not passes it on."""
+        """Whether a rank makes the tensor of this microbatch; a sender that does not make it forwards it."""
         return rank in self.ends(channel, microbatch)[0]
 
     def ends(self, channel: Channel, microbatch: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The ranks that make, and that read, the tensor of a microbatch. What crosses once a step comes from the first of the
-        replicas, which all have it, and goes to all."""
+        """The ranks that make, and those that read, the tensor of a microbatch. A tensor that crosses once per step goes from
+        the first replica of the source (all replicas have it) to all replicas of the target."""
         if channel.update:
-            sides = (self.takers(channel.source, 0), tuple(self.ranks[device] for device in channel.target.devices))
-            return sides
+            return self.takers(channel.source, 0), tuple(self.ranks[device] for device in channel.target.devices)
         return self.takers(channel.source, microbatch), self.takers(channel.target, microbatch)
 
     def _sources(self, channel: Channel, microbatch: int) -> Mapping[int, int]:
-        """Of each rank that reads the tensor, the one from which it gets it (``passes.model.spmd.cross_mesh``)."""
+        """Sender by receiver (``passes.model.spmd.cross_mesh``)."""
         makers, readers = self.ends(channel, microbatch)
         if channel.update or not (channel.source.mesh or channel.target.mesh):
             return {reader: makers[place % len(makers)] for place, reader in enumerate(readers)}
@@ -184,26 +182,26 @@ class Step:
 
     @cached_property
     def _between(self) -> dict[object, Mapping[int, int]]:
-        """``_sources`` where one side is a mesh, by the meshes and ranks of both."""
+        """A cache of ``_sources`` for transfers with a mesh at one end, by the meshes and ranks of both ends."""
         return {}
 
     @cached_property
     def _host_of(self) -> Mapping[str, str]:
         topology = self.module.first(Topology)
-        known = {device.name: device.host for device in topology.devices} if topology is not None else {}
-        return {device: known.get(device, "") for device in self.devices}
+        hosts = {device.name: device.host for device in topology.devices} if topology is not None else {}
+        return {device: hosts.get(device, "") for device in self.devices}
 
     @cached_property
     def _local(self) -> Mapping[tuple[int, str], LocalProgram]:
-        found = {}
+        programs_by_device = {}
         for stage in self.stages:
             programs = local_programs(self.module, stage)
             for place, device in enumerate(stage.devices):
-                found[stage.index, device] = programs[place % len(programs)]
-        return found
+                programs_by_device[stage.index, device] = programs[place % len(programs)]
+        return programs_by_device
 
     def local(self, stage: Stage, rank: int) -> LocalProgram:
-        """What a rank runs of a stage."""
+        """The program of a rank for a stage."""
         return self._local[stage.index, self.devices[rank]]
 
     def program(self, stage: Stage, rank: int) -> tuple[Program, int]:
@@ -222,16 +220,16 @@ class Step:
             yield from ((stage, op) for op in stage.ops if op.get("axis") is not None and op.get("channel") is not None)
 
     def group(self, op: Op, rank: int) -> tuple[int, ...]:
-        """The ranks that run a collective together with this one, along its axis."""
+        """The ranks along the collective's axis that run it together with ``rank``."""
         mesh = self.meshes[op.get("mesh")]
         members = members_along(mesh, mesh.devices.index(self.devices[rank]), op.get("axis"))
         return tuple(self.ranks[mesh.devices[member]] for member in members)
 
     def groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """The groups of the collectives of each stage, by its number, each once, in an order that all ranks agree on."""
+        """Stage number and ranks of each group of collectives, each once. Every rank computes the same order."""
         ranks = range(len(self.devices))
-        found = {(stage.index, self.group(op, rank)): None for rank in ranks for stage, op in self.collectives(rank)}
-        return tuple(found)
+        groups = {(stage.index, self.group(op, rank)): None for rank in ranks for stage, op in self.collectives(rank)}
+        return tuple(groups)
 
     def box(self, type_: Type, op: Op, rank: int) -> Box:
         """The part of a value of a collective's mesh that a rank holds."""

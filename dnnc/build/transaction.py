@@ -1,16 +1,14 @@
-"""A directory that appears whole or not at all.
+"""Writes a directory whole or not at all.
 
-The content is written into a hidden sibling, flushed to the disk, and moved into place in one step; an exception, Ctrl-C or a
-termination request on the way removes the sibling and leaves what was there before. Only a killed process can leave the
-sibling behind; it never looks like a result, and the next write to the same place removes it (a lock tells a dead
-writer's sibling from a live one's).
+The content is written into a hidden sibling, flushed to the disk, and moved into place in one step. An exception, Ctrl-C or a
+termination request removes the sibling and leaves the old content. Only a killed process can leave its sibling behind. That
+sibling never looks like a result, and the next write to the same place removes it; a lock shows whether its writer is alive.
 
-A directory that must stay itself, because something is mounted on it or because it is the current one, is filled instead of
-replaced: the sibling is then a child, and its entries move up one by one. What makes the directory a result (``seal``) goes
-first and comes last, so that a half-filled one never looks like a result.
+A mount point, or the current directory, is filled instead of replaced: the hidden directory is then a child, and its entries
+move up one by one. The file that marks a result (``seal``) is removed first and added last, so that a half-filled directory
+never looks like a result.
 
-What may be replaced is a missing or empty directory, or one that ``replaceable`` accepts; anything else is the user's and
-refused.
+A missing or empty directory may be replaced, and one that ``replaceable`` accepts; any other is the user's and refused.
 """
 
 from __future__ import annotations

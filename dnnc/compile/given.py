@@ -14,7 +14,7 @@ from ir.core.module import Module
 from passes.framework.base import Measurements
 
 if TYPE_CHECKING:
-    from dnnc.build.build import Port
+    from dnnc.build.build import ValueInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class GivenInputs:
         ports, feeds = self._first(imported)
         return npz_bytes(feeds, ports, LIMITS.kept_inputs)
 
-    def _first(self, imported: ImportedModel) -> tuple[list[Port], Mapping[str, Any]]:
+    def _first(self, imported: ImportedModel) -> tuple[list[ValueInfo], Mapping[str, Any]]:
         """The inputs of the model, and the first microbatch of the arrays."""
-        from dnnc.build.build import Port
+        from dnnc.build.build import ValueInfo
         from dnnc.data.inputs import split_microbatches
 
         def constants() -> list[str]:
             return [name[1:] for name in imported.module.resources]
 
-        ports = [Port.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
+        ports = [ValueInfo.of(arg.name[1:], arg.type) for arg in imported.module.entry.args]
         return ports, split_microbatches(ports, self.arrays, where=self.where, constants=constants).items[0]
 
     def measuring(

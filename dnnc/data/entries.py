@@ -9,7 +9,7 @@
   are outputs alone: reading takes none of them for a microbatch.
 - Where another value's name begins with ``NAME.``, parts of ``NAME`` begin with ``NAME..`` (and so on).
 
-Types are IR text, as a ``Port`` has them.
+Types are IR text, as a ``ValueInfo`` has them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from dnnc.build.build import Build, Port
+from dnnc.build.build import Build, ValueInfo
 from dnnc.data.faults import NoRandomValue
 from dnnc.onnx.elements import Array, user_dtype
 from ir.core.diagnostics import InvalidInput
@@ -99,7 +99,7 @@ def drawn_ahead(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     return tuple(items) if size * len(items) <= DRAWN_AHEAD else items
 
 
-def random_microbatch(ports: Iterable[Port], demands: Mapping[str, Demand], seed: int) -> dict[str, Any]:
+def random_microbatch(ports: Iterable[ValueInfo], demands: Mapping[str, Demand], seed: int) -> dict[str, Any]:
     """A value for each port, drawn from ``seed``, that obeys the demands on it. Raises InvalidInput."""
     sizes: dict[str, int] = {}
     generator = np.random.Generator(np.random.Philox(seed))
@@ -235,7 +235,7 @@ def _constant(resource: Resource | None) -> int | None:
     return None
 
 
-def _value(port: Port, demand: Demand, sizes: dict[str, int], generator: np.random.Generator) -> Any:
+def _value(port: ValueInfo, demand: Demand, sizes: dict[str, int], generator: np.random.Generator) -> Any:
     if not port.dtype:
         if port.type.startswith("optional"):
             return None
@@ -255,7 +255,7 @@ def _value(port: Port, demand: Demand, sizes: dict[str, int], generator: np.rand
     return _integers(port, demand, shape, generator).astype(dtype)
 
 
-def _integers(port: Port, demand: Demand, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+def _integers(port: ValueInfo, demand: Demand, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
     name, narrow = port.name.lower(), user_dtype(port.dtype).itemsize == 1
     if demand.exact is not None or demand.one:
         return np.full(shape, 1 if demand.exact is None else demand.exact, np.int64)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.build.build import INPUTS, Build, Port
+from dnnc.build.build import INPUTS, Build, ValueInfo
 from dnnc.data.entries import from_arrays, parts_of, prefixes, same_width, to_arrays
 from dnnc.data.faults import (
     InputIsConstant,
@@ -56,7 +56,7 @@ Constants = Callable[[], Iterable[str]]
 
 
 def read_inputs(
-    path: Path, ports: Sequence[Port], *, microbatches: int | None = None, constants: Constants = tuple
+    path: Path, ports: Sequence[ValueInfo], *, microbatches: int | None = None, constants: Constants = tuple
 ) -> Microbatches:
     """The microbatches in an ``.npz``. Names, element types and shapes are compared with ``ports`` before an array is read.
     Raises InvalidInput as ``read_npz`` and ``split_microbatches`` do."""
@@ -86,13 +86,13 @@ def check_writable(path: Path) -> None:
     refuse_special(path)
 
 
-def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[Port] = ()) -> None:
+def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[ValueInfo] = ()) -> None:
     """Writes the values to ``path`` as ``dnnc.data.entries`` says: all of them, or nothing. ``ports`` tell their types.
     Raises InvalidInput where the folder cannot be written."""
     write_file(path, to_arrays(values, {port.name: port.type for port in ports}))
 
 
-def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port], most: int) -> bytes:
+def npz_bytes(values: Mapping[str, Any], ports: Sequence[ValueInfo], most: int) -> bytes:
     """The same as the bytes of a file; empty for one of more than ``most`` bytes, which is not made where its arrays alone have
     more."""
     arrays, made = to_arrays(values, {port.name: port.type for port in ports}), io.BytesIO()
@@ -103,7 +103,7 @@ def npz_bytes(values: Mapping[str, Any], ports: Sequence[Port], most: int) -> by
 
 
 def split_microbatches(
-    ports: Sequence[Port],
+    ports: Sequence[ValueInfo],
     arrays: Mapping[str, Any],
     *,
     microbatches: int | None = None,
@@ -137,7 +137,7 @@ def join_outputs(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, A
     return {name: value for name, (_, value) in _joined(outputs, mode).items()}
 
 
-def write_outputs(path: Path, outputs: Sequence[Mapping[str, Any]], mode: str, ports: Sequence[Port]) -> None:
+def write_outputs(path: Path, outputs: Sequence[Mapping[str, Any]], mode: str, ports: Sequence[ValueInfo]) -> None:
     """Writes what ``join_outputs`` makes, as ``write_npz`` does: what is of one microbatch has the type of its output."""
     joined, types = _joined(outputs, mode), {port.name: port.type for port in ports}
     values = {name: value for name, (_, value) in joined.items()}
@@ -163,7 +163,7 @@ def _joined(outputs: Sequence[Mapping[str, Any]], mode: str) -> dict[str, tuple[
 
 
 def check_inputs(
-    ports: Sequence[Port],
+    ports: Sequence[ValueInfo],
     arrays: Mapping[str, Any],
     microbatches: int | None = None,
     where: str = "",
@@ -194,7 +194,7 @@ def check_inputs(
     sink.raise_errors()
 
 
-def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:
+def _check_dtype(port: ValueInfo, arrays: Mapping[str, Any], where: str, sink: DiagnosticSink) -> None:
     """An error in ``sink`` where the array is missing, or where its elements are not those of the model."""
     if port.name not in arrays:
         sink.error(InputMissing(port.name, port.type), where=where)
@@ -207,11 +207,11 @@ def _check_dtype(port: Port, arrays: Mapping[str, Any], where: str, sink: Diagno
     sink.error(InputOfWrongElements(port.name, dtype.name[:80], port.dtype, conversion), where=where)
 
 
-def _type(port: Port) -> str:
+def _type(port: ValueInfo) -> str:
     return f"tensor<{port.dtype}>" if port.dtype else port.type
 
 
-def _gathered(ports: Sequence[Port], arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _gathered(ports: Sequence[ValueInfo], arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The value given for each port, with the element type of the model; ``check_inputs`` has agreed to the names."""
     before, found = prefixes(port.name for port in ports), {}
     for port in ports:
@@ -228,7 +228,7 @@ def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> 
     )
 
 
-def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
+def _mode(port: ValueInfo, value: Any, microbatches: int | None) -> tuple[str, int]:
     """How ``value`` holds microbatches of ``port``, and how many."""
     if not isinstance(value, np.ndarray | Header) or port.shape is None:
         return "shared", 1
@@ -242,7 +242,7 @@ def _mode(port: Port, value: Any, microbatches: int | None) -> tuple[str, int]:
     return ("shared", 1) if _fits(value.shape, port.shape) else ("wrong", 0)
 
 
-def _wrong_shape(port: Port, value: Array | Header, microbatches: int | None) -> Fault:
+def _wrong_shape(port: ValueInfo, value: Array | Header, microbatches: int | None) -> Fault:
     expected = " x ".join("?" if d is None else str(d) for d in port.shape or ())
     found = " x ".join(map(str, value.shape))
     also = f", or M x {expected} for M microbatches"

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dnnc.build.build import Port
+from dnnc.build.build import ValueInfo
 from dnnc.data.entries import same_width
 from dnnc.data.faults import (
     FunctionEnded,
@@ -74,7 +74,7 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
     InvalidInput."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
     given = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
-    ports = [Port.of(value.name[1:], value.type) for value in given]
+    ports = [ValueInfo.of(value.name[1:], value.type) for value in given]
     data: Data
     if source == SYNTHETIC:
         data = _Synthetic(ports, input_demands(module), seed)
@@ -86,7 +86,7 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
         raise UsageError(UnknownSource(), where=f"--data {source}")
     if loss.counted:
         (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
-        data = _Counted(data, loss, user_dtype(Port.of(loss.counted, counted).dtype), microbatches)
+        data = _Counted(data, loss, user_dtype(ValueInfo.of(loss.counted, counted).dtype), microbatches)
     return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
 
 
@@ -139,7 +139,7 @@ class _Counted:
 
 @dataclass(frozen=True)
 class _Synthetic:
-    ports: list[Port]
+    ports: list[ValueInfo]
     demands: Mapping[str, Demand]
     seed: int
     drawn: dict[int, Mapping[str, Any]] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class _Samples:
     Where first dimensions differ (``x [4, 8]`` beside ``mask [2, 8]``) what belongs together stays together: the order is of
     units of 2 and 1 rows. Units that fill no microbatch are left out, others in each epoch."""
 
-    ports: list[Port]
+    ports: list[ValueInfo]
     arrays: Mapping[str, Any]
     seed: int
     epoch: int = -1
@@ -181,7 +181,7 @@ class _Samples:
         port = next(port for port in self.ports if port.name == name)
         return self._drawn(port, self.order[place * units : (place + 1) * units], units)
 
-    def _drawn(self, port: Port, drawn: Any, units: int) -> Any:
+    def _drawn(self, port: ValueInfo, drawn: Any, units: int) -> Any:
         array = self.arrays[port.name]
         if not port.shape:
             return array
@@ -189,7 +189,7 @@ class _Samples:
         return array[(drawn[:, None] * each + np.arange(each)).ravel()]
 
 
-def _rows(port: Port) -> int:
+def _rows(port: ValueInfo) -> int:
     """How many rows of its array a microbatch has. Raises InvalidInput for none."""
     rows = port.shape[0] if port.shape else None
     if not isinstance(rows, int) or rows < 1:
@@ -197,7 +197,7 @@ def _rows(port: Port) -> int:
     return rows
 
 
-def _samples(path: Path, ports: list[Port], ranges: Mapping[str, Range]) -> dict[str, Any]:
+def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) -> dict[str, Any]:
     """The arrays of a file. What is wrong with their shapes is told before any is read."""
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
@@ -220,7 +220,7 @@ def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
         raise InvalidInput(fault, where=where)
 
 
-def _check_samples(path: Path, ports: list[Port], headers: Mapping[str, Header]) -> None:
+def _check_samples(path: Path, ports: list[ValueInfo], headers: Mapping[str, Header]) -> None:
     for port in ports:
         if port.name not in headers:
             raise InvalidInput(SampleArrayMissing(port.name, tuple(port.name for port in ports)), where=str(path))
@@ -242,7 +242,7 @@ class _Function:
     """``kept``: the last microbatches, as many as a step has, which may ask for one again. Where one is asked for that came
     before them the function is called again."""
 
-    ports: list[Port]
+    ports: list[ValueInfo]
     ranges: Mapping[str, Range]
     source: str
     seed: int

@@ -128,7 +128,7 @@ def by_place(
     another number already, and two bindings of one dimension that differ.
     """
     names, faults = set(known), []
-    found: dict[str, tuple[str, int | str]] = {}  # dimension -> the key that binds it, and to what
+    bound: dict[str, tuple[str, int | str]] = {}  # dimension -> the key that binds it, and to what
     for key, target in requested.items():
         where, name = f"--dim {key}={target}", key
         base, dot, axis = key.rpartition(".")
@@ -143,12 +143,12 @@ def by_place(
             if not isinstance(dim, str) or dim == target:
                 continue
             name = dim
-        other, before = found.setdefault(name, (key, target))
+        other, before = bound.setdefault(name, (key, target))
         if before != target:
             faults.append(DimensionGivenTwice(f"--dim {other}={before}", name).at(where))
     if faults:
         raise UsageError(faults)
-    return {name: target for name, (_, target) in found.items()}
+    return {name: target for name, (_, target) in bound.items()}
 
 
 def of_arrays(
@@ -161,7 +161,7 @@ def of_arrays(
     more, in front, is a stack of inputs.
 
     Raises InvalidInput, at ``where``, for a size that contradicts another, a binding or the model."""
-    bound, said = dict(requested), {name: f"--dim {name}={target}" for name, target in requested.items()}
+    bound, sources = dict(requested), {name: f"--dim {name}={target}" for name, target in requested.items()}
     faults, later = [], []
     for name, shape in inputs.items():
         array = arrays.get(name)
@@ -181,8 +181,8 @@ def of_arrays(
             while isinstance(target := bound.get(symbol), str):
                 symbol = target
             if bound.setdefault(symbol, size) != size:
-                faults.append(SizeContradicted(name, axis, size, dim, str(bound[symbol]), said[symbol]).at(where))
-            said.setdefault(symbol, f"dimension {axis} of input '{name}'")
+                faults.append(SizeContradicted(name, axis, size, dim, str(bound[symbol]), sources[symbol]).at(where))
+            sources.setdefault(symbol, f"dimension {axis} of input '{name}'")
     for name, axis, dim, size in later:
         expected = bind(dim, resolve(bound, bound))
         if isinstance(expected, int) and expected != size:

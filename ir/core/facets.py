@@ -328,14 +328,14 @@ def parse_facet(text: str) -> Facet:
     items: list[FacetItem] = []
     at = 0
     while inside and at < len(inside) and (at or inside.strip()):
-        found = _ITEM.match(inside, at)
-        if found is None:
+        item = _ITEM.match(inside, at)
+        if item is None:
             raise ValueError(
                 f"facet '{keyword}': expected numbers, words or key = value, but found '{inside[at:].strip()[:40]}'"
             )
-        key, value = found.groups()
+        key, value = item.groups()
         items.append((_name(key) if key else None, _scalar(value)))
-        at = found.end()
+        at = item.end()
     return facet_from_items(keyword, items)
 
 

@@ -102,8 +102,8 @@ def offered(*planned: Planned) -> tuple[Objective, ...]:
 
 def names(objectives: tuple[Objective, ...]) -> str:
     """Names in a message: ``throughput, latency or training``."""
-    found = [objective.name for objective in objectives]
-    return " or ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    spelled = [objective.name for objective in objectives]
+    return " or ".join([", ".join(spelled[:-1]), spelled[-1]] if len(spelled) > 1 else spelled)
 
 
 __all__ = [

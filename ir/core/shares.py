@@ -87,12 +87,12 @@ def _dealt(shares: Shares) -> Shares:
     turns = math.lcm(*shares)  # an element takes a member turns / share, a whole number
     heap = [(turns // share, share, member) for member, share in enumerate(shares)]
     heapq.heapify(heap)
-    found = []
+    members = []
     for _ in range(sum(shares)):
         done, share, member = heap[0]
-        found.append(member)
+        members.append(member)
         heapq.heapreplace(heap, (done + turns // share, share, member))
-    return tuple(found)
+    return tuple(members)
 
 
 __all__ = [

@@ -127,29 +127,29 @@ class Draft:
 
         Raises UnfitError where the lengths are not ``size`` (the longest of them unless given) times a whole unit, or where
         results lie along a reduction."""
-        found: list[tuple[Place, Dim]] = []
+        lengths_at: list[tuple[Place, Dim]] = []
         for tensor, axis in places:
             if self.present(tensor):
                 shape = self.shape(tensor)
                 dim = self.dim(axis, len(shape))
-                found.append(((tensor, dim), shape[dim]))
-        lengths = [length for _, length in found if isinstance(length, int)]
-        if not lengths or len(lengths) < len(found):
+                lengths_at.append(((tensor, dim), shape[dim]))
+        lengths = [length for _, length in lengths_at if isinstance(length, int)]
+        if not lengths or len(lengths) < len(lengths_at):
             return
         adapt = tuple(adapt)
         units = max(lengths) if size is None else size
         if units < 2 or 0 in lengths:
             return
-        kept = [place for place, length in found if length != 1]
+        long_places = [place for place, length in lengths_at if length != 1]
         if any(length % units if size is not None else length != units for length in lengths if length != 1):
             raise UnfitError(f"factor '{name}' has lengths {lengths}, not {units}")
-        if self._tied.intersection(kept) or len({tensor for tensor, _ in kept}) < len(kept):
+        if self._tied.intersection(long_places) or len({tensor for tensor, _ in long_places}) < len(long_places):
             raise UnfitError(f"factor '{name}' lies along a dimension twice")
         kept_by_results = kind is Kind.PARALLEL and not any(isinstance(change, FixedResult) for change in adapt)
-        if self.results and any(tensor < 0 for tensor, _ in kept) != kept_by_results:
+        if self.results and any(tensor < 0 for tensor, _ in long_places) != kept_by_results:
             raise UnfitError(f"factor '{name}' is {kind.value}, which the results contradict")
-        self._tied.update(kept)
-        self._add(name, kind, units, kept, tuple(i for i in partial if self.present(i)), adapt, divided)
+        self._tied.update(long_places)
+        self._add(name, kind, units, long_places, tuple(i for i in partial if self.present(i)), adapt, divided)
 
     def _add(
         self,

@@ -124,15 +124,17 @@ class LayoutRule:
     def strategies(self, count: int = 2, *, even: bool = False) -> tuple[Strategy, ...]:
         """Every way to run the op over an axis of ``count`` members, the replicated one first. ``even``: equal shards only."""
         operands, results = (len(side) for side in self.differentiable)
-        found = [Strategy(WHOLE, (Replicate(),) * operands, (Replicate(),) * results)]
-        found += [_sharded(factor) for factor in self.shardable if factor.size >= count and not (even and factor.size % count)]
+        strategies = [Strategy(WHOLE, (Replicate(),) * operands, (Replicate(),) * results)]
+        strategies += [
+            _sharded(factor) for factor in self.shardable if factor.size >= count and not (even and factor.size % count)
+        ]
         for linear in self.linear:
             for reduction in linear.reductions:
                 term = Partial(reduction)
                 placements = tuple(term if i in linear.operands else Replicate() for i in range(operands))
                 name = f"{reduction} of {', '.join(map(str, linear.operands))}"
-                found.append(Strategy(name, placements, (term,) * results))
-        return tuple(found)
+                strategies.append(Strategy(name, placements, (term,) * results))
+        return tuple(strategies)
 
 
 def _sharded(factor: Factor) -> Strategy:

@@ -34,11 +34,11 @@ def axis_number(mesh: Mesh, axis: str) -> int:
 
 def coordinates(mesh: Mesh, member: int) -> tuple[int, ...]:
     """The place of a member along each axis."""
-    found = []
+    places = []
     for _, size in reversed(mesh.axes):
         member, place = divmod(member, size)
-        found.append(place)
-    return tuple(reversed(found))
+        places.append(place)
+    return tuple(reversed(places))
 
 
 def members_along(mesh: Mesh, member: int, axis: str) -> tuple[int, ...]:
@@ -59,15 +59,15 @@ def box(type_: Type, placements: Sequence[Placement], mesh: Mesh, member: int) -
     if len(placements) != len(mesh.axes):
         raise ValueError(f"{len(placements)} placements for the {len(mesh.axes)} axes of {mesh.name}")
     places = coordinates(mesh, member)
-    found = []
+    ranges = []
     for dim, length in enumerate(shape):
         splits = [
             (mesh.along(axis), places[axis])
             for axis, placement in enumerate(placements)
             if isinstance(placement, Shard) and placement.dim == dim
         ]
-        found.append(nested_cut(length, splits) if splits else (0, length))
-    return tuple(found)
+        ranges.append(nested_cut(length, splits) if splits else (0, length))
+    return tuple(ranges)
 
 
 def delivers(placements: Sequence[Placement], mesh: Mesh, member: int) -> bool:

@@ -180,13 +180,13 @@ DIALECTS: Dialects = (*CORE, GRAD)
 def written_resources(ops: Iterable[Op]) -> set[str]:
     """Resources that change between runs and so are no constants: those that a ``grad.assign`` among ``ops`` writes, and the
     running averages of a batch normalisation that trains."""
-    found: set[str] = set()
+    names: set[str] = set()
     for op in ops:
         if op.name == ASSIGN:
-            found.update(op.operands[:1])
+            names.update(op.operands[:1])
         elif op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
-            found.update(op.operands[3:5])
-    return found
+            names.update(op.operands[3:5])
+    return names
 
 
 __all__ = [

@@ -128,13 +128,13 @@ class OpDef:
         """What is wrong with ``op`` by this definition."""
         if self.missing:
             return [self.missing]
-        found = []
+        messages = []
         for what, count, (low, high) in (
             ("operands", len(op.operands), self.operands),
             ("results", len(op.results), self.results),
         ):
             if count < low or (high is not None and count > high):
-                found.append(f"{self.name} takes {_range(low, high)} {what}, not {count}")
+                messages.append(f"{self.name} takes {_range(low, high)} {what}, not {count}")
         known = dict(self.attributes)
         present = set()
         for key, attribute in op.attributes:
@@ -142,16 +142,18 @@ class OpDef:
             definition = known.get(key)
             if definition is None:
                 if not self.extensible:
-                    found.append(f"{self.name} has no attribute '{key}'; it has: {', '.join(known) or 'none'}")
+                    messages.append(f"{self.name} has no attribute '{key}'; it has: {', '.join(known) or 'none'}")
             elif definition.kind is not None and attribute.kind is not definition.kind:
-                found.append(f"attribute '{key}' of {self.name} is of kind {definition.kind.value}, not {attribute.kind.value}")
-        found += [f"{self.name} needs attribute '{key}'" for key, a in self.attributes if a.required and key not in present]
+                messages.append(
+                    f"attribute '{key}' of {self.name} is of kind {definition.kind.value}, not {attribute.kind.value}"
+                )
+        messages += [f"{self.name} needs attribute '{key}'" for key, a in self.attributes if a.required and key not in present]
         keys = tuple(sorted(key for key, _ in op.regions))
         if keys != tuple(sorted(self.regions)):
-            found.append(f"{self.name} has regions {_listed(self.regions)}, not {_listed(keys)}")
-        if self.check is not None and not found:
-            found += self.check(op)
-        return found
+            messages.append(f"{self.name} has regions {_listed(self.regions)}, not {_listed(keys)}")
+        if self.check is not None and not messages:
+            messages += self.check(op)
+        return messages
 
 
 def _range(low: int, high: int | None) -> str:

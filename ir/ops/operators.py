@@ -72,11 +72,11 @@ TRAINING_OPERAND: Mapping[str, int] = {
 
 
 def _by_name() -> dict[str, frozenset[str]]:
-    found: dict[str, set[str]] = {}
+    traits_of: dict[str, set[str]] = {}
     for trait, names in _OPERATORS.items():
         for name in names.split():
-            found.setdefault(f"onnx.{name}", set()).add(trait)
-    return {name: frozenset(traits) for name, traits in found.items()}
+            traits_of.setdefault(f"onnx.{name}", set()).add(trait)
+    return {name: frozenset(traits) for name, traits in traits_of.items()}
 
 
 TRAITS: Mapping[str, frozenset[str]] = _by_name()

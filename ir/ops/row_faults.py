@@ -23,9 +23,9 @@ def faults(schedule: Schedule, flow: Flow) -> list[str]:
     of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
     and, where rows of replicas differ, of a turn of these."""
     flow = flow.following(schedule)
-    found = [*_odd_devices(flow), *_odd_stream(schedule, flow)]
-    found += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
-    return found or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
+    messages = [*_odd_devices(flow), *_odd_stream(schedule, flow)]
+    messages += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
+    return messages or [*_missing(schedule, flow), *_unlike_members(schedule, flow)] or _deadlock(schedule, flow)
 
 
 def _odd_devices(flow: Flow) -> Iterator[str]:
@@ -213,8 +213,8 @@ def _add_alike(
     earlier: dict[int, int] = {}
     for position, action in enumerate(lane):
         own = (action.microbatch or 0) % replicas
-        found = min(((rest - own) % replicas or replicas, of_rest[-1]) for rest, of_rest in positions.items())
-        behind.append((0, earlier[own]) if own in earlier else found)
+        last = min(((rest - own) % replicas or replicas, of_rest[-1]) for rest, of_rest in positions.items())
+        behind.append((0, earlier[own]) if own in earlier else last)
         earlier[own] = position
     start = len(cells)
     for period in range(turn):

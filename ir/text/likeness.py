@@ -52,14 +52,14 @@ class Printed:
 
 def of_beginning(resources: Sequence[Resource], begins: str) -> list[Resource]:
     """The ``resources`` whose names, without sigil, begin with ``begins``, a number at its end being whole."""
-    found = Renaming((begins, ""))
-    return [one for one in resources if one.name.startswith(begins, 1) and found.renamed(one.name[1:]) != one.name[1:]]
+    beginning = Renaming((begins, ""))
+    return [one for one in resources if one.name.startswith(begins, 1) and beginning.renamed(one.name[1:]) != one.name[1:]]
 
 
 def alike(models: Sequence[Resource], renaming: Renaming, listed: dict[str, list[int]]) -> list[Resource]:
     """The resources that are like ``models``. Raises ValueError where ``listed`` are too few or too many numbers."""
     numbers = {key: iter(values) for key, values in listed.items()}
-    found = []
+    copies = []
     for model in models:
         data = model.data
         for key, kind in LISTED.items():
@@ -68,11 +68,11 @@ def alike(models: Sequence[Resource], renaming: Renaming, listed: dict[str, list
                 if value is None:
                     raise ValueError(f"{key} lists too few numbers for the resources that these are like")
                 data = replace(data, seed=value) if isinstance(data, Random) else replace(data, offset=value)
-        found.append(replace(model, name=renaming.name(model.name), data=data))
+        copies.append(replace(model, name=renaming.name(model.name), data=data))
     for key, values in numbers.items():
         if next(values, None) is not None:
             raise ValueError(f"{key} lists too many numbers for the resources that these are like")
-    return found
+    return copies
 
 
 def _listed(models: Sequence[Resource], others: Sequence[object], renaming: Renaming) -> dict[str, list[int]] | None:

@@ -104,8 +104,8 @@ class AttributeReader:
         self.ranged = 0
 
     def attributes(self, children: list[tuple[str, Attribute]]) -> Attributes:
-        found = dict(children)
-        if len(found) != len(children):
+        values = dict(children)
+        if len(values) != len(children):
             keys = [key for key, _ in children]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"attribute '{twice}' stands twice")

@@ -276,8 +276,8 @@ def _position(error: UnexpectedInput, text: str) -> int:
 
 
 def _length(text: str, position: int) -> int:
-    found = _FOUND.match(text, position)
-    return len(found[0]) if found else 1
+    word = _FOUND.match(text, position)
+    return len(word[0]) if word else 1
 
 
 _FOUND = re.compile(r'[\w@%.$/\-]+|"[^"\n]*"?|->|\S')
@@ -302,17 +302,17 @@ def _explain(text: str, error: UnexpectedInput, accepted: set[str]) -> tuple[int
 def _listed(accepted: set[str]) -> str:
     """What may stand here, in words: constructs first, then keywords, then punctuation."""
     left = set(accepted)
-    found = []
+    words = []
     for group, word in _GROUPS:
         if group <= left:
             left -= group
-            found.append(word)
-    found += dict.fromkeys(word for name, word in _WORDS.items() if name in left and word[0] != "'")
-    found += sorted(_keyword(name) for name in left if name not in _WORDS and name != "$END")
-    found += [word for name, word in _WORDS.items() if name in left and word[0] == "'"]
+            words.append(word)
+    words += dict.fromkeys(word for name, word in _WORDS.items() if name in left and word[0] != "'")
+    words += sorted(_keyword(name) for name in left if name not in _WORDS and name != "$END")
+    words += [word for name, word in _WORDS.items() if name in left and word[0] == "'"]
     if "$END" in left:
-        found.append("the end of the text")
-    return ", ".join(found[:-1]) + (" or " if len(found) > 1 else "") + found[-1] if found else "nothing more"
+        words.append("the end of the text")
+    return ", ".join(words[:-1]) + (" or " if len(words) > 1 else "") + words[-1] if words else "nothing more"
 
 
 def _keyword(name: str) -> str:
@@ -377,8 +377,8 @@ def _what(text: str, position: int) -> str:
         return "the end of the text"
     if text[position] == "\n":
         return "the end of the line"
-    found = _FOUND.match(text, position)
-    return f"'{found[0][:40]}'" if found else "nothing"
+    word = _FOUND.match(text, position)
+    return f"'{word[0][:40]}'" if word else "nothing"
 
 
 _WORDS = {

@@ -29,16 +29,16 @@ class Positions:
     def value(self, path: Path) -> Span:
         """Place of the value at ``path``, or of the nearest thing around it that has one."""
         while path:
-            found = self.values.get(path) or self.keys.get(path)
-            if found:
-                return self.span(*found)
+            place = self.values.get(path) or self.keys.get(path)
+            if place:
+                return self.span(*place)
             path = path[:-1]
         return self.span(0, 0)
 
     def key(self, path: Path) -> Span:
         """Place of the key that ends ``path``, or of its value."""
-        found = self.keys.get(path)
-        return self.span(*found) if found else self.value(path)
+        place = self.keys.get(path)
+        return self.span(*place) if place else self.value(path)
 
     def span(self, start: int, end: int) -> Span:
         """The span of characters ``start`` to ``end``, cut at the end of the first line."""

@@ -128,12 +128,12 @@ class Reader(TokenReader):
     def symbols(self, children: list[Any]) -> list[Symbol]:
         if not children:
             return []
-        found: list[Symbol] = children[0]
+        symbols: list[Symbol] = children[0]
         if isinstance(children[1], list):
-            found += children[1]
+            symbols += children[1]
         else:
-            found.append(children[1])
-        return found
+            symbols.append(children[1])
+        return symbols
 
     def placed(self, token: Any, symbol: T) -> T:
         self.positions[id(symbol)] = token.start_pos
@@ -173,15 +173,15 @@ class Reader(TokenReader):
         if not models:
             self.fault(keyword, faults.NothingAlike(pair[0]))
         try:
-            found = alike(models, Renaming(pair), listed)
+            copies = alike(models, Renaming(pair), listed)
         except ValueError as error:
             self.fault(keyword, faults.WrongLikeCount(str(error)))
             return []
-        self.alike += len(found)
+        self.alike += len(copies)
         if self.alike > MOST_ALIKE:
             self.fault(keyword, faults.TooManyAlike(f"{MOST_ALIKE:,}"))
             return []
-        return [self.placed(keyword, resource) for resource in found]
+        return [self.placed(keyword, resource) for resource in copies]
 
     def digest(self, children: list[Any]) -> Part:
         return Part("digest", self.text(children[0]))
@@ -232,8 +232,8 @@ class Reader(TokenReader):
 
     def func(self, children: list[Any]) -> Func:
         name, args, results, *attributes, ops = children
-        found = self.attributes(attributes[0]) if attributes else ()
-        return self.placed(name, Func(self.name(name), args, results, tuple(ops), found))
+        described = self.attributes(attributes[0]) if attributes else ()
+        return self.placed(name, Func(self.name(name), args, results, tuple(ops), described))
 
     def stage(self, children: list[Any]) -> Stage:
         name, index, devices, *middle, ops = children
@@ -270,9 +270,9 @@ class Reader(TokenReader):
     def ops(self, children: list[Any]) -> list[Op]:
         if not children:
             return []
-        found: list[Op] = children[0]
-        found.append(children[1])
-        return found
+        ops: list[Op] = children[0]
+        ops.append(children[1])
+        return ops
 
     def op(self, children: list[Any]) -> Op:
         names: tuple[str, ...] = ()
@@ -343,9 +343,9 @@ class Reader(TokenReader):
     def regions(self, children: list[Any]) -> list[tuple[str, Region]]:
         if len(children) == 1:
             return [children[0]]
-        found: list[tuple[str, Region]] = children[0]
-        found.append(children[1])
-        return found
+        regions: list[tuple[str, Region]] = children[0]
+        regions.append(children[1])
+        return regions
 
     def region(self, children: list[Any]) -> tuple[str, Region]:
         key, args, ops, *results = children

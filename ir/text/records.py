@@ -79,15 +79,15 @@ _SCHEMAS: dict[type[Any], tuple[tuple[Field[Any], Codec, str | None], ...]] = {}
 
 def _schema(cls: type[Any]) -> tuple[tuple[Field[Any], Codec, str | None], ...]:
     """Per field: it, its codec, and the text of its default (None without one)."""
-    found = _SCHEMAS.get(cls)
-    if found is None:
+    schema = _SCHEMAS.get(cls)
+    if schema is None:
         rows = []
         for field in fields(cls):
             codec = CODECS.get(str(field.type))
             if codec is not None:
                 rows.append((field, codec, None if field.default is MISSING else codec.print(field.default)))
-        found = _SCHEMAS[cls] = tuple(rows)
-    return found
+        schema = _SCHEMAS[cls] = tuple(rows)
+    return schema
 
 
 def _int(value: Any) -> int:

@@ -42,18 +42,18 @@ def renaming(texts: Iterable[tuple[str, str]]) -> Renaming | None:
     """A renaming that gives the second of each pair of ``texts`` for the first; None where there is none: a text that becomes
     two, or an empty one. Beginnings that end in a number are tried before whole texts."""
     wanted: dict[str, str] = {}
-    found = Renaming()
+    pairs = Renaming()
     for before, after in texts:
         if wanted.setdefault(before, after) != after or (before != after and not (before and after)):
             return None
-        if found.renamed(before) != after:
+        if pairs.renamed(before) != after:
             begins = _beginnings(before, after)
-            found.add(*(begins if begins and begins[0] not in found.pairs else (before, after)))
+            pairs.add(*(begins if begins and begins[0] not in pairs.pairs else (before, after)))
     # A beginning that was found late, or a whole text, may be one of a text that was right before.
-    while wrong := [(before, after) for before, after in wanted.items() if found.renamed(before) != after]:
+    while wrong := [(before, after) for before, after in wanted.items() if pairs.renamed(before) != after]:
         for before, after in wrong:
-            found.add(before, after)
-    return found
+            pairs.add(before, after)
+    return pairs
 
 
 def _beginnings(before: str, after: str) -> tuple[str, str] | None:

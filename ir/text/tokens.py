@@ -110,15 +110,15 @@ class TokenReader:
         if inside.endswith(REST) and (rest := _REST.search(inside)):
             return (*self.names(token, inside[: rest.start()]), REST)
         if '"' in inside:
-            found = []
+            names = []
             for match in _NAME_TOKEN.finditer(inside):
                 text = match[0]
                 try:
-                    found.append("" if text == "_" else text[0] + unquote_text(text[1:]) if match[1] else text)
+                    names.append("" if text == "_" else text[0] + unquote_text(text[1:]) if match[1] else text)
                 except ValueError:
                     self.fault(token, faults.BadEscape(f"the quoted name {text}"), offset=token.find(text), length=len(text))
-                    found.append(text)
-            return tuple(found)
+                    names.append(text)
+            return tuple(names)
         if "_" in inside:
             return tuple([intern(name) if name != "_" else "" for name in map(str.strip, inside.split(","))])
         return tuple([intern(name.strip()) for name in inside.split(",")]) if inside else ()
@@ -145,18 +145,18 @@ class TokenReader:
             return ()
 
     def facets(self, token: Any) -> Facets:
-        found = []
+        facets = []
         for match in _FACET_TOKEN.finditer(token):
             try:
                 if match[0][0] != "#":
-                    found.append(parse_facet(match[0]))
+                    facets.append(parse_facet(match[0]))
                 elif facet := self.named_facet(token, match):
-                    found.append(facet)
+                    facets.append(facet)
             except ValueError as error:
                 self.fault(token, faults.InvalidFacet(str(error)), offset=match.start(), length=len(match[0]))
-        if len(found) > 1:
-            found.sort(key=_keyword)
-        return tuple(found)
+        if len(facets) > 1:
+            facets.sort(key=_keyword)
+        return tuple(facets)
 
     def named_facet(self, token: Any, match: re.Match[str]) -> Facet | None:
         """The facet that an alias names; None where its definition does not read, which is told there."""

@@ -116,8 +116,8 @@ class Copies:
     def held(self, name: str) -> set[str]:
         """Keywords of the decisions in function ``name``, those of folded functions that it calls included."""
         for func in self.inner_first(name, self.kinds):
-            found = {facet.keyword for op in func.ops for facet in op.facets if isinstance(facet, DECISIONS)}
-            self.kinds[func.name] = found.union(*(self.kinds.get(self.callee(op), ()) for op in func.ops))
+            keywords = {facet.keyword for op in func.ops for facet in op.facets if isinstance(facet, DECISIONS)}
+            self.kinds[func.name] = keywords.union(*(self.kinds.get(self.callee(op), ()) for op in func.ops))
         return self.kinds[name]
 
     def size(self, name: str) -> tuple[int, int]:
@@ -151,7 +151,7 @@ class Copies:
             else:
                 inner = (sum(bool(value.name) for value in op.results), 1)
                 for _, region in op.regions:
-                    found = self.count(region.ops, calls=False)
-                    inner = (inner[0] + found[0] + sum(bool(value.name) for value in region.args), inner[1] + found[1])
+                    body = self.count(region.ops, calls=False)
+                    inner = (inner[0] + body[0] + sum(bool(value.name) for value in region.args), inner[1] + body[1])
             names, number = names + inner[0], number + inner[1]
         return names, number

@@ -72,9 +72,9 @@ class Findings:
             return None
         start = span.column - 1
         if about:
-            found = span.source_line.find(quote_name(about) if about[0] in "%@" else about, start)
-            if found >= 0:
-                return Span(span.line, found + 1, len(about), span.source_line)
+            at = span.source_line.find(quote_name(about) if about[0] in "%@" else about, start)
+            if at >= 0:
+                return Span(span.line, at + 1, len(about), span.source_line)
         first = span.source_line[start:].split(" ", 1)[0]
         return Span(span.line, span.column, max(1, len(first)), span.source_line)
 

@@ -53,13 +53,17 @@ class _Checker:
         for value in program.results:
             self.use("INV05", value.name, None, "result")
             self.type(value, None)
-            found = self.visible.get(value.name) or self.resource_type(value.name)
-            if value.name[:1] == "@" and isinstance(found, TensorType) and isinstance(value.type, TensorType):
-                found = replace(found, layout=value.type.layout)  # a stage may keep it otherwise than the first that reads it
+            assigned_type = self.visible.get(value.name) or self.resource_type(value.name)
+            if value.name[:1] == "@" and isinstance(assigned_type, TensorType) and isinstance(value.type, TensorType):
+                assigned_type = replace(
+                    assigned_type, layout=value.type.layout
+                )  # a stage may keep it otherwise than the first that reads it
             if isinstance(program, Program):
                 continue  # a part of the result, as INV23 says
-            if found is not None and not compatible(found, value.type):
-                self.add("INV05", f"result {value.name} is declared {value.type} but is {found}", None, about=value.name)
+            if assigned_type is not None and not compatible(assigned_type, value.type):
+                self.add(
+                    "INV05", f"result {value.name} is declared {value.type} but is {assigned_type}", None, about=value.name
+                )
         for code, name, what, user, part in self.undefined:
             where = "before or outside the body that assigns it" if name in self.assigned else "but never assigned"
             self.add(code, f"{what} {quote_name(name)} is used {where}", user, part=part, about=name)

@@ -86,10 +86,10 @@ class _Stage:
         """The strategies of a rule by name; equal ops share a rule, so they are made once."""
         if rule is None:
             return {}
-        found = self.known.get((id(rule), size))
-        if found is None:
-            found = self.known[id(rule), size] = rule, {strategy.name: strategy for strategy in rule.strategies(size)}
-        return found[1]
+        entry = self.known.get((id(rule), size))
+        if entry is None:
+            entry = self.known[id(rule), size] = rule, {strategy.name: strategy for strategy in rule.strategies(size)}
+        return entry[1]
 
 
 def _text(placements: Placements) -> str:

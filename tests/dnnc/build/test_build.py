@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dnnc.build.build import Build, Channel, Port
+from dnnc.build.build import Build, Channel, ValueInfo
 from dnnc.engines.onnxruntime.write import write_build
 from ir.core.diagnostics import InvalidInput
 from ir.core.types import DType, SeqType, TensorType
@@ -35,10 +35,10 @@ def test_stages_channels_and_ports(folder: Path) -> None:
 
 
 def test_ports_of_other_types() -> None:
-    assert Port.of("n", TensorType(DType.BF16, ("batch", 3, None))) == Port(
+    assert ValueInfo.of("n", TensorType(DType.BF16, ("batch", 3, None))) == ValueInfo(
         "n", "bfloat16", ("batch", 3, None), "tensor<batch x 3 x ? x bf16>"
     )
-    assert Port.of("n", SeqType(TensorType(DType.F32, (1,)))).dtype == ""
+    assert ValueInfo.of("n", SeqType(TensorType(DType.F32, (1,)))).dtype == ""
     assert Channel.of(0, "s", TensorType(DType.STRING, (3,)), 0, 1).nbytes is None
     assert Channel.of(0, "i", TensorType(DType.I4, (3,)), 0, 1).nbytes == 2
     assert Channel.of(0, "d", TensorType(DType.F32, ("n",)), 0, 1).nbytes is None

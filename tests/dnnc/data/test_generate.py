@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from dnnc.build.build import Build, Port, Source
+from dnnc.build.build import Build, Source, ValueInfo
 from dnnc.build.snapshot import Snapshot
 from dnnc.data.generate import Demand, input_demands, random_inputs
 from dnnc.onnx import import_model
@@ -26,7 +26,7 @@ def module_of(folder: Path, text: str, header: str = HEADER) -> Module:
 
 def build_of(module: Module) -> Build:
     """Only what generation reads of a build: its inputs."""
-    inputs = tuple(Port.of(value.name[1:], value.type) for value in module.entry.args)
+    inputs = tuple(ValueInfo.of(value.name[1:], value.type) for value in module.entry.args)
     plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 1.0, "optimal", 1.0, ())
     return Build(Snapshot(Path(), {}, {}, {}), plan, (), inputs, (), "shared", Source("", ""), Schedule("@s", "stream", ()))
 

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.build.build import Port
+from dnnc.build.build import ValueInfo
 from dnnc.data.inputs import join_outputs, npz_bytes, read_inputs, split_microbatches, write_npz, write_outputs
 from dnnc.data.npz import read_npz
 from ir.core.diagnostics import ExitCode, InvalidInput
 
-X = Port("x", "float32", (2, 3), "tensor<2x3xf32>")
-IDS = Port("ids", "int64", (2,), "tensor<2xi64>")
-FREE = Port("f", "float32", ("batch", 3), "tensor<batch x 3 x f32>")
+X = ValueInfo("x", "float32", (2, 3), "tensor<2x3xf32>")
+IDS = ValueInfo("ids", "int64", (2,), "tensor<2xi64>")
+FREE = ValueInfo("f", "float32", ("batch", 3), "tensor<batch x 3 x f32>")
 
 
 def zeros(*shape: int) -> np.ndarray:
@@ -57,7 +57,7 @@ def test_a_shared_input_for_as_many_microbatches_as_asked() -> None:
     assert len(split_microbatches((X,), {"x": zeros(2, 3)}, microbatches=5).items) == 5
 
 
-def faults(ports: tuple[Port, ...], arrays: dict[str, np.ndarray], microbatches: int | None = None) -> str:
+def faults(ports: tuple[ValueInfo, ...], arrays: dict[str, np.ndarray], microbatches: int | None = None) -> str:
     with pytest.raises(InvalidInput) as info:
         split_microbatches(ports, arrays, microbatches=microbatches, where="x.npz")
     assert info.value.exit_code is ExitCode.INVALID_INPUT
@@ -95,7 +95,7 @@ def test_element_types_that_numpy_lacks_come_back_from_a_file(tmp_path: Path, na
     array = np.arange(6).astype(getattr(ml_dtypes, name)).reshape(2, 3)
     write_npz(tmp_path / "a.npz", {"x": array})
     raw = read_npz(tmp_path / "a.npz")
-    port = Port("x", name, (2, 3), "")
+    port = ValueInfo("x", name, (2, 3), "")
     found = split_microbatches((port,), raw).items[0]["x"]
     assert found.dtype == array.dtype
     assert found.astype(float).tolist() == array.astype(float).tolist()
@@ -107,7 +107,11 @@ def test_strings_and_sequences(tmp_path: Path) -> None:
     write_npz(tmp_path / "a.npz", {"s": np.array(["a", "ü"], object), "q": [zeros(1), zeros(2)], "o": None})
     raw = read_npz(tmp_path / "a.npz")
     assert sorted(raw) == ["q.0", "q.1", "s"]
-    ports = (Port("s", "string", (2,), ""), Port("q", "", None, "seq<tensor<?xf32>>"), Port("o", "", None, "optional<...>"))
+    ports = (
+        ValueInfo("s", "string", (2,), ""),
+        ValueInfo("q", "", None, "seq<tensor<?xf32>>"),
+        ValueInfo("o", "", None, "optional<...>"),
+    )
     found = split_microbatches(ports, raw).items[0]
     assert found["s"].tolist() == ["a", "ü"]
     assert [a.shape for a in found["q"]] == [(1,), (2,)]
@@ -215,7 +219,7 @@ def test_nothing_is_unpacked_before_names_and_shapes_are_known(tmp_path: Path) -
         for _ in range(299):
             entry.write(bytes(1 << 20))
         entry.write(bytes(26214400 * 12 - (299 << 20)))
-    wide = Port("x", "float32", ("batch", 3), "tensor<batch x 3 x f32>")
+    wide = ValueInfo("x", "float32", ("batch", 3), "tensor<batch x 3 x f32>")
     tracemalloc.start()
     for ports, words in (
         ((X,), "input 'x' has shape 26214400 x 3"),
@@ -252,7 +256,7 @@ def test_a_changed_byte_is_told_or_changes_nothing(data: st.DataObject) -> None:
 
 
 def test_maps_of_several_microbatches_keep_their_element_types(tmp_path: Path) -> None:
-    port = Port("Z", "", None, "seq<map<i64, tensor<f32>>>")
+    port = ValueInfo("Z", "", None, "seq<map<i64, tensor<f32>>>")
     write_outputs(tmp_path / "z.npz", [{"Z": [{1: 0.1}]}, {"Z": [{1: 0.2}]}], "stacked", [port])
     with np.load(tmp_path / "z.npz") as file:
         assert {name: file[name].dtype.name for name in file} == {
@@ -262,7 +266,7 @@ def test_maps_of_several_microbatches_keep_their_element_types(tmp_path: Path) -
 
 def test_arrays_that_are_too_large_to_be_kept_are_not_copied() -> None:
     """These would be a terabyte."""
-    port = Port("x", "float32", (1 << 18, 1 << 20), "tensor<262144x1048576xf32>")
+    port = ValueInfo("x", "float32", (1 << 18, 1 << 20), "tensor<262144x1048576xf32>")
     assert npz_bytes({"x": np.broadcast_to(np.float32(1), (1 << 18, 1 << 20))}, [port], 1 << 20) == b""
     assert npz_bytes({"x": np.ones(2, np.float32)}, [port], 1 << 20)
     assert npz_bytes({"x": np.ones(2, np.float32)}, [port], 8) == b""

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import gcd
 
-from dnnc.build.build import Build, Channel, Port, StageProgram
+from dnnc.build.build import Build, Channel, StageProgram, ValueInfo
 from dnnc.build.collective import Collective
 from dnnc.build.members import Part
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, ValueSpec
@@ -51,7 +51,7 @@ class Link:
     step: int = 1
 
 
-def value_spec(port: Port | Channel) -> ValueSpec:
+def value_spec(port: ValueInfo | Channel) -> ValueSpec:
     """How a value of the build crosses a process border."""
     name = port.tensor if isinstance(port, Channel) else port.name
     element = BY_NAME[port.dtype].number if port.dtype in BY_NAME else 0

@@ -29,7 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM, Channel, Port, schedule_to_json
+from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM, Channel, ValueInfo, schedule_to_json
 from dnnc.build.plan_json import bare, plan_text, plan_to_json
 from dnnc.build.snapshot import MANIFEST, SCHEMA, sealed
 from dnnc.build.timeline import predicted
@@ -311,8 +311,8 @@ def _manifest(
             "devices": list(stage.devices),
             "device_type": types.get(stage.index, ""),
             **({} if stage.index in cut else {"model": f"stages/stage{stage.index}.onnx"}),
-            "inputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.args],
-            "outputs": [Port.of(bare(value.name), value.type).to_json() for value in stage.results],
+            "inputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.args],
+            "outputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.results],
             "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
             "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
             **(cut[stage.index].to_json() if stage.index in cut else {}),
@@ -354,8 +354,8 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
         "hosts": hosts,
         **({"providers": providers} if providers else {}),
         **({"cores": cores} if cores else {}),
-        "inputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.args],
-        "outputs": [Port.of(bare(value.name), value.type).to_json() for value in module.entry.results],
+        "inputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in module.entry.args],
+        "outputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in module.entry.results],
         **entries,
         "files": {
             path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from dnnc.build.build import Build, Channel, Port, Source, StageProgram
+from dnnc.build.build import Build, Channel, Source, StageProgram, ValueInfo
 from dnnc.build.snapshot import Snapshot
 from ir.core.module import Action, Plan, PlanStage, Schedule
 from ir.core.types import BytesType, Dim, DType, SeqType, TensorType, Type
@@ -64,9 +64,9 @@ def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str,
                 (f"cpu{index}",),
                 "cpu",
                 name,
-                tuple(Port.of(v.name, types[index][v.name]) for v in model.graph.input if v.name not in maker),
+                tuple(ValueInfo.of(v.name, types[index][v.name]) for v in model.graph.input if v.name not in maker),
                 tuple(
-                    Port.of(v.name, types[index][v.name])
+                    ValueInfo.of(v.name, types[index][v.name])
                     for v in model.graph.output
                     if (v.name in outputs if outputs else v.name not in sent)
                 ),

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from dnnc.build.build import ANNOTATED, Build, Port
+from dnnc.build.build import ANNOTATED, Build, ValueInfo
 from dnnc.build.snapshot import SCHEMA, sealed
 from ir.core.types import DType, TensorType
 from tests.dnnc.sealing import entry
@@ -27,7 +27,7 @@ def graph(text: str, weights: Mapping[str, np.ndarray] | None = None) -> onnx.Mo
 
 
 def port(name: str, shape: Sequence[int]) -> dict[str, Any]:
-    return Port.of(name, TensorType(DType.F32, tuple(shape))).to_json()
+    return ValueInfo.of(name, TensorType(DType.F32, tuple(shape))).to_json()
 
 
 def local(name: str, shape: Sequence[int]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.build.build import Port
+from dnnc.build.build import ValueInfo
 from dnnc.data.entries import prefixes, to_arrays
 from dnnc.data.inputs import read_inputs, write_npz
 from dnnc.onnx.elements import BY_NAME, user_dtype
@@ -32,7 +32,7 @@ NAMES = st.lists(
 @given(NAMES)
 def test_any_names_of_tensors(names: list[str]) -> None:
     values = {name: np.array([number], np.float32) for number, name in enumerate(names)}
-    ports = [Port(name, "float32", (1,), "tensor<1xf32>") for name in names]
+    ports = [ValueInfo(name, "float32", (1,), "tensor<1xf32>") for name in names]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "y.npz"
         write_npz(path, values)
@@ -55,8 +55,8 @@ KINDS: dict[str, list[Any]] = {
 }
 
 
-def port_of(name: str, type_: str) -> Port:
-    return Port(name, {"tensor<f32>": "float32", "tensor<2xstring>": "string"}.get(type_, ""), None, type_)
+def port_of(name: str, type_: str) -> ValueInfo:
+    return ValueInfo(name, {"tensor<f32>": "float32", "tensor<2xstring>": "string"}.get(type_, ""), None, type_)
 
 
 @settings(max_examples=60, deadline=None)
@@ -113,7 +113,7 @@ def test_every_element_type(tmp_path: Path, dtype: DType) -> None:
         assert plain.dtype == (np.uint16 if name == "bfloat16" else np.uint8)
     np.savez(tmp_path / "saved.npz", y=array)
     np.savez(tmp_path / "turned.npz", y=np.asfortranarray(array))
-    port = Port("y", name, (2, 3), f"tensor<2x3x{dtype.value}>")
+    port = ValueInfo("y", name, (2, 3), f"tensor<2x3x{dtype.value}>")
     for file in ("y.npz", "saved.npz", "turned.npz"):
         back = read_inputs(tmp_path / file, [port]).items[0]["y"]
         assert back.dtype == user
@@ -130,4 +130,4 @@ def test_a_name_that_no_archive_has_space_for(tmp_path: Path, name: str) -> None
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", x=np.array([b"\xff"]))
     with pytest.raises(InvalidInput, match="input 'x' cannot be read: 'utf-8' codec"):
-        read_inputs(tmp_path / "x.npz", [Port("x", "string", (1,), "tensor<1xstring>")])
+        read_inputs(tmp_path / "x.npz", [ValueInfo("x", "string", (1,), "tensor<1xstring>")])
