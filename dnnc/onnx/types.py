@@ -21,6 +21,12 @@ RANK_LIMIT = 64
 ELEMENT_NUMBERS: dict[DType, int] = {dtype: dtype.onnx_number for dtype in DType}
 ELEMENT_TYPES: dict[int, DType] = {number: dtype for dtype, number in ELEMENT_NUMBERS.items()}
 """By their numbers in ``onnx.TensorProto.DataType``."""
+SCHEMA_NAMES: dict[DType, str] = {
+    dtype: {"float32": "float", "float64": "double"}.get(dtype.numpy_name, dtype.numpy_name)
+    for dtype, number in ELEMENT_NUMBERS.items()
+    if number <= ELEMENT_NUMBERS[DType.BF16]
+}
+"""Names in onnx's schemas of the element types up to bfloat16. Schemas of older opsets do not name the later ones."""
 
 
 def _dim_of(dim: onnx.TensorShapeProto.Dimension) -> Dim:
@@ -125,6 +131,7 @@ __all__ = [
     "ELEMENT_NUMBERS",
     "ELEMENT_TYPES",
     "RANK_LIMIT",
+    "SCHEMA_NAMES",
     "dense_of",
     "tensor_proto",
     "tensor_type",

@@ -19,7 +19,7 @@ from onnx import GraphProto, ModelProto, NodeProto
 from dnnc.onnx.domains import MICROSOFT, STANDARD_DOMAINS
 from dnnc.onnx.importer import faults
 from dnnc.onnx.importer.attribute_values import value_faults
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import all_nodes, graphs, subgraphs
 from dnnc.onnx.schemas import is_listed, schema
 from dnnc.onnx.types import ELEMENT_TYPES
 from ir.core.diagnostics import DiagnosticSink, Fault
@@ -351,7 +351,7 @@ def _plain_value(attribute: onnx.AttributeProto) -> int | list[int] | str | None
 def _changed_operators(graph: GraphProto, version: int) -> set[str]:
     """Default-domain operators of the graph whose definition differs between ``version`` and the oldest supported opset."""
     changed = set()
-    for node in graph.node:
+    for node in all_nodes(graph):
         if node.domain in ("", "ai.onnx") and onnx.defs.has(node.op_type):
             try:
                 then = onnx.defs.get_schema(node.op_type, version).since_version
@@ -360,8 +360,6 @@ def _changed_operators(graph: GraphProto, version: int) -> set[str]:
                 continue  # reported as unknown, with the node
             if then != now:
                 changed.add(node.op_type)
-        for _, inner in subgraphs(node):
-            changed |= _changed_operators(inner, version)
     return changed
 
 
@@ -389,12 +387,11 @@ def _circle(needs: Sequence[Iterable[int]], left: set[int]) -> list[int]:
 
 
 def _all_names(graph: GraphProto) -> set[str]:
-    names = {value.name for value in (*graph.input, *graph.output)} | {tensor.name for tensor in graph.initializer}
-    for node in graph.node:
-        names.update(node.input)
-        names.update(node.output)
-        for _, inner in subgraphs(node):
-            names |= _all_names(inner)
+    """Names of all values of the graph and of those inside it."""
+    names: set[str] = set()
+    for one in graphs(graph):
+        names.update(value.name for value in (*one.input, *one.output, *one.initializer))
+        names.update(name for node in one.node for name in (*node.input, *node.output))
     return names
 
 

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Mapping
 
 from onnx import ModelProto, ValueInfoProto
 
+from dnnc.onnx.importer.graphs import graphs
 from dnnc.onnx.importer.inference.faults import DimensionRefused, DimensionsContradict
 from dnnc.onnx.importer.inference.shapes import infer_shapes
-from dnnc.onnx.importer.model_dims import bind_dims, graphs
+from dnnc.onnx.importer.model_dims import bind_dims
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.limits import Limits
 

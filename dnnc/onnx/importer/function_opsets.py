@@ -16,9 +16,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, NodeProto, TensorProto, ValueInfoProto
 
 from dnnc.onnx.importer.faults import FunctionNotConverted, OperatorOfTwoMeanings
+from dnnc.onnx.importer.graphs import subgraphs
 from dnnc.onnx.ort import plain_words
 from ir.core.diagnostics import InvalidInput
 
@@ -26,15 +27,6 @@ from ir.core.diagnostics import InvalidInput
 def domain_key(domain: str) -> str:
     """A domain as tables name it."""
     return "" if domain == "ai.onnx" else domain
-
-
-def subgraphs(node: NodeProto) -> Iterator[tuple[str, GraphProto]]:
-    """Graph attributes of a node with their keys; the i-th of a list is ``name.i``."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        for index, graph in enumerate(attribute.graphs):
-            yield f"{attribute.name}.{index}", graph
 
 
 def bound_attributes(call: NodeProto, function: FunctionProto) -> dict[str, AttributeProto]:
@@ -241,4 +233,4 @@ def _lies_in_a_file(node: NodeProto) -> bool:
     return node.op_type == "Constant" and any(a.t.data_location == TensorProto.EXTERNAL for a in node.attribute)
 
 
-__all__ = ["Converter", "bound_attributes", "domain_key", "rewrite", "subgraphs"]
+__all__ = ["Converter", "bound_attributes", "domain_key", "rewrite"]

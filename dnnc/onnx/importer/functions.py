@@ -23,7 +23,8 @@ from dnnc.onnx.importer.faults import (
     FunctionsOfTooManyNodes,
     GraphsNestedTooDeep,
 )
-from dnnc.onnx.importer.function_opsets import Converter, bound_attributes, domain_key, rewrite, subgraphs
+from dnnc.onnx.importer.function_opsets import Converter, bound_attributes, domain_key, rewrite
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from ir.core.diagnostics import InvalidInput
 from ir.core.limits import LIMITS, Limits
 from ir.core.names import unique
@@ -62,13 +63,12 @@ def inline_functions(model: ModelProto, where: str, limits: Limits = LIMITS) -> 
 
 
 def _names(graph: GraphProto) -> Iterator[str]:
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (sparse.values.name for sparse in graph.sparse_initializer)
-    for node in graph.node:
-        yield from node.output
-        for _, inner in subgraphs(node):
-            yield from _names(inner)
+    """Names that the graph and those inside it define."""
+    for one in graphs(graph):
+        yield from (value.name for value in one.input)
+        yield from (tensor.name for tensor in one.initializer)
+        yield from (sparse.values.name for sparse in one.sparse_initializer)
+        yield from (name for node in one.node for name in node.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,4 +209,4 @@ def _body(call: NodeProto, function: FunctionProto, prefix: str, taken: set[str]
             yield onnx.helper.make_node("Identity", [names[name]], [outer], name=f"{prefix}/{name}")
 
 
-__all__ = ["PATH_KEY", "SCOPE_KEY", "TRAINING_KEY", "inline_functions", "subgraphs"]
+__all__ = ["PATH_KEY", "SCOPE_KEY", "TRAINING_KEY", "inline_functions"]

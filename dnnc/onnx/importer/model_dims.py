@@ -11,23 +11,15 @@ import re
 from collections.abc import Iterator, Mapping
 
 import onnx
-from onnx import GraphProto, ModelProto, TypeProto
+from onnx import ModelProto, TypeProto
 
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import graphs
 from dnnc.onnx.types import type_of
 from ir.core import dims as dimensions
 from ir.core.types import Type
 
 _UNKNOWN = re.compile(r"\s*([?*]|-1|none|null|unknown(_?\d+)?|unk(__?\d+)?)?\s*", re.IGNORECASE)
 """Names of dimensions that mean "not known" and nothing else."""
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every subgraph in it."""
-    yield graph
-    for node in graph.node:
-        for _, inner in subgraphs(node):
-            yield from graphs(inner)
 
 
 def tensor_dims(proto: TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
@@ -105,4 +97,4 @@ def bind_dims(model: ModelProto, bindings: Mapping[str, int | str]) -> None:
                 dim.dim_param = bound
 
 
-__all__ = ["bind_dims", "graphs", "input_symbols", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]
+__all__ = ["bind_dims", "input_symbols", "input_types", "model_symbols", "name_input_dims", "tensor_dims"]

@@ -34,13 +34,14 @@ from dnnc.onnx.importer.faults import (
     TrainingInfoIgnored,
     TrainingMetadataInvalid,
 )
-from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions, subgraphs
+from dnnc.onnx.importer.functions import PATH_KEY, SCOPE_KEY, TRAINING_KEY, inline_functions
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from dnnc.onnx.importer.inference.claims import refuse_defaults
 from dnnc.onnx.importer.inference.faults import UnknownRanks
 from dnnc.onnx.importer.inference.shapes import infer_shapes
 from dnnc.onnx.importer.inference.type_check import check_types
 from dnnc.onnx.importer.inference.value_types import graph_types, has_rank
-from dnnc.onnx.importer.model_dims import bind_dims, graphs, input_types, model_symbols, name_input_dims
+from dnnc.onnx.importer.model_dims import bind_dims, input_types, model_symbols, name_input_dims
 from dnnc.onnx.importer.model_file import open_model
 from dnnc.onnx.importer.refusals import refuse_nodes
 from dnnc.onnx.model import Arrays, ImportedModel, bindings_of, dim_flags, used_names

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from dnnc.onnx.importer.checks import node_label, node_reads
 from dnnc.onnx.importer.faults import NodeCannotRun
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import all_nodes, graphs, subgraphs
 from dnnc.onnx.importer.inference.process import Inference, InferenceFailed
 from dnnc.onnx.ort import load_onnxruntime, make_session, plain_words
 from dnnc.onnx.types import tensor_type, type_proto
@@ -48,20 +48,13 @@ def _refused_by_inference(model: ModelProto, inference: Inference) -> list[int]:
     copy = ModelProto()
     copy.CopyFrom(model)
     for index, node in enumerate(copy.graph.node):
-        for inner in _with_inner(node):
+        for inner in (node, *(inner for _, graph in subgraphs(node) for inner in all_nodes(graph))):
             inner.name = f"dnnc.{index}"
     try:
         inference.infer(copy, strict=True)
     except InferenceFailed as error:
         return sorted({int(number) for number in _MARK.findall(error.whole)})
     return []
-
-
-def _with_inner(node: NodeProto) -> Iterator[NodeProto]:
-    yield node
-    for _, graph in subgraphs(node):
-        for inner in graph.node:
-            yield from _with_inner(inner)
 
 
 def _alone(model: ModelProto, index: int) -> ModelProto | None:
@@ -84,7 +77,8 @@ def _alone(model: ModelProto, index: int) -> ModelProto | None:
             return None
     made.node.append(node)
     for _, inner in subgraphs(made.node[-1]):
-        _forget_annotations(inner)
+        for graph_inside in graphs(inner):
+            del graph_inside.value_info[:]
     made.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     return ModelProto(ir_version=_IR_VERSION, graph=made, opset_import=model.opset_import)
 
@@ -97,13 +91,6 @@ def _types(graph: GraphProto) -> Mapping[str, TypeProto]:
 
 def _is_small(tensor: TensorProto) -> bool:
     return tensor.data_location != TensorProto.EXTERNAL and tensor.ByteSize() <= _SMALL
-
-
-def _forget_annotations(graph: GraphProto) -> None:
-    del graph.value_info[:]
-    for node in graph.node:
-        for _, inner in subgraphs(node):
-            _forget_annotations(inner)
 
 
 def _refused_by_onnxruntime(models: Mapping[int, bytes], inference: Inference) -> dict[int, str]:

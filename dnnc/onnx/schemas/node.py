@@ -18,8 +18,8 @@ import numpy as np
 from onnx import TensorProto, defs, helper, numpy_helper
 from onnx.shape_inference import InferenceContext
 
-from dnnc.onnx.types import ELEMENT_NUMBERS
-from ir.core.types import Dim, DType
+from dnnc.onnx.types import ELEMENT_NUMBERS, SCHEMA_NAMES
+from ir.core.types import Dim
 
 Shape: TypeAlias = tuple[Dim, ...]
 Formals: TypeAlias = Sequence[defs.OpSchema.FormalParameter]
@@ -111,17 +111,8 @@ def _element(node: Node, kind: str, inputs: Formals) -> int:
     return next(filter(None, same), 0)
 
 
-_STATED = {
-    "tensor(float)": ELEMENT_NUMBERS[DType.F32],
-    "tensor(float16)": ELEMENT_NUMBERS[DType.F16],
-    "tensor(int32)": ELEMENT_NUMBERS[DType.I32],
-    "tensor(int64)": ELEMENT_NUMBERS[DType.I64],
-    "tensor(uint8)": ELEMENT_NUMBERS[DType.U8],
-    "tensor(int8)": ELEMENT_NUMBERS[DType.I8],
-    "tensor(bool)": ELEMENT_NUMBERS[DType.BOOL],
-    "tensor(uint32)": ELEMENT_NUMBERS[DType.U32],
-    "tensor(string)": ELEMENT_NUMBERS[DType.STRING],
-}
+_STATED = {f"tensor({name})": ELEMENT_NUMBERS[dtype] for dtype, name in SCHEMA_NAMES.items()}
+"""Numbers of element types, by the types that signatures state."""
 
 
 def plus(first: Dim, second: Dim) -> Dim:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import onnx
 
-from dnnc.onnx.importer.functions import subgraphs
-from dnnc.onnx.importer.model_dims import graphs, tensor_dims
+from dnnc.onnx.importer.graphs import graphs, subgraphs
+from dnnc.onnx.importer.model_dims import tensor_dims
 
 BRANCHING = ("If", "Loop")
 """Operators whose bodies a run may pass by."""

@@ -14,8 +14,7 @@ from typing import Any
 import onnx
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto
 
-from dnnc.onnx.importer.functions import subgraphs
-from dnnc.onnx.importer.model_dims import graphs
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from ir.core.names import unique
 
 _AVERAGES = (3, 4)

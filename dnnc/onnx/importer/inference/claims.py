@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.onnx.importer.checks import node_reads
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from dnnc.onnx.importer.inference.faults import DefaultOfAnotherType, StatedShapesIgnored, StatedTypeWrong
 from dnnc.onnx.importer.inference.loops import body_of, carried_inputs, is_loop
 from dnnc.onnx.importer.inference.opaque import opaque_values, open_values
@@ -26,7 +26,7 @@ from dnnc.onnx.importer.inference.value_types import (
     with_names,
     without_shape,
 )
-from dnnc.onnx.importer.model_dims import graphs, input_symbols
+from dnnc.onnx.importer.model_dims import input_symbols
 from dnnc.onnx.types import type_of, type_proto
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.types import UNKNOWN, Type, UnknownType

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto
 
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import subgraphs
 from dnnc.onnx.importer.inference.value_types import better, graph_types, join
 from dnnc.onnx.types import type_of, type_proto
 from ir.core.types import UNKNOWN, TensorType, Type, UnknownType

@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from onnx import GraphProto, ModelProto, NodeProto, defs
 
 from dnnc.onnx.importer.checks import node_reads
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from dnnc.onnx.importer.inference.value_types import is_complete
-from dnnc.onnx.importer.model_dims import graphs
 from dnnc.onnx.schemas import schema
 from ir.core.types import UNKNOWN, Type
 

@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from dnnc.onnx import schemas
+from dnnc.onnx.importer.graphs import all_nodes, graphs
 from dnnc.onnx.importer.inference.faults import InferenceCrashed, InferenceOutOfMemory, InferenceTooSlow, TooManyDimensions
-from dnnc.onnx.importer.model_dims import graphs
 from dnnc.onnx.ort import plain_words
 from dnnc.onnx.types import RANK_LIMIT
 from ir.core.diagnostics import InvalidInput
@@ -55,7 +55,7 @@ class Inference:
 
         Raises InferenceFailed, and InvalidInput where inference takes more memory or time than the limits say, or crashes."""
         data = model.SerializeToString()
-        operators = {(node.domain, node.op_type) for graph in graphs(model.graph) for node in graph.node}
+        operators = {(node.domain, node.op_type) for node in all_nodes(model.graph)}
         versions = {entry.domain: entry.version for entry in model.opset_import}
         while True:
             try:

@@ -18,13 +18,13 @@ from onnx import GraphProto, ModelProto
 
 from dnnc.onnx.arrays import to_array, to_dense
 from dnnc.onnx.importer.evaluate import evaluate_node
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import graphs, subgraphs
 from dnnc.onnx.importer.inference.claims import claims_of, state
 from dnnc.onnx.importer.inference.faults import InferenceFailedAtNode
 from dnnc.onnx.importer.inference.loops import in_first_iterations, is_loop, with_carried_types
 from dnnc.onnx.importer.inference.process import Inference, InferenceFailed
 from dnnc.onnx.importer.inference.value_types import graph_types, is_static
-from dnnc.onnx.importer.model_dims import graphs, input_symbols, tensor_dims
+from dnnc.onnx.importer.model_dims import input_symbols, tensor_dims
 from dnnc.onnx.types import dense_of, tensor_proto, tensor_type, type_proto
 from ir.core import dims as dimensions
 from ir.core.diagnostics import DiagnosticSink

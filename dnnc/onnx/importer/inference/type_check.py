@@ -14,33 +14,13 @@ from onnx import GraphProto, ModelProto, NodeProto
 
 from dnnc.onnx.domains import STANDARD_DOMAINS
 from dnnc.onnx.importer.checks import node_label
-from dnnc.onnx.importer.functions import subgraphs
+from dnnc.onnx.importer.graphs import subgraphs
 from dnnc.onnx.importer.inference.faults import ElementTypeRefused, TooManyDimensions, ValueTooLarge
 from dnnc.onnx.importer.inference.value_types import graph_types
-from dnnc.onnx.types import RANK_LIMIT
+from dnnc.onnx.types import RANK_LIMIT, SCHEMA_NAMES
 from ir.core.diagnostics import DiagnosticSink, Fault
 from ir.core.ranges import MOST_BYTES
-from ir.core.types import DType, TensorType, Type
-
-_NAMES = {
-    DType.F64: "double",
-    DType.F32: "float",
-    DType.F16: "float16",
-    DType.BF16: "bfloat16",
-    DType.I64: "int64",
-    DType.I32: "int32",
-    DType.I16: "int16",
-    DType.I8: "int8",
-    DType.U64: "uint64",
-    DType.U32: "uint32",
-    DType.U16: "uint16",
-    DType.U8: "uint8",
-    DType.BOOL: "bool",
-    DType.C64: "complex64",
-    DType.C128: "complex128",
-    DType.STRING: "string",
-}
-"""How onnx's schemas call the element types that have been there from the beginning; the others are not held to them."""
+from ir.core.types import TensorType, Type
 
 _SHAPE_OPERANDS = {"ConstantOfShape": 0, "Expand": 1, "Reshape": 1, "Unsqueeze": 1}
 """Operators whose result has a dimension for each element of a vector; inference does not read long ones."""
@@ -93,17 +73,17 @@ class _Checker:
         bound: dict[str, str] = {}
         for position, name in enumerate(node.input):
             type_ = types.get(name)
-            found = _NAMES.get(type_.dtype, "") if isinstance(type_, TensorType) and not type_.sparse else ""
-            if not found or not formals:
+            element = SCHEMA_NAMES.get(type_.dtype, "") if isinstance(type_, TensorType) and not type_.sparse else ""
+            if not element or not formals:
                 continue
             variable, allowed, same = formals[min(position, len(formals) - 1)]
             expected = ""
-            if f"tensor({found})" not in allowed:
+            if f"tensor({element})" not in allowed:
                 expected = ", ".join(sorted(text.removeprefix("tensor(").removesuffix(")") for text in allowed))
-            elif same and bound.setdefault(variable, found) != found:
+            elif same and bound.setdefault(variable, element) != element:
                 expected = f"{bound[variable]}, as the input before it"
             if expected:
-                self.sink.error(ElementTypeRefused(name, node.op_type, found, expected), where=place)
+                self.sink.error(ElementTypeRefused(name, node.op_type, element, expected), where=place)
 
 
 def _least_rank(node: NodeProto, types: Mapping[str, Type]) -> int:
