@@ -1,30 +1,28 @@
-"""A split checked from the workload's file alone: what ``dnnc verify-plan`` does.
+"""``dnnc verify-plan``: verifies a split from the file of its workload.
 
-This package shares no code with the frontends, the passes or the solver, so that a fault of theirs cannot hide itself: it reads
-both formats with a minimal reader of its own, adds up exact rationals, and knows nothing of ideals or groups. IR text and a
-topology are the language's own data, of which it takes no more than numbers (``ir_text``, ``machines``). A workload that the
-frontends would refuse may pass here or be refused with fewer words; the split is what is judged.
+This package shares no code with the other readers, the passes or the solver, so that it finds their faults. It reads both
+formats with a minimal reader of its own, computes with exact rationals, and does not use ideals or groups of nodes. From IR
+text and a topology it takes only numbers (``ir_text``, ``machines``). It verifies the split, not the workload: a workload that
+``dnnc solve`` refuses may pass here, or be refused with a shorter message.
 
-Every rule that a split breaks is one line of ``Report.violations``:
+Every rule that a split breaks gives a line of ``Report.violations``:
 
 - each node is on exactly one device, and every node named exists;
-- no more accelerators and CPUs are used than there are, and of a topology devices that it has, each once; a node is where it
-  can run; nodes of one colour share a device;
+- no more accelerators and CPUs are used than exist; on a topology, every device used exists and is used once. A node is on a
+  device that can run it; nodes of one colour share a device;
 - the sizes of a device's nodes fit its memory;
-- loads and largest load are what the result claims (relative 1e-6, as the reference prints six digits);
-- data flows forward only: a graph of devices, an edge wherever one sends to another, has no cycle (contiguous splits). For a
-  workload with backward nodes this is asked of the forward nodes; a backward node without a forward mate (of its colour)
-  stands for one that costs nothing, with the backward edges around it reversed.
+- loads and the largest load are as the result claims (relative 1e-6, since the reference prints six digits);
+- for contiguous splits, the graph of devices, with an edge from each sender to each receiver, has no cycle. For a workload with
+  backward nodes this holds for the forward nodes; a backward node without a forward node of its colour counts as a forward
+  node without cost, with the backward edges around it reversed.
 
-Which objective a result is of is told in ``statement``. PipeDream's has rules of its own: devices of one stage are replicas
-and hold the same nodes, stages run in the order of their numbers, and a device's load is the largest of compute with weight
-synchronisation, of what comes in and of what goes out (Narayanan et al., SOSP 2019); memory is that of the schedule that the
-result names.
+``statement`` tells the objective of a result. PipeDream's has rules of its own: devices of one stage are replicas and hold the
+same nodes, stages run in the order of their numbers, and the load of a device is the largest of compute with weight
+synchronisation, of received bytes and of sent bytes over the bandwidth (Narayanan et al., SOSP 2019); memory depends on the
+schedule that the result names. Latency too has rules of its own: see ``latency``.
 
-Latency has rules of its own too: see ``latency``.
-
-Of a result in ``dnnc.solve/1`` also: the bound is not above the objective, gap and status agree with both, memory is
-as claimed, no device is listed twice. The bound itself is an argument about all splits and is not repeated here.
+In a result of ``dnnc.solve/1``, also: the bound is at most the objective, gap and status agree with both, memory is as claimed,
+no device is listed twice. The bound is a statement about all splits and is not verified here.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ def verify_files(
     options: Mapping[str, Any] | None = None,
     forward: bool = False,
 ) -> Report:
-    """Reads both files and verifies. Raises InvalidInput for what cannot be read, UsageError for options that make no sense."""
+    """Reads both files and verifies. Raises InvalidInput for a file that cannot be read, UsageError for wrong options."""
     text = read_input_text(workload, "a workload", LIMITS.text_bytes)
     claimed = parse_json(read_input_text(result, "a split as JSON", LIMITS.text_bytes), str(result))
     try:
@@ -115,10 +113,10 @@ def verify(
     forward: bool = False,
     where: str = "",
 ) -> Report:
-    """Verifies ``claimed``, a parsed result, against the text of a workload. What is empty is as the result says; where it says
-    nothing, the objective is as the workload suggests, with sum and contiguous. ``options``: what else defines the
-    objective, by its names in ``dnnc.solve/1``. ``topology``: devices in place of the workload's own; ``by_bytes``:
-    transfers are bytes over its links, whatever seconds the workload states, also where the result does not say so."""
+    """Verifies ``claimed``, a parsed result, against the text of a workload. An empty argument means: as the result states; if
+    it states nothing, the objective that the workload suggests, with comm sum and split contiguous. ``options``: parameters of
+    the objective, named as in ``dnnc.solve/1``. ``topology``: replaces the machines of the workload. ``by_bytes``: transfers
+    take the time of their bytes on its links, not the seconds that the workload states, whatever the result states."""
     stated = statement_of(claimed)
     if format == IR:
         workload, own = read_ir(text, where)

@@ -1,4 +1,4 @@
-"""What a result claims: devices, loads, and the proof that it states of itself."""
+"""The claims of a result: devices, loads, bound and gap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ir.core.diagnostics import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A device as the result claims it; None: no claim."""
+    """A device as the result describes it; None: not stated."""
 
     kind: str
     name: str
@@ -27,8 +27,8 @@ class Device:
 
 @dataclass(slots=True)
 class Report:
-    """``objective``: recomputed, in milliseconds, and what it is (``measure``); ``loads``: per device its name, load and bytes;
-    ``violations``: empty for a split that is right; ``hint``: where they may come from what the result leaves unsaid."""
+    """``objective``: computed anew, in milliseconds; ``measure``: its name; ``loads``: name, load and bytes of each device;
+    ``violations``: empty if the split is right; ``hint``: set if violations may come from an objective that is not stated."""
 
     objective: float
     loads: list[tuple[str, float, float]] = field(default_factory=list)
@@ -46,14 +46,14 @@ class Report:
 
 
 def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[list[Device], Fraction | None]:
-    """Devices and claimed largest load. The reference's format lists accelerators in the order of their stages. ``types``: the
-    type of each device of a topology, None for accelerators and CPUs."""
+    """Devices and claimed largest load. The format of the reference lists accelerators in the order of stages. ``types``: type
+    of each device of a topology, None for accelerators and CPUs."""
     if not isinstance(claimed, dict):
-        raise Malformed("a result is a JSON object", result=True)
+        raise Malformed("a result must be a JSON object", result=True)
     rows: list[tuple[str, str, Any]]
     if "devices" in claimed:
         if not isinstance(claimed["devices"], list) or not all(isinstance(row, dict) for row in claimed["devices"]):
-            raise Malformed("'devices' is a list of objects", result=True)
+            raise Malformed("'devices' must be a list of objects", result=True)
         if claimed.get("status") in ("infeasible", "unknown"):
             raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
         rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
@@ -61,11 +61,11 @@ def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[
     elif "fpgas" in claimed or "cpus" in claimed:
         rows = []
         for key, kind in (("fpgas", "accelerator"), ("cpus", "cpu")):
-            found = claimed.get(key, [])
-            if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-                raise Malformed(f"'{key}' is a list of objects", result=True)
+            listed = claimed.get(key, [])
+            if not isinstance(listed, list) or not all(isinstance(row, dict) for row in listed):
+                raise Malformed(f"'{key}' must be a list of objects", result=True)
             staged = kind == "accelerator"
-            for i, row in enumerate(found):
+            for i, row in enumerate(listed):
                 name = str(row.get("device", f"{key}[{i}]"))
                 rows.append(((types or {}).get(name, kind), name, {"stage": i, **row} if staged else row))
         largest = claim(claimed, "maxLoad")
@@ -87,16 +87,16 @@ def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[
 
 
 def microbatches_of(options: Mapping[str, Any]) -> int | None:
-    """Microbatches between two flushes; None where a result names none."""
-    found = options.get("microbatches")
-    if found is not None and (isinstance(found, bool) or not isinstance(found, int) or found < 1):
-        raise Malformed("options.microbatches is a whole number above 0", result=True)
-    return found
+    """Microbatches between two flushes; None if the result states none."""
+    count = options.get("microbatches")
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise Malformed("options.microbatches must be an integer from 1 on", result=True)
+    return count
 
 
 def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple[int, Fraction] | None:
-    """Machines in a group and how many times slower links between groups are; None where a result has no ``hierarchy``. The
-    speed between groups is ``bandwidth``, bytes per millisecond; that inside is the result's own, in bytes per second."""
+    """Machines in a group, and how many times faster links inside a group are; None if the result has no ``hierarchy``. Between
+    groups: ``bandwidth``, bytes per millisecond; inside: ``inner_bandwidth`` of the result, bytes per second."""
     options = statement.get("options")
     if not isinstance(options, dict) or options.get("hierarchy") is None:
         return None
@@ -110,7 +110,7 @@ def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple
 
 
 def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
-    """What a ``dnnc.solve/1`` says of its own proof."""
+    """Contradictions among bound, gap, status and objective of a ``dnnc.solve/1``."""
     bound, gap, status = claim(statement, "bound"), fraction(statement.get("gap")), statement.get("status")
     if bound is None or objective is None:
         return

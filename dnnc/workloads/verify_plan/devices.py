@@ -1,12 +1,11 @@
-"""Throughput and training: every device's load and memory, and the rules of a split.
+"""Verifies throughput and training: load and memory of every device, and the rules of a split.
 
-A result that says ``replicas`` R (in its options) may have up to R devices of one kind with one number of ``stage``: they hold
-the same nodes and take samples in turn, so each is busy for its share of the load. At training they average their gradients:
-4 (r-1) W / (B r), W the bytes of the forward nodes, after each minibatch of their own, or once in so many ``microbatches``;
-more replicas than these would leave some without one.
+With ``replicas`` R in its options, a result may have up to R devices of one kind with equal ``stage``. They hold the same nodes
+and take samples in turn, so each has its share of the load. In training they average their gradients in 4 (r-1) W / (B r), with
+W the bytes of the forward nodes, after each minibatch of their own or once per ``microbatches``, which r may not exceed.
 
-A result that says ``hierarchy`` GxS has its stages, by number, in groups of S: what is made and read in one group costs what it
-does at ``inner_bandwidth``. Numbers are those of devices: some may be left out, and replicas take one each."""
+With ``hierarchy`` GxS, the numbers of stages are numbers of devices in groups of S: a tensor that is produced and read in one
+group is sent at ``inner_bandwidth``. Devices may be left out, and each replica takes a number."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ def verify_devices(
     largest: Fraction | None,
     statement: Mapping[str, Any],
 ) -> Report:
-    """Verifies a split of either objective; ``statement``: complete, as ``statement.chosen`` gives it."""
+    """Verifies a split for throughput or training; ``statement``: complete, from ``statement.chosen``."""
     options, comm = _options(statement), str(statement["comm"])
     if statement["kind"] == TRAINING.name and options.get("schedule", "1f1b") not in ("1f1b", "gpipe"):
         raise Malformed(f"the schedule of training is {told(options['schedule'])}, expected 1f1b or gpipe", result=True)
@@ -67,7 +66,7 @@ def verify_devices(
 
 
 def _homes(workload: Workload, devices: Sequence[Device]) -> tuple[dict[Id, int], list[str]]:
-    """The device of each node, by its place in the list; and what is wrong with that."""
+    """For each node the index of its device, and the violations."""
     home: dict[Id, int] = {}
     wrong = []
     for index, device in enumerate(devices):
@@ -94,7 +93,7 @@ def _machine_faults(workload: Workload, devices: Sequence[Device]) -> Iterable[s
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"device {name} is listed twice"
     if workload.machines:
-        return  # a device of a topology is one that is named
+        return  # devices of a topology are found by name
     for kind, limit in (("accelerator", workload.accelerators), ("cpu", workload.cpus)):
         used = sum(1 for device in devices if device.kind == kind and device.nodes)
         if limit is not None and used > limit:
@@ -120,7 +119,7 @@ def _sides(
     statement: Mapping[str, Any],
     near: Near | None,
 ) -> tuple[Fraction, tuple[Fraction, Fraction]]:
-    """Load per sample of each replica, and its forward and backward parts."""
+    """Load of each replica per sample, and its forward and backward parts."""
     sync = _sync(workload, machine, inside, replicas, statement)
     whole = _load(workload, machine, inside, comm, near=near) / replicas + sync
     forward, backward = (_load(workload, machine, inside, comm, side) / replicas for side in (False, True))
@@ -130,7 +129,7 @@ def _sides(
 def _row_faults(
     workload: Workload, machine: Machine, row: Sequence[Device], inside: set[Id], load: Fraction, size: Fraction
 ) -> Iterable[str]:
-    """What a device, or any of its replicas, cannot run or hold, or claims wrongly."""
+    """Violations of a device and its replicas: nodes that cannot run there, memory, wrong claims."""
     device = row[0]
     if device.kind != machine.kind:
         yield f"{device.name} is of kind {machine.kind}, not {device.kind} as claimed"
@@ -156,7 +155,7 @@ def _options(statement: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(devices: Sequence[Device], replicas: object) -> list[list[Device]]:
-    """Devices of one stage together, where the result says that there are replicas; else each alone."""
+    """Devices of one stage together if the result has replicas, else each device alone."""
     rows: dict[object, list[Device]] = {}
     for index, device in enumerate(devices):
         staged = replicas is not None and device.nodes and isinstance(device.stage, int)
@@ -179,7 +178,7 @@ def _replica_faults(rows: Sequence[Sequence[Device]], most: object, microbatches
 
 
 def _sync(workload: Workload, machine: Machine, inside: set[Id], replicas: int, statement: Mapping[str, Any]) -> Fraction:
-    """Milliseconds per sample that replicas average their gradients; where transfers are free these are as well."""
+    """Milliseconds per sample in which replicas average their gradients; 0 if their transfers are free."""
     if replicas == 1 or machine.free or statement.get("kind") != TRAINING.name:
         return Fraction(0)
     bandwidth = workload.bandwidth if machine.port is None else machine.port[1]
@@ -191,23 +190,23 @@ def _sync(workload: Workload, machine: Machine, inside: set[Id], replicas: int, 
 
 
 Near: TypeAlias = "tuple[set[Id], Fraction]"
-"""Nodes of one's own group, and how many times cheaper their transfers are."""
+"""Nodes in the group of a device, and how many times faster transfers inside it are."""
 
 
 def _near(rows: Sequence[Sequence[Device]], groups: tuple[int, Fraction] | None) -> list[Near | None]:
-    """Of each row; None where there are no groups."""
+    """``Near`` of each row; None without groups."""
     if groups is None:
         return [None] * len(rows)
     size, faster = groups
-    found: dict[int, set[Id]] = {}
+    nodes_of: dict[int, set[Id]] = {}
     numbers = [_number(row[0]) // size for row in rows]
     for number, row in zip(numbers, rows, strict=True):
-        found.setdefault(number, set()).update(row[0].nodes)
-    return [(found[number], faster) for number in numbers]
+        nodes_of.setdefault(number, set()).update(row[0].nodes)
+    return [(nodes_of[number], faster) for number in numbers]
 
 
 def _group_faults(rows: Sequence[Sequence[Device]], size: int) -> Iterable[str]:
-    """Stages on one device, and replicas that leave their group; a stage takes the devices from its number on."""
+    """Violations of groups: two stages on one device, or a stage across groups. A stage uses consecutive devices."""
     holder: dict[int, str] = {}
     for row in rows:
         if not row[0].nodes:
@@ -222,7 +221,7 @@ def _group_faults(rows: Sequence[Sequence[Device]], size: int) -> Iterable[str]:
 
 
 def _number(device: Device) -> int:
-    """The stage of a device that has nodes; any for others. Raises Malformed."""
+    """The number of the stage of a device, 0 for one without nodes. Raises Malformed."""
     if not device.nodes:
         return 0
     if isinstance(device.stage, bool) or not isinstance(device.stage, int):
@@ -233,8 +232,8 @@ def _number(device: Device) -> int:
 def _load(
     workload: Workload, machine: Machine, inside: set[Id], comm: str, side: bool | None = None, near: Near | None = None
 ) -> Fraction:
-    """Compute plus transfers of one device; each output that enters or leaves counts once. ``side``: of forward (False) or
-    backward (True) nodes and what these make alone. ``near``: where transfers inside a group are cheaper."""
+    """Milliseconds of compute and transfers of a device, combined by ``comm``; each output that enters or leaves counts once.
+    ``side``: only forward (False) or backward (True) nodes and their outputs. ``near``: the group of the device."""
     counted = {id_ for id_, node in workload.nodes.items() if side is None or node.backward == side}
     compute = sum((workload.nodes[v].seconds.get(machine.kind, Fraction(0)) for v in inside & counted), Fraction(0))
     received, sent = Fraction(0), Fraction(0)
@@ -256,7 +255,7 @@ def _load(
 
 
 def _cycles(workload: Workload, devices: Sequence[Device], home: Mapping[Id, int]) -> Iterable[str]:
-    """A cycle among devices, told by the nodes that make it."""
+    """A cycle of devices, described by its transfers."""
     edge: dict[int, dict[int, tuple[Id, Id]]] = {}
     mated = {_mates(workload, id_) for id_, node in workload.nodes.items() if not node.backward}
     for maker, readers in workload.readers.items():
@@ -288,7 +287,7 @@ def _cycles(workload: Workload, devices: Sequence[Device], home: Mapping[Id, int
 
 
 def _mates(workload: Workload, id_: Id) -> tuple[str, object]:
-    """What a node shares its device with: its colour, or itself alone."""
+    """The key that nodes on a common device share: the colour, or the node itself."""
     color = workload.nodes[id_].color
     return ("node", id_) if color is None else ("colour", color)
 

@@ -1,6 +1,6 @@
-"""A workload in IR text, for the verifier: the language's own parser, and from its ops no more than numbers.
+"""Reads a workload in IR text with the parser of the language, and takes only numbers from its ops.
 
-Each op is one node, called by its ``id`` or, without one, as its value is.
+Each op is a node. Its name is its ``id`` or, without one, the name of its value.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MS = 1000
 
 
 def read_ir(text: str, where: str) -> tuple[Workload, Topology | None]:
-    """The workload of a module, and its own topology. Raises Malformed, and InvalidInput for what is no IR."""
+    """The workload of a module, and its topology. Raises Malformed, and InvalidInput for text that is no IR."""
     module = load_module(text, where)
     nodes: dict[Id, Node] = {}
     called: dict[str, Id] = {}
@@ -57,9 +57,9 @@ def read_ir(text: str, where: str) -> tuple[Workload, Topology | None]:
 
 
 def _milliseconds(op: Op, kind: type[Time] | type[BackwardTime]) -> dict[str, Fraction] | None:
-    """Milliseconds that a facet states, by type of device; None without the facet."""
-    found = op.facet(kind)
-    return None if found is None else {name[1:]: need(s, f"a time of {op.id}") * _MS for name, s in found.seconds}
+    """Milliseconds that a facet states, by device type; None without the facet."""
+    stated = op.facet(kind)
+    return None if stated is None else {name[1:]: need(s, f"a time of {op.id}") * _MS for name, s in stated.seconds}
 
 
 __all__ = ["read_ir"]

@@ -1,13 +1,13 @@
-"""Latency: pieces of accelerators one after another, CPU nodes as soon as they can, the latest end; from the definition.
+"""Verifies latency by its definition: accelerators run pieces in order, CPU nodes run when ready, the latest end counts.
 
-A piece waits for all that it reads from outside and for the piece before it on its accelerator; it takes each tensor that comes
-in, its compute and each tensor that goes out, one after another; what it makes is ready at its end. A CPU node waits for
-what it reads. Everything is an exact rational, in milliseconds.
+A piece starts when its inputs from outside are ready and the previous piece of its accelerator has ended. It takes the sum of
+its received tensors, its compute and its sent tensors; its outputs are ready at its end. A CPU node starts when its inputs are
+ready. All times are exact rationals in milliseconds.
 
-Rules: every node is in one piece or on a CPU, where it can run; an accelerator runs at most as many pieces as the result says
-(``options.pieces``), and the sizes of all of them fit its memory; nodes of one colour are all on CPUs or on one accelerator;
-nothing waits for itself; start, finish, load and memory are as claimed. The reference's format (``totalLatency``) lists pieces
-as "fpgas", the same number for each accelerator, one accelerator after another.
+Rules: every node is in one piece or on a CPU, on a device that can run it; an accelerator runs at most ``options.pieces``
+pieces, and the sizes of all of them fit its memory; nodes of one colour are all on CPUs or on one accelerator; nothing waits
+for itself; start, finish, load and memory are as claimed. The format of the reference (``totalLatency``) lists pieces as
+"fpgas": an equal number for each accelerator, one accelerator after another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ir.core.objectives import LATENCY
 
 @dataclass(slots=True)
 class _Piece:
-    """Nodes with the times claimed, None where none is."""
+    """Nodes of a piece with its claimed times, None if not stated."""
 
     nodes: tuple[Id, ...]
     start: Fraction | None = None
@@ -51,10 +51,10 @@ class _Plan:
 
 
 def verify_latency(workload: Workload, claimed: object, statement: Mapping[str, Any]) -> Report:
-    """Verifies ``claimed``, a parsed result; ``statement``: what it or the command says of it. Raises Malformed for what
-    cannot be read."""
+    """Verifies ``claimed``, a parsed result; ``statement``: complete, from ``statement.chosen``. Raises Malformed for fields
+    that cannot be read."""
     if not isinstance(claimed, dict):
-        raise Malformed("a result is a JSON object", result=True)
+        raise Malformed("a result must be a JSON object", result=True)
     if any(node.backward for node in workload.nodes.values()):
         raise Malformed("latency is of inference, and the workload has backward nodes: verify with --forward")
     stated = "devices" in claimed
@@ -108,20 +108,20 @@ def _ids(row: Mapping[str, Any], where: str) -> tuple[Id, ...]:
 
 def _objects(value: object, what: str) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise Malformed(f"{what} is a list of objects", result=True)
+        raise Malformed(f"{what} must be a list of objects", result=True)
     return value
 
 
 def _pieces_each(statement: Mapping[str, Any]) -> int | None:
-    """The most pieces of an accelerator; None where nobody names a number. Raises Malformed."""
+    """Most pieces of an accelerator; None if it is not stated. Raises Malformed."""
     most = statement["options"].get("pieces")
     if most is not None and (isinstance(most, bool) or not isinstance(most, int) or most < 1):
-        raise Malformed("options.pieces is a whole number above 0", result=True)
+        raise Malformed("options.pieces must be an integer from 1 on", result=True)
     return most
 
 
 def _cpu_kind(workload: Workload) -> str:
-    """The kind of device whose transfers are free and whose memory has no limit; empty where there is none."""
+    """The kind of device with free transfers and unlimited memory; empty if there is none."""
     if not workload.machines:
         return CPU
     return next((machine.kind for machine in workload.machines.values() if machine.unlimited), "")
@@ -144,8 +144,9 @@ def _stated(claimed: Mapping[str, Any], workload: Workload, most: int) -> _Plan:
             ]
             if sorted(map(repr, _ids(row, name))) != sorted(repr(v) for piece in pieces for v in piece.nodes):
                 raise Malformed(f"the nodes of {name} are not those of its pieces", result=True)
-            found = workload.machine(kind, name)
-            plan.accelerators.append(_Accelerator(name, found, pieces, claim(row, "load"), claim(row, "memory")))
+            plan.accelerators.append(
+                _Accelerator(name, workload.machine(kind, name), pieces, claim(row, "load"), claim(row, "memory"))
+            )
         else:
             expected = "a device of the topology, of its kind" if workload.machines else "a kind, accelerator or cpu"
             raise Malformed(f"device {name}: expected {expected}", result=True)
@@ -153,15 +154,15 @@ def _stated(claimed: Mapping[str, Any], workload: Workload, most: int) -> _Plan:
 
 
 def _reference(claimed: Mapping[str, Any], workload: Workload, pieces_each: int | None) -> _Plan:
-    """The plan of the reference's format, where each accelerator has the same number of rows."""
-    given = _objects(claimed.get("fpgas", []), "'fpgas'")
-    rows = [_ids(row, "fpgas") for row in given]
+    """The plan in the format of the reference, in which each accelerator has an equal number of rows."""
+    listed = _objects(claimed.get("fpgas", []), "'fpgas'")
+    rows = [_ids(row, "fpgas") for row in listed]
     count = workload.accelerators or 0
     most = pieces_each or (len(rows) // count if count and len(rows) % count == 0 and rows else 1)
     plan = _Plan(most=most, latency=claim(claimed, "totalLatency"), cpu=_cpu_kind(workload))
     for first in range(0, len(rows), most):
         pieces = [_Piece(nodes) for nodes in rows[first : first + most] if nodes]
-        names = {str(row.get("device", f"fpgas[{first}]")) for row in given[first : first + most]}
+        names = {str(row.get("device", f"fpgas[{first}]")) for row in listed[first : first + most]}
         if len(names) > 1:
             raise Malformed(f"fpgas[{first}] and the rows behind it, pieces of one device, name several", result=True)
         if pieces:
@@ -173,7 +174,7 @@ def _reference(claimed: Mapping[str, Any], workload: Workload, pieces_each: int 
 
 
 def _places(workload: Workload, plan: _Plan) -> list[str]:
-    """What is wrong with where nodes are."""
+    """Violations of the rules about where nodes are."""
     wrong: list[str] = []
     home: dict[Id, str] = {}
     listed = [(d.name, d.machine.kind, v) for d in plan.accelerators for piece in d.pieces for v in piece.nodes]
@@ -209,7 +210,7 @@ def _places(workload: Workload, plan: _Plan) -> list[str]:
 
 
 def _duration(workload: Workload, machine: Machine, piece: _Piece) -> Fraction:
-    """Milliseconds from the start of a piece to its end."""
+    """Milliseconds that a piece takes."""
     inside = {v for v in piece.nodes if v in workload.nodes}
     total = sum((workload.nodes[v].seconds.get(machine.kind, Fraction(0)) for v in inside), Fraction(0))
     for maker, readers in workload.readers.items():
@@ -219,10 +220,11 @@ def _duration(workload: Workload, machine: Machine, piece: _Piece) -> Fraction:
 
 
 def _simulate(workload: Workload, plan: _Plan, took: Sequence[Fraction]) -> tuple[dict[int, Fraction], list[Fraction]]:
-    """Runs the plan: the start of each piece that can run, by its number, and the ends of all pieces and CPU nodes that can."""
+    """Simulates the plan: the start of each piece that can run, by number, and the ends of all pieces and CPU nodes that
+    can."""
     units: list[set[Id]] = []
     length: list[Fraction] = list(took)
-    after: list[int] = []  # the piece before it on its accelerator, -1 for none
+    after: list[int] = []  # the previous piece of its accelerator, -1 for none
     for device in plan.accelerators:
         for position, piece in enumerate(device.pieces):
             after.append(len(units) - 1 if position else -1)

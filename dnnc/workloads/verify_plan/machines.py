@@ -1,9 +1,9 @@
-"""A workload on the devices of a topology, for the verifier.
+"""Puts a workload on the devices of a topology.
 
-A topology comes as the command has read it (``dnnc topology show`` prints it); what a device pays and whose seconds it has is
-worked out here once more. On its best route to any other device a device has its *port*: routes are those that the topology
-states, else of least latency (in whole femtoseconds), of these of the widest bottleneck; the port has the least latency and the
-greatest bandwidth of all routes from and to the device.
+The topology is the one that the command has read (``dnnc topology show`` prints it); costs of transfers and the seconds of each
+device are derived anew. A route between two devices is the one that the topology states, else the one of least latency (in
+whole femtoseconds), and among these the one with the widest bottleneck. The *port* of a device has the least latency and the
+greatest bandwidth of all routes from and to it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _FS = 10**15
 
 
 def on_topology(workload: Workload, topology: Topology, *, by_bytes: bool) -> Workload:
-    """The workload on the devices of a topology; ``by_bytes``: transfers that state seconds and bytes count by their bytes.
-    Raises Malformed where no device has seconds, or a transfer no bytes."""
+    """The workload on the devices of a topology; ``by_bytes``: transfers count by their bytes, even if they state seconds.
+    Raises Malformed if no device has seconds, or a transfer has no bytes."""
     ports = ports_of(topology)
     machines: dict[str, Machine] = {}
     for device in topology.devices:
@@ -42,13 +42,13 @@ def on_topology(workload: Workload, topology: Topology, *, by_bytes: bool) -> Wo
 
 
 def with_backward_nodes(workload: Workload) -> Workload:
-    """The workload in which a node that states both of its passes has a node for the backward one. That follows it on the same
-    device and sends, to the backward node of each node that it reads, a gradient of the size of what it read; it holds the
-    bytes of its parameters and of one output. The two are ``mates``."""
+    """The workload with a backward node for each node that states both of its passes. The backward node is on the same device,
+    and sends a gradient to the backward node of each node that the forward one reads, of the size of the tensor read. It holds
+    the bytes of the parameters and of one output. The two are ``mates``."""
     both = {id_: node for id_, node in workload.nodes.items() if node.back is not None}
     if not both:
         return workload
-    nodes, readers = dict(workload.nodes), {id_: set(found) for id_, found in workload.readers.items()}
+    nodes, readers = dict(workload.nodes), {id_: set(ids) for id_, ids in workload.readers.items()}
     output, stated = dict(workload.output), dict(workload.stated)
     mates: dict[Id, tuple[Id, ...]] = {}
     makers: dict[Id, list[Id]] = {id_: [] for id_ in both}
@@ -63,7 +63,7 @@ def with_backward_nodes(workload: Workload) -> Workload:
         nodes[backward] = Node(node.back or {}, size, color, backward=True)
         readers[id_].add(backward)
         readers[backward] = set()
-        # One gradient for each node that is read: each is a message of its own.
+        # One gradient per node that is read, each a message of its own.
         for maker in makers[id_]:
             gradient = f"{backward} to {maker!r}"
             nodes[gradient] = Node(dict.fromkeys(node.back or {}, Fraction(0)), Fraction(0), color, backward=True)
@@ -81,30 +81,30 @@ def _passed(id_: Id) -> str:
 
 
 def _renamed(node: Node, seconds_of: Mapping[str, str]) -> Node:
-    def told(seconds: Mapping[str, Fraction]) -> dict[str, Fraction]:
+    def of_types(seconds: Mapping[str, Fraction]) -> dict[str, Fraction]:
         return {kind: seconds[name] for kind, name in seconds_of.items() if name in seconds}
 
-    return replace(node, seconds=told(node.seconds), back=None if node.back is None else told(node.back))
+    return replace(node, seconds=of_types(node.seconds), back=None if node.back is None else of_types(node.back))
 
 
 def _seconds_of(workload: Workload, topology: Topology) -> dict[str, str]:
-    """For each type of device the name in the workload whose seconds it has: its own, where any type is named; else
-    ``accelerator`` for types that are no CPUs (where all are: for those that pay for transfers), ``cpu`` for others."""
+    """For each device type the name in the workload whose seconds it uses: its own name, if the workload has any of the types;
+    else ``accelerator`` for types other than CPUs (if all are CPUs, for those that pay for transfers), ``cpu`` for others."""
     used = {device.type for device in topology.devices}
     stated = {name for node in workload.nodes.values() for name in node.seconds}
     if used & stated:
         return {name: name for name in used & stated}
     types = [topology.type(name) for name in sorted(used)]
     fast = {type_.name for type_ in types if type_.kind != CPU} or {type_.name for type_ in types if not type_.free_transfers}
-    found = {name: ACCELERATOR if name in fast else CPU for name in used}
-    if not stated & set(found.values()):
+    names = {name: ACCELERATOR if name in fast else CPU for name in used}
+    if not stated & set(names.values()):
         raise Malformed(f"the workload states seconds of {', '.join(sorted(stated)) or 'no device'}, none of the topology's")
-    return found
+    return names
 
 
 def ports_of(topology: Topology) -> dict[str, tuple[Fraction, Fraction | None]]:
-    """Milliseconds of latency and bytes per millisecond (None: no limit) of each device's port. Where nothing leads to a device
-    it has no latency and no limit."""
+    """Latency in milliseconds and bytes per millisecond (None: no limit) of each device's port. A device without a route has no
+    latency and no limit."""
     links = {link.name: link for link in topology.links}
     at: dict[str, list[Link]] = {}
     for link in topology.links:
@@ -139,7 +139,7 @@ def ports_of(topology: Topology) -> dict[str, tuple[Fraction, Fraction | None]]:
 
 
 def _reached(source: str, at: Mapping[str, Sequence[Link]]) -> dict[str, tuple[int, float]]:
-    """Femtoseconds and bottleneck of the best route from a point to each other."""
+    """Latency in femtoseconds and bottleneck of the best route from a point to each other."""
     found: dict[str, tuple[int, float]] = {}
     heap: list[tuple[int, float, str]] = [(0, -math.inf, source)]
     while heap:

@@ -1,4 +1,4 @@
-"""Numbers of a file as exact rationals, and how two of them agree."""
+"""Numbers of a file as exact rationals, and their comparison."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from fractions import Fraction
 from typing import Any
 
 CLOSE = Fraction(1, 10**6)
-"""Relative distance at which two values agree: the reference prints six digits."""
+"""Largest relative difference of two equal values, since the reference prints six digits."""
 
 MOST = 10**100
-"""A larger number is refused, and a smaller one than its reciprocal that is not 0: sums and ratios can be told as floats."""
+"""Numbers above it are refused, and nonzero ones below its reciprocal, so that sums and ratios fit in a float."""
 _RANGE = "0 or from 1e-100 to 1e100, without quotes"
 
 
 class Malformed(Exception):
-    """A file that cannot be read; ``result``: the claimed split, else the workload."""
+    """A file that cannot be read; ``result``: whether it is the split, not the workload."""
 
     def __init__(self, message: str, result: bool = False) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class Malformed(Exception):
 
 
 def fraction(value: object) -> Fraction | None:
-    """A JSON number as the decimal that it prints as: exact, and equal for equal texts. None for what is no such number."""
+    """A JSON number as the exact decimal that it prints as, equal for equal texts. None if it is no such number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < MOST or 0 < abs(value) * MOST < 1:
         return None
     return Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
@@ -37,7 +37,7 @@ def need(value: object, what: str) -> Fraction:
 
 
 def claim(holder: Mapping[str, Any], key: str) -> Fraction | None:
-    """A number that a result claims, None where it claims none. Raises Malformed for what is no number."""
+    """A number that a result claims, None if it has none. Raises Malformed for anything but a number."""
     value = holder.get(key)
     found = fraction(value)
     if found is None and value is not None:
@@ -46,7 +46,7 @@ def claim(holder: Mapping[str, Any], key: str) -> Fraction | None:
 
 
 def told(value: object) -> str:
-    """A value as a message spells it; an integer may have more digits than Python prints."""
+    """A value as text for a message; an integer may have more digits than Python prints."""
     return "a number of too many digits" if isinstance(value, int) and abs(value) >= MOST else repr(value)[:60]
 
 

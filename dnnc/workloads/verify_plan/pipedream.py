@@ -1,4 +1,4 @@
-"""PipeDream's objective: stages with replicas, the largest of compute and transfers, memory by schedule."""
+"""Verifies PipeDream's objective: stages with replicas, load as the largest of compute and transfers, memory by schedule."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _stage(
     sends: bool,
     groups: tuple[int, Fraction] | None,
 ) -> tuple[Fraction, Fraction]:
-    """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from it to the end, where groups end too."""
+    """Milliseconds per minibatch and bytes of a stage; ``onward``: machines from this stage to the end of the pipeline."""
     assert workload.bandwidth is not None, "a profile has a bandwidth"
     share = workload.bandwidth * replicas
     synced, received, sent = (share * _faster(groups, onward - replicas - low, onward + high) for low, high in _ENDS)
@@ -113,18 +113,18 @@ def _stage(
 _SCHEDULES = ("stash", "2bw", "flush", "gpipe")
 
 _ENDS = ((0, 0), (0, 1), (1, 0))
-"""Machines beyond a stage, after and before it, that take part when it synchronises, receives and sends."""
+"""Machines after and before a stage that take part when it synchronises, receives and sends."""
 
 
 def _faster(groups: tuple[int, Fraction] | None, first: int, end: int) -> Fraction:
-    """How many times the speed between groups is that among machines ``first`` to ``end`` - 1 from the last one."""
+    """Bandwidth among machines ``first`` to ``end`` - 1, counted from the last, over that between groups."""
     if groups is None or len({machine // groups[0] for machine in range(first, end)}) > 1:
         return Fraction(1)
     return groups[1]
 
 
 def _cut(workload: Workload, ideal: set[Id]) -> Fraction:
-    """Bytes made inside and read outside, each output once."""
+    """Bytes of outputs that are produced inside ``ideal`` and read outside, each once."""
     return sum((workload.output[v] for v in ideal if workload.readers[v] - ideal), Fraction(0))
 
 

@@ -1,8 +1,9 @@
-"""What a result minimises: as it says itself, or as options of the command say, which stand over it.
+"""The objective that a result minimises: as the result states, unless options of the command state another.
 
-A ``dnnc.solve/1`` says so in its own fields. The reference's format has no word for it; ``dnnc solve -o`` adds one
-object, ``"dnnc": {"kind", "split", "comm", "options", "forward", "unit"}``, with the meanings of ``dnnc.solve/1``. A
-file with neither is checked as ``totalLatency`` or the workload suggests, and ``unsaid`` names what may have been left out.
+``dnnc.solve/1`` states it in its own fields. The format of the reference has no field for it; ``dnnc solve -o`` adds an object
+``"dnnc": {"kind", "split", "comm", "options", "forward", "unit"}`` with the meanings of ``dnnc.solve/1``. Without either, the
+file is verified for latency if it has ``totalLatency``, else for the objective that the workload suggests, and ``unsaid`` names
+the options that may be missing.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ OPTIONS = {
     PIPEDREAM.name: ("straight", "schedule", "microbatches", "hierarchy", "inner_bandwidth"),
     LATENCY.name: ("pieces",),
 }
-"""What defines each objective beside its name, of all that a file without replicas may mean."""
+"""Parameters of each objective that can be given for a file that does not state them."""
 
 
 def statement_of(claimed: object) -> dict[str, Any]:
-    """What a parsed result says of itself, empty where it says nothing. Raises Malformed."""
+    """The fields in which a parsed result states its objective; empty if it states none. Raises Malformed."""
     if not isinstance(claimed, dict):
         return {}
     stated = claimed if "devices" in claimed else claimed.get("dnnc", {})
@@ -47,8 +48,8 @@ def chosen(
     split: str,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """``stated`` with what the command says over it; ``suggested``: the objective where nobody names one. Raises UsageError for
-    options of other objectives, Malformed for what is none."""
+    """``stated``, overridden by the command; ``suggested``: the objective if neither states one. Raises UsageError for options
+    of other objectives, Malformed for an unknown ``comm``."""
     kind = objective or str(stated.get("kind") or suggested)
     if foreign := [name for name in options if name not in OPTIONS[kind]]:
         flags = tuple(f"--{name.replace('_', '-')}" for name in foreign)
@@ -66,13 +67,13 @@ def chosen(
 
 
 def unsaid(statement: Mapping[str, Any]) -> str:
-    """What to try where a result that says nothing of itself breaks a rule."""
+    """Advice for a result that does not state its objective and breaks a rule."""
     kind, split, comm = (statement[key] for key in ("kind", "split", "comm"))
     schedule = f", schedule {statement['options'].get('schedule', '1f1b')}" if kind == TRAINING.name else ""
     return (
-        f"the result does not say what it minimises, and was checked as {kind} ({split}, comm {comm}{schedule}); if it is of "
-        "another sort, say so with --objective, --split, --comm, --schedule, --straight, --microbatches, --pieces, "
-        "--hierarchy or --forward; give --bandwidth, --memory and numbers of devices as for the split itself"
+        f"the result does not state its objective, and was verified for {kind} ({split}, comm {comm}{schedule}); if it has "
+        "another, state it with --objective, --split, --comm, --schedule, --straight, --microbatches, --pieces, --hierarchy or "
+        "--forward; give --bandwidth, --memory and numbers of devices with the values that the split was made for"
     )
 
 

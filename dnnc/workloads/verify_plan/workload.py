@@ -1,6 +1,6 @@
-"""Both formats of workloads, read a second time: a minimal reader of exact numbers.
+"""A second, minimal reader of both formats of workloads, with exact numbers.
 
-A workload that the frontends would refuse may pass here or be refused with fewer words; the split is what is judged."""
+It verifies splits, not workloads: one that ``dnnc solve`` refuses may pass here, or be refused with a shorter message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from dnnc.workloads.verify_plan.numbers import Malformed, need, told
 
 Id: TypeAlias = int | str
 ACCELERATOR, CPU = "accelerator", "cpu"
-"""Kinds of device of a file that names its own machines."""
+"""Kinds of device of a file that states its own machines."""
 _PIPEDREAM_BANDWIDTH = Fraction(10**10)
 _MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Machines that stand over the file's: counts, bytes, bytes per second; None: as the file says."""
+    """Machines that replace those of the file: counts, bytes, bytes per second; None: as the file states."""
 
     accelerators: int | None = None
     cpus: int | None = None
@@ -33,9 +33,9 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a device is: its ``kind``, bytes of memory (None: no limit), whether transfers are ``free``. ``port``: milliseconds
-    of latency and bytes per millisecond (None: no limit) of a device of a topology; None where the file says what transfers
-    take."""
+    """A device: its ``kind``, bytes of memory (None: no limit), and whether its transfers are ``free``. ``port``: latency in
+    milliseconds and bytes per millisecond (None: no limit) of a device of a topology; None if the file states the times of
+    transfers."""
 
     kind: str
     memory: Fraction | None = None
@@ -50,8 +50,8 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``seconds``: milliseconds by kind of device, none where it cannot run; ``back``: of the backward pass that it states
-    besides, None where it states none. ``size``: bytes, of which ``weight`` are parameters of a node that states both."""
+    """``seconds``: milliseconds by kind of device, without kinds that cannot run it; ``back``: those of its backward pass, None
+    if it states none. ``size``: bytes, of which ``weight`` are parameters if the node states both."""
 
     seconds: Mapping[str, Fraction]
     size: Fraction
@@ -63,10 +63,10 @@ class Node:
 
 @dataclass(slots=True)
 class Workload:
-    """``send``: milliseconds of a node's output over an accelerator's link; ``bandwidth`` of that: bytes per millisecond, None
-    when nobody states it. ``output``: bytes; ``stated``: milliseconds that the workload itself states of an output. Of profiles
-    only: ``both``: milliseconds of both passes. Of a topology: ``machines`` by name, and ``mates``: nodes that share the device
-    of a node and that no result lists."""
+    """By node, ``send``: milliseconds of its output over the link of an accelerator; ``output``: bytes of its output;
+    ``stated``: milliseconds of its output that the workload states. ``bandwidth``: of a link, bytes per millisecond, None if
+    not stated. For profiles, ``both``: milliseconds of both passes. On a topology, ``machines`` by name, and ``mates``: nodes
+    on the same device as a node that no result lists."""
 
     nodes: dict[Id, Node]
     readers: dict[Id, set[Id]]
@@ -82,7 +82,7 @@ class Workload:
     mates: dict[Id, tuple[Id, ...]] = field(default_factory=dict)
 
     def machine(self, kind: str, name: str) -> Machine:
-        """The device of a result. Raises Malformed for one that there is not."""
+        """The machine of a device in a result. Raises Malformed if the topology does not have it."""
         if not self.machines:
             return Machine(CPU, free=True) if kind == CPU else Machine(kind, self.memory)
         if name not in self.machines:
@@ -90,7 +90,7 @@ class Workload:
         return self.machines[name]
 
     def transfer(self, maker: Id, machine: Machine) -> Fraction:
-        """Milliseconds that a device pays for the output of a node, which it sends or receives."""
+        """Milliseconds that a device takes to send or to receive the output of a node."""
         if machine.free:
             return Fraction(0)
         if machine.port is None:
@@ -102,7 +102,7 @@ class Workload:
 
 
 def read_workload(text: str, limits: Limits, *, format: str = "") -> Workload:
-    """The workload with what ``limits`` say; ``format`` empty: told by the text. Raises Malformed."""
+    """The workload, with the machines of ``limits``; ``format``: empty to detect it from the text. Raises Malformed."""
     chosen = format or ("device-placement" if text.lstrip("\ufeff \t\r\n").startswith("{") else "pipedream")
     return read_placement(text, limits) if chosen == "device-placement" else read_pipedream(text, limits)
 
@@ -136,12 +136,12 @@ def read_placement(text: str, limits: Limits) -> Workload:
         raise Malformed(f"not a device-placement workload: {type(error).__name__} {error}") from None
     bandwidth = None if limits.bandwidth is None else Fraction(limits.bandwidth) / _MS
     output = {id_: Fraction(math.ceil(bytes_)) for id_, bytes_ in size.items()}
-    found = Workload(nodes, readers, send, accelerators, cpus, memory, output=output, bandwidth=bandwidth, stated=stated)
-    return _limited(found, limits)
+    workload = Workload(nodes, readers, send, accelerators, cpus, memory, output=output, bandwidth=bandwidth, stated=stated)
+    return _limited(workload, limits)
 
 
 def _times(node: Mapping[str, Any]) -> dict[str, Fraction]:
-    """Milliseconds by kind of device, none where the node does not run on such a one."""
+    """Milliseconds by kind of device, without kinds that cannot run the node."""
     stated = {ACCELERATOR: node["fpgaLatency"] if node.get("supportedOnFpga", 1) else None, CPU: node.get("cpuLatency")}
     return {kind: need(value, f"a time of node {node['id']}") for kind, value in stated.items() if value is not None}
 
@@ -154,13 +154,13 @@ def _color(node: Mapping[str, Any]) -> int | str | None:
 
 
 def _count(data: Mapping[str, Any], key: str) -> int | None:
-    """A number of devices, None where none is stated."""
+    """A number of devices, None if not stated."""
     if data.get(key) is None:
         return None
-    found = need(data[key], key)
-    if found < 0 or found.denominator != 1:
+    count = need(data[key], key)
+    if count < 0 or count.denominator != 1:
         raise Malformed(f"{key} is {told(data[key])}, expected a whole number")
-    return int(found)
+    return int(count)
 
 
 _PROFILE_NODE = re.compile(r"(\S+) -- (.*)\Z")
@@ -204,12 +204,12 @@ def read_pipedream(text: str, limits: Limits) -> Workload:
 
 
 def _number(text: str) -> Fraction:
-    """The decimal that a text means; as a float first, so that '1e999999999' is not written out."""
+    """The decimal that a text means, by way of a float, so that '1e999999999' does not become a huge integer."""
     return need(float(text), f"'{text.strip()[:40]}'")
 
 
 def _limited(workload: Workload, limits: Limits) -> Workload:
-    """The workload with the machines of ``limits``."""
+    """The workload with the machines of ``limits`` in place of its own."""
     if limits.accelerators is not None:
         workload.accelerators = limits.accelerators
     if limits.cpus is not None:

@@ -147,7 +147,7 @@ def test_the_workload_is_found_beside_the_split_or_named(tmp_path: Path, capsys:
         ({"workload": 7}, "E1372]: the split must have the strings 'kind'"),
         ({"options": {"hierarchy": "2x2"}}, "E1374]: accelerators in groups have two bandwidths"),
         ({"devices": []}, "E1382]: node 0 is on no device"),
-        ({"devices": 3}, "'devices' is a list of objects"),
+        ({"devices": 3}, "'devices' must be a list of objects"),
         ({"kind": "speed"}, "found 'speed', expected throughput"),
     ],
 )

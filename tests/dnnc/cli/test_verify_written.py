@@ -113,7 +113,7 @@ def test_a_file_that_does_not_say_is_told_what_may_be_missing(
     written.write_text(json.dumps({key: split[key] for key in ("maxLoad", "fpgas", "cpus")}))
     code, err = run(capsys, "verify-plan", workload, written, *machines)
     assert code == 5
-    assert "the result does not say what it minimises" in err
+    assert "the result does not state its objective" in err
     assert word in err.split("hint:")[1]
 
 

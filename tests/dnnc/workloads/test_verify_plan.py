@@ -295,9 +295,9 @@ def test_any_assignment_is_judged_as_the_definition_does(seed: int, comm: str) -
     ("text", "words"),
     [
         ("{", "not valid JSON"),
-        ("[]", "a result is a JSON object"),
+        ("[]", "a result must be a JSON object"),
         ("{}", "expected 'devices'"),
-        ('{"fpgas": 3}', "'fpgas' is a list of objects"),
+        ('{"fpgas": 3}', "'fpgas' must be a list of objects"),
         ('{"fpgas": [{}]}', "a list 'nodes'"),
         ('{"fpgas": [{"nodes": [[1]]}]}', "named by its id"),
         ('{"devices": [], "status": "infeasible"}', "the result holds no split"),
