@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from dnnc.engines.onnxruntime.errors import StageStopped
-from dnnc.engines.torch.faults import (
+from dnnc.engines.torch.launch.faults import (
     AddressOfMany,
     CannotListen,
     FirstHostSilent,

@@ -31,16 +31,13 @@ from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
 from dnnc.engines.torch.faults import (
     CheckpointWithoutDigest,
     ManifestOfNoTraining,
-    MeetingPlaceMissing,
-    NodeOutside,
     NotATrainingBuild,
     OptimizerStateMissing,
-    OtherNumberOfHosts,
-    RanksUneven,
     TrainingNotInstalled,
 )
 from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended
+from dnnc.engines.torch.launch.faults import MeetingPlaceMissing, NodeOutside, OtherNumberOfHosts, RanksUneven
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.meeting import hosts_met, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started

@@ -17,9 +17,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from dnnc.engines.torch.faults import OpNotWritten
 from dnnc.engines.torch.statements import kernels, movement, pointwise, products, reductions, training
 from dnnc.engines.torch.statements.call import DTYPES, NEWEST, Call, Emitter
+from dnnc.engines.torch.statements.faults import OpNotWritten
 from ir.core.ops import Op
 from ir.core.types import Type
 from ir.layout_rules import Numbers

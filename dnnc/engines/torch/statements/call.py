@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dnnc.engines.torch.faults import AttributeNotWritten, ConstantNeeded, NoElementType, NotATensor, RankNeeded, ShapeNeeded
+from dnnc.engines.torch.faults import NoElementType
+from dnnc.engines.torch.statements.faults import AttributeNotWritten, ConstantNeeded, NotATensor, RankNeeded, ShapeNeeded
 from ir.core.attributes import single
 from ir.core.diagnostics import Fault, InvalidInput
 from ir.core.ops import Op

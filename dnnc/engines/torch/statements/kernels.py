@@ -3,8 +3,8 @@ else of ``helpers``."""
 
 from __future__ import annotations
 
-from dnnc.engines.torch.faults import TooManyDimensions
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
+from dnnc.engines.torch.statements.faults import TooManyDimensions
 from dnnc.engines.torch.statements.products import average_padding, conv_windows, is_plain_resize, pool_windows, resize_fault
 from dnnc.engines.torch.statements.windows import Windows
 

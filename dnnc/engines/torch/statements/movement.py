@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dnnc.engines.torch.faults import AttributeNotWritten, ComputedSlice, ConstantNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed, number_text
+from dnnc.engines.torch.statements.faults import AttributeNotWritten, ComputedSlice, ConstantNotWritten
 from ir.core.attributes import Dense
 from ir.core.types import DType
 from ir.layout_rules import numbers_of

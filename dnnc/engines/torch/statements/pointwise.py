@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dnnc.engines.torch.faults import DropoutInTraining
 from dnnc.engines.torch.statements.call import Call, Emitter
+from dnnc.engines.torch.statements.faults import DropoutInTraining
 from ir.core.types import DType
 
 # Operands of an op of ONNX have one element type, and so has the result: torch promotes nothing.

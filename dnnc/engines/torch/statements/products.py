@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dnnc.engines.torch.faults import (
+from dnnc.engines.torch.statements.call import Call, Emitter, listed
+from dnnc.engines.torch.statements.faults import (
     AttributeNotWritten,
     DilationsNotWritten,
     IndicesNotWritten,
@@ -10,7 +11,6 @@ from dnnc.engines.torch.faults import (
     ResizeNotWritten,
     TooManyDimensions,
 )
-from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.windows import Windows, windows
 from ir.core.diagnostics import Fault
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from dnnc.engines.torch.faults import MomentsNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
+from dnnc.engines.torch.statements.faults import MomentsNotWritten
 from ir.ops.grads import UNBIASED
 
 

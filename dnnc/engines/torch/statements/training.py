@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dnnc.engines.torch.faults import AttentionNotWritten
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
+from dnnc.engines.torch.statements.faults import AttentionNotWritten
 from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
 
 

@@ -29,12 +29,12 @@ def test_a_rank_that_lost_another_is_not_the_reason() -> None:
     lost = said(0, "Connection closed by peer", lost=True, time=1.0)
     error = ended(lost, said(1, "ValueError: no", time=2.0, where="stages/stage1.py:7")).reason(5)
     assert type(error) is RuntimeFailure
-    assert str(error) == "stage 1 on b: error[E0745]: ValueError: no (stages/stage1.py:7), while F of stage 1 in step 3"
+    assert str(error) == "stage 1 on b: error[E4801]: ValueError: no (stages/stage1.py:7), while F of stage 1 in step 3"
 
 
 def test_the_first_rank_that_says_what_went_wrong() -> None:
     error = ended(said(1, "second", time=2.0), said(0, "first", time=1.0)).reason(5)
-    assert str(error).startswith("stage 0 on a: error[E0745]: first")
+    assert str(error).startswith("stage 0 on a: error[E4801]: first")
 
 
 def test_faults_of_the_input_keep_their_place() -> None:
@@ -61,7 +61,7 @@ def test_a_rank_that_ended_in_the_middle_without_a_word(status: int) -> None:
 def test_a_rank_that_others_waited_for() -> None:
     error = ended(said(0, "Timed out waiting", lost=True), ends={0: 1}).reason(5)
     assert type(error) is StageStopped
-    assert str(error).startswith("stage 1 on b: error[E0748]: it did not go on for 5 s, while F of stage 1 in step 3")
+    assert str(error).startswith("stage 1 on b: error[E4804]: it did not go on for 5 s, while F of stage 1 in step 3")
 
 
 @pytest.mark.parametrize("apart", [False, True])
@@ -71,7 +71,7 @@ def test_a_rank_that_lost_one_of_another_host(apart: bool) -> None:
     found = replace(ended(report, ends={0: 1}), apart=apart, doing={0: "F of stage 0"} if not apart else ended().doing)
     error = found.reason(5)
     assert type(error) is StageStopped
-    lost = "error[E0747]: it lost a rank on another host" if apart else "error[E0746]: it lost another rank"
+    lost = "error[E4803]: it lost a rank on another host" if apart else "error[E4802]: it lost another rank"
     assert str(error).startswith(f"stage 0 on a: {lost}, while ")
     assert "gloo" not in str(error)
 

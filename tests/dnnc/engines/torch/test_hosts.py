@@ -54,7 +54,7 @@ def test_emulated_hosts_take_equal_numbers_of_ranks(uneven: Path) -> None:
 
 
 def test_another_number_of_hosts_than_the_plan_has(uneven: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UsageError, match=r"--nodes 4: error\[E0750\]: the plan is for 2 hosts"):
+    with pytest.raises(UsageError, match=r"--nodes 4: error\[E4806\]: the plan is for 2 hosts"):
         TrainingBuild.open(uneven).ranks_of(replace(OPTIONS, nodes=4))
     for nodes in ("1", "4"):
         assert main(["train", str(uneven), "--nodes", nodes]) == 3
@@ -114,4 +114,4 @@ def test_the_end_of_another_host(ends: int, uneven: Path, tmp_path: Path) -> Non
     _, words = running[1 - ends].communicate(timeout=90)
     running[ends].communicate(timeout=90)
     assert running[1 - ends].returncode == 3, words
-    assert "error[E0747]: it lost a rank on another host, while " in words
+    assert "error[E4803]: it lost a rank on another host, while " in words

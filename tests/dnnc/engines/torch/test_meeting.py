@@ -82,14 +82,14 @@ def test_a_wrong_secret_ends_its_own_host_alone() -> None:
             other = meet(1, place, WRONG)
             assert isinstance(other, InvalidInput)
             assert str(other).startswith(
-                f"--meet {place}: error[E0768]: the first host refused this one: it does not hold the same"
+                f"--meet {place}: error[E4824]: the first host refused this one: it does not hold the same"
             )
         later = meet(1, place)
     assert isinstance(first[0], Met)
     assert isinstance(later, Met)
     (warning,) = warnings
     assert str(warning).startswith(
-        f"--meet {place}: warning[W0762]: a host at 127.0.0.1 tried to join and does not hold the secret"
+        f"--meet {place}: warning[W4818]: a host at 127.0.0.1 tried to join and does not hold the secret"
     )
 
 
@@ -259,21 +259,21 @@ def test_hosts_that_do_not_come() -> None:
 @pytest.mark.parametrize(
     ("place", "code", "told"),
     [
-        ("0.0.0.0:29500", 2, "[E0760]: it stands for every network of the host"),
-        ("[::]:29500", 2, "[E0760]: it stands for every network of the host"),
-        ("[::ffff:0.0.0.0]:29500", 2, "[E0760]: it stands for every network of the host"),
-        ("::ffff:0:0:29500", 2, "[E0760]: it stands for every network of the host"),
-        ("0:29500", 2, "[E0760]: it stands for every network of the host"),
-        ("224.0.0.1:29500", 2, "[E0760]: it stands for many hosts"),
-        ("[::ffff:224.0.0.1]:29500", 2, "[E0760]: it stands for many hosts"),
-        ("[ff02::1]:29500", 2, "[E0760]: it stands for many hosts"),
-        ("255.255.255.255:29500", 2, "[E0760]: it stands for many hosts"),
-        (":29500", 2, "[E0758]: it is no HOST:PORT"),
-        ("127.0.0.1", 2, "[E0758]: it is no HOST:PORT"),
-        ("127.0.0.1:0", 2, "[E0758]: it is no HOST:PORT"),
-        ("127.0.0.1:99999", 2, "[E0758]: it is no HOST:PORT"),
-        ("192.0.2.1:29500", 3, "[E0761]: cannot listen there"),
-        ("nowhere.invalid:29500", 3, "[E0759]: there is no such host"),
+        ("0.0.0.0:29500", 2, "[E4816]: it stands for every network of the host"),
+        ("[::]:29500", 2, "[E4816]: it stands for every network of the host"),
+        ("[::ffff:0.0.0.0]:29500", 2, "[E4816]: it stands for every network of the host"),
+        ("::ffff:0:0:29500", 2, "[E4816]: it stands for every network of the host"),
+        ("0:29500", 2, "[E4816]: it stands for every network of the host"),
+        ("224.0.0.1:29500", 2, "[E4816]: it stands for many hosts"),
+        ("[::ffff:224.0.0.1]:29500", 2, "[E4816]: it stands for many hosts"),
+        ("[ff02::1]:29500", 2, "[E4816]: it stands for many hosts"),
+        ("255.255.255.255:29500", 2, "[E4816]: it stands for many hosts"),
+        (":29500", 2, "[E4814]: it is no HOST:PORT"),
+        ("127.0.0.1", 2, "[E4814]: it is no HOST:PORT"),
+        ("127.0.0.1:0", 2, "[E4814]: it is no HOST:PORT"),
+        ("127.0.0.1:99999", 2, "[E4814]: it is no HOST:PORT"),
+        ("192.0.2.1:29500", 3, "[E4817]: cannot listen there"),
+        ("nowhere.invalid:29500", 3, "[E4815]: there is no such host"),
     ],
 )
 def test_places_where_nobody_meets(place: str, code: int, told: str) -> None:
@@ -289,19 +289,19 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path: Path, monkeypat
     file.chmod(0o600)
     monkeypatch.delenv(SECRET, raising=False)
     with pytest.raises(
-        UsageError, match=r"--secret: error\[E0754\]: hosts must prove to each other that they share a secret\n  hint: "
+        UsageError, match=r"--secret: error\[E4810\]: hosts must prove to each other that they share a secret\n  hint: "
     ):
         read_secret(None)
     assert read_secret(file) == GOOD
     monkeypatch.setenv(SECRET, GOOD.decode())
     assert read_secret(None) == GOOD
     monkeypatch.setenv(SECRET, "short")
-    with pytest.raises(InvalidInput, match=rf"{SECRET}: error\[E0755\]: a secret has at least 16 characters"):
+    with pytest.raises(InvalidInput, match=rf"{SECRET}: error\[E4811\]: a secret has at least 16 characters"):
         read_secret(None)
     file.chmod(0o640)
     assert read_secret(file) == GOOD
     file.chmod(0o604)
     with pytest.raises(
-        InvalidInput, match=rf"{file}: error\[E0757\]: other users of this machine may read the secret\n  hint: chmod 600"
+        InvalidInput, match=rf"{file}: error\[E4813\]: other users of this machine may read the secret\n  hint: chmod 600"
     ):
         read_secret(file)

@@ -255,7 +255,7 @@ def test_a_stage_has_only_the_functions_of_its_phases() -> None:
 
 def test_what_torch_lacks_is_told_at_its_node() -> None:
     with pytest.raises(
-        InvalidInput, match=r"m: /node: error\[E0701\]: onnx.StringNormalizer: dnnc cannot write this op as PyTorch"
+        InvalidInput, match=r"m: /node: error\[E4701\]: onnx.StringNormalizer: dnnc cannot write this op as PyTorch"
     ) as caught:
         edited('    %y = onnx.StringNormalizer(%x) : tensor<2xf32> loc("m", "/node")')
     assert caught.value.exit_code == 3

@@ -81,11 +81,11 @@ def test_inspect_tells_of_a_training_build(build: Path, capsys: pytest.CaptureFi
         (("--out", __file__), f"--out {__file__}: error[E0138]: this is a file"),
         (("--checkpoint", __file__), f"--checkpoint {__file__}: error[E0138]: this is a file"),
         (("--slow", "cpu1"), "--slow cpu1: error[E0740]: it is not DEVICE=K"),
-        (("--nodes", "3", "--emulate"), "--nodes: error[E0751]: 3 hosts cannot take equal numbers of ranks"),
-        (("--nodes", "2", "--emulate"), "--meet: error[E0752]: hosts must know where to meet"),
+        (("--nodes", "3", "--emulate"), "--nodes: error[E4807]: 3 hosts cannot take equal numbers of ranks"),
+        (("--nodes", "2", "--emulate"), "--meet: error[E4808]: hosts must know where to meet"),
         (
             ("--nodes", "2", "--emulate", "--meet", "a:1", "--node", "2"),
-            "--node: error[E0753]: this host is 2, of 2 counted from 0",
+            "--node: error[E4809]: this host is 2, of 2 counted from 0",
         ),
         (("--check", "--out", "there"), "--check: error[E0140]: --check trains from the build's weights on this host"),
     ],
@@ -133,14 +133,14 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
     [
         ("raises", 3, "misbehaving:raises: error[E0441]: it raised ArithmeticError: no more samples of this kind"),
         ("dies", 3, "stage 1 on cpu1: error[E0628]: was killed by SIGKILL while F of stage 1 of microbatch 1 in step 3"),
-        ("hangs", 3, "stage 1 on cpu1: error[E0748]: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
+        ("hangs", 3, "stage 1 on cpu1: error[E4804]: it did not go on for 4 s, while F of stage 1 of microbatch 1 in step 3"),
         ("leaves", 1, "stage 1 on cpu1: error[E0628]: ended with status 7 while F of stage 1 of microbatch 1 in step 3"),
         (
             "leaves_quietly",
             1,
             "stage 1 on cpu1: error[E0628]: ended with status 0 while F of stage 1 of microbatch 1 in step 3",
         ),
-        ("interrupts", 130, "stage 1 on cpu1: error[E0745]: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
+        ("interrupts", 130, "stage 1 on cpu1: error[E4801]: it was interrupted, while F of stage 1 of microbatch 1 in step 3"),
         ("missing", 2, "--data misbehaving:missing: error[E0440]: module 'misbehaving' has no function 'missing'"),
     ],
 )
@@ -177,7 +177,7 @@ def test_a_program_that_raises(tmp_path: Path, capsys: pytest.CaptureFixture[str
     path.write_text(path.read_text().replace("target = inputs['target']", "target = inputs['nothing']", 1))
     assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3"]) == 1
     error = capsys.readouterr().err
-    assert "stage 1 on cpu1: error[E0745]: KeyError: 'nothing' (stages/stage1.py:" in error
+    assert "stage 1 on cpu1: error[E4801]: KeyError: 'nothing' (stages/stage1.py:" in error
     assert "while F of stage 1 of microbatch 0 in step 1" in error
 
 
