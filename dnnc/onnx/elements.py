@@ -1,9 +1,9 @@
 """Element types: what ONNX Runtime calls them, what numpy calls them, and how their bytes travel.
 
-A tensor crosses a process border as raw bytes in ONNX's layout: row-major, sub-byte elements packed, low bits first. The
-*carrier* of an element type is a plain numpy dtype of the same width (``uint8`` for everything narrower than two bytes and
-for packed ones), so a stage process needs no ml_dtypes. A person's arrays have the *user* dtype: numpy's own, or ml_dtypes'
-for bfloat16, float8, int4...
+Processes exchange tensors as raw bytes in ONNX's layout: row-major, sub-byte elements packed, low bits first. The *carrier*
+of an element type is the numpy dtype in which a stage process holds those bytes: numpy's own type, or unsigned integers of the
+same width where numpy has none, so that a stage process needs no ml_dtypes. A person's arrays have the *user* dtype: numpy's
+own, or that of ml_dtypes for bfloat16, float8, int4...
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dnnc.onnx.weights import WeightFiles
 
 _SHOWN = 20
-"""Dimensions without a number that are told, each in a message of its own."""
+"""The most messages about dimensions without a number; one message is about one dimension."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ def dim_flags(func: Func) -> str:
 def require_static(module: Module, where: str = "") -> None:
     """Raises InvalidInput unless every tensor that the entry function reads has a static shape.
 
-    The message names the symbols that are open, where they stand and the flags that bind them; with all symbols bound, the
-    first values whose shape is not known.
+    The messages name each open symbol, its place and the flag that binds it. Where no symbol is open, they name the first
+    values of unknown shape.
     """
     func = module.entry
     symbols = free_symbols(func)
@@ -122,7 +122,7 @@ def used_names(func: Func) -> set[str]:
 
 
 def _numbers(value: Value) -> bool:
-    """Whether the type gives the size. Sequences, optionals and maps never do, whatever is known of their elements."""
+    """Whether a value of unknown size is no fault: a tensor must have a static shape, sequences, optionals and maps cannot."""
     if isinstance(value.type, TensorType):
         return value.type.elements is not None
     return isinstance(value.type, SeqType | OptionalType | MapType)

@@ -1,8 +1,8 @@
 """The dialect ``onnx``: definitions of ONNX's operators, derived from their schemas (``schemas``).
 
-onnx itself is imported when the first definition is asked for. An operator of another domain, or of a module that does not
-state its opset, is opaque. So is one of ONNX Runtime's own domain that its table does not list, and those that it lists may
-have further attributes and operands: they gain them with releases.
+The first look-up imports onnx. Three kinds of operators have no definition: those of other domains, those of a domain whose
+opset the module does not state, and those of ONNX Runtime's own domain that the table ``schemas/microsoft.toml`` lacks. An
+operator in that table may have more attributes and operands than the table says, since releases of ONNX Runtime add some.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _traits(name: str, has_regions: bool) -> frozenset[str]:
 
 
 DIALECTS: Dialects = (*BASE, Dialect("onnx", lookup))
-"""The dialects of the modules that dnnc works on: who verifies a module passes them."""
+"""The dialects of the modules that dnnc works on, to be given to the verifier."""
 
 
 __all__ = ["DIALECTS", "lookup", "operator_of"]

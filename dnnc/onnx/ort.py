@@ -38,8 +38,8 @@ class ProviderUnavailable(Exception):
 
 
 def make_session(model: bytes | str, options: Any, provider: Provider = ON_CPU) -> Any:
-    """An ``InferenceSession`` of a model, or of the file of one, on ``provider``; what another provider does not take runs on
-    the CPU.
+    """An ``InferenceSession`` on ``provider`` of a model (bytes) or of its file (a path). Nodes that the provider does not take
+    run on the CPU.
 
     Raises ProviderUnavailable instead of running on the CPU alone, and what onnxruntime raises."""
     ort = load_onnxruntime()
@@ -67,8 +67,8 @@ _NOISE = re.compile(
     rf"|(?=/){_SOURCE} (?:{_SIGNATURE} )?"
     rf"|{_SOURCE} \w+ "  # the bare name of a file comes with the bare name of the function
 )
-"""What onnxruntime and onnx put before the words of an error: its number, where the model lies, where in their own source they
-found it (file, line and the signature of the C++ function)."""
+"""The prefixes of an error of onnxruntime or onnx: its number, the path of the model, and the place in their own source (file,
+line and signature of the C++ function)."""
 
 
 def plain_words(error: str) -> str:

@@ -1,7 +1,7 @@
-"""ONNX Runtime's execution providers: what a device of a plan needs of ONNX Runtime, and which package brings each provider.
+"""ONNX Runtime's execution providers: the one that a device of a plan needs, and the package that contains it.
 
-A device type of a topology names its provider as ONNX Runtime spells it. A provider that is not in the table may be named too:
-only the advice for a machine that lacks it is then less exact.
+A device type of a topology names its provider as ONNX Runtime spells it. ``PACKAGES`` may lack it: the advice for a machine
+without that provider then names no package.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Provider:
 
     @classmethod
     def of(cls, topology: Topology, device: str) -> Provider | None:
-        """What the device called so needs; None where its type names no provider."""
+        """The provider of the device of this name; None where its type names none."""
         found = topology.device(device)
         type_ = topology.type(found.type)
         if not type_.provider:

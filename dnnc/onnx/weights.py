@@ -1,9 +1,9 @@
-"""Weights: where the bytes of a resource are, whether they are all there, and the bytes themselves.
+"""Weights: where the bytes of a resource lie, whether all are there, and the reading of them.
 
-A weight file is named relative to the model's folder and stays inside it, whatever links it goes through: a model must not be
-able to read other files of the user. It is opened once and read through that descriptor, so that one which is put in its place
-changes nothing, and one that is written to is found (``WeightFiles.confirm``). Nothing is mapped: a file that somebody cuts off
-would end the process.
+The path of a weight file is relative to the model's folder and, after all links, inside it: a model must not read other files
+of the user. Each file is opened once and read through that descriptor. So a file that replaces it meanwhile changes nothing,
+and ``WeightFiles.confirm`` detects a write to it. Files are read, not mapped: a mapped file that somebody truncates would kill
+the process.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class _Changed(InvalidInput):
 
 
 class WeightFiles:
-    """The files that hold the data of a model, below its ``folder``. Each is opened once, when it is first asked for.
+    """The files that hold the data of a model, below its ``folder``. Each is opened at its first use.
 
-    Of a model in very many files, ``MOST_OPEN`` stay open; the others are opened again, and must be what they were."""
+    At most ``MOST_OPEN`` files stay open. The others are opened again at each use, and must not have changed."""
 
     MOST_OPEN = 128
 
@@ -103,19 +103,19 @@ class WeightFiles:
         return found
 
     def digests(self) -> dict[str, str]:
-        """Of every file that was opened, by name. To be asked early: by its digest alone ``confirm`` knows a file
-        that was renamed meanwhile from one that was written to."""
+        """The digest of every file that was opened, by name. Call it early: with a digest, ``confirm`` can tell a file that was
+        renamed meanwhile from one that was written to."""
         return {name: self.open(name, name).known_digest() for name in sorted({*self._open, *self._seen})}
 
     def confirm(self) -> None:
-        """Raises InvalidInput where a file was written to since it was opened. To be asked once all was read."""
+        """Raises InvalidInput where a file was written to since it was opened. Call it after the last read."""
         for name in sorted({*self._open, *self._seen}):
             if self.open(name, name).was_written():
                 raise _Changed(self.folder / name)
 
 
 WeightSource: TypeAlias = Path | WeightFiles
-"""Where weights lie: the files, or a folder in which they are opened anew."""
+"""Where weights lie: open files, or the folder in which to open them."""
 
 
 def files_of(source: WeightSource) -> WeightFiles:
@@ -160,9 +160,9 @@ def check_weights(module: Module, source: WeightSource) -> None:
 
 
 def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
-    """The elements of a resource, of the type's shape; strings as an object array of bytes. May be read-only.
+    """The elements of a resource as an array of its shape, which may be read-only; strings are an object array of bytes.
 
-    ``source``: the external files, or what they are relative to. Raises InvalidInput for missing, short or undeclared data.
+    ``source``: the external files, or the folder of their paths. Raises InvalidInput for missing, short or undeclared data.
     """
     type_ = resource.type
     if not isinstance(type_, TensorType) or type_.elements is None:
@@ -187,7 +187,7 @@ def read_resource(resource: Resource, source: WeightSource) -> NDArray[Any]:
 
 
 def box_of(resource: Resource, view: View, source: WeightSource) -> NDArray[Any]:
-    """The elements of a view in the shape of its box; of a file, no more than its rows are read. Raises as
+    """The elements of a view, in the shape of its box. Of an external file only the rows of the box are read. Raises as
     ``read_resource``."""
     type_ = resource.type
     assert isinstance(type_, TensorType)
@@ -217,10 +217,10 @@ def _read_external(name: str, type_: TensorType, data: External, files: WeightFi
 
 
 def random_pieces(type_: TensorType, data: Random, most: int) -> Iterator[NDArray[Any]]:
-    """The elements of a random resource, flat and in order, at most ``most`` at once; the same ones however they are cut.
+    """The elements of a random resource in pieces of at most ``most``, flat and in order; ``most`` changes no element.
 
-    Drawn in single precision (double for f64), then rounded to the element type; integers are rounded to the nearest and
-    clipped, booleans are true above the mean."""
+    They are drawn in single precision (double for f64), then rounded to the element type. Integers are rounded to the nearest
+    and clipped; booleans are true above the mean."""
     generator = np.random.Generator(np.random.Philox(key=data.seed))
     dtype = type_.dtype
     precision: Any = np.float64 if dtype is DType.F64 else np.float32

@@ -1,10 +1,9 @@
 """Structural checks of an ONNX model, in the words of the person who has to repair it.
 
-Checked here: opset imports, operators that exist, arity and attributes of standard operators, one definition per value, also
-against the graphs around it, no use without a definition, no cycle. Repaired here, silently, because ONNX's own tools do: nodes
-out of order are sorted (stable: first by what they need, then by their place in the file); trailing empty outputs are dropped
-and other empty outputs named; a graph output that is listed twice is kept once, with a warning. Value types are the business of
-``shapes``.
+Checks: opset imports; operators exist; arity and attributes of standard operators; each value is defined once, also with
+respect to the graphs around it; each used value is defined; there is no cycle. Repairs, silently, as ONNX's own tools do: nodes
+out of order are sorted topologically, ties by their place in the file; trailing empty outputs are dropped and other empty
+outputs named; a graph output that is listed twice is kept once, with a warning. ``inference`` checks types of values.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Dimensions that contradict each other: told at import, with their names, instead of by a run.
+"""Dimensions that contradict each other: the import refuses them by name, so that no run has to fail.
 
-A decoder states the lengths ``past``, ``seq`` and ``total`` as if they were free; its ops demand ``past + seq = total``. Shape
-inference fails at such an op once they are numbers. A binding takes part in the contradiction if inference succeeds without it.
+A decoder states the lengths ``past``, ``seq`` and ``total`` as if they were free, but its ops demand ``past + seq = total``.
+Shape inference of the bound model fails at such an op. A binding takes part in the contradiction if inference succeeds without
+that binding.
 
-A node inside a branch proves nothing: an op that no run reaches may fail on shapes that every run is spared.
+Failures inside a branch do not count: the branch may never run with these shapes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Model-local functions in the opset of the model: a body written for another one is converted before its calls are expanded.
 
-A body is converted once for each choice of attributes that calls make (the converter drops references to attributes, so these
-are bound first), without the types of its inputs, by onnx's version converter. It knows the operators of ONNX only: another
-domain in two versions that differ is refused. Constants whose data stayed in the file are kept aside, for the converter drops
-references to files too.
+onnx's version converter converts a body once for each combination of attributes in calls. The converter drops references to
+attributes, so attributes are bound first, and references to files, so constants with external data are set aside. It does not
+know the types of the body's inputs, and it knows the operators of ONNX only: a function that imports another version of another
+domain is refused.
 
-ONNX allows operators of another opset where their definition is the same in both. onnxruntime reads every operator as one of
-the model's opset, whatever its function imports. So an operator that both opsets take and mean otherwise, as Softmax without an
-axis since opset 13, is refused; one that only its own opset takes has one meaning, and is converted.
+ONNX allows operators of another opset where their definition is the same in both. onnxruntime, however, reads every operator by
+the model's opset, whatever the function imports. So an operator that is valid in both opsets with different meanings (Softmax
+without an axis, before and since opset 13) is refused. An operator that is valid in the function's opset alone is converted.
 """
 
 from __future__ import annotations

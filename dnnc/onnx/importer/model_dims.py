@@ -1,8 +1,8 @@
 """Symbolic dimensions of an ONNX model: those without a name get one, and ``--dim`` and arrays bind them.
 
-Exporters write a dimension of which they know nothing as absent, as -1, or under a name that only says so (``?``, ``None``,
-``unk__12``). Two such dimensions are two, whatever they are called: each one of an input becomes ``INPUT_dimAXIS``, each other
-one has no name. Any dimension of an input can also be bound by its place, as ``INPUT.AXIS``.
+Exporters write an unknown dimension as absent, as -1, or under a name that means unknown (``?``, ``None``, ``unk__12``). Two
+such dimensions may differ even if their names are equal. So each one of an input gets the name ``INPUT_dimAXIS``, and each one
+of another value loses its name. Any dimension of an input can also be bound by its place, as ``INPUT.AXIS``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Nodes that can never run: those at which shape inference fails and that onnxruntime refuses for the same reason.
 
-Inference alone is no judge: onnxruntime runs some models that it refuses. So each node at which it fails is shown to
-onnxruntime in a model of its own, with the types that are known of its inputs and with small constants. Of a node with
-subgraphs the shapes of its inputs are left out: a branch that no run reaches may be of other shapes.
+A failure of inference is no proof: onnxruntime runs some models at which onnx's inference fails. So onnxruntime loads each
+such node in a model of its own, with the inferred types of the node's inputs and its small constants. For a node with
+subgraphs the shapes of its inputs are omitted: a branch that no run reaches may be of other shapes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What every later step takes for granted of a model, checked once, right after it was read.
+"""Checks right after a model was read, on which every later step relies.
 
-Every text is UTF-8, and the versions of the IR and of the opsets fit the 31 bits that onnx gives them. A fault raises
-InvalidInput that names the field by its path.
+Every text must be UTF-8, and the versions of the IR and of the opsets must fit into 32 signed bits, as in onnx. InvalidInput
+names the wrong field by its path.
 
-ONNX's schema is of protobuf's second syntax, which takes any bytes for text and hands them out as ``bytes``. Its third syntax
-demands UTF-8; a model is therefore read once more, in C, by the same schema in the third syntax.
+ONNX's schema is in protobuf's second syntax, which accepts any bytes as text. The third syntax demands UTF-8. So the model is
+parsed once more, in C, by the same schema in the third syntax.
 """
 
 from __future__ import annotations

@@ -499,7 +499,7 @@ def test_nameless_dims_get_a_name_to_bind(tmp_path: Path) -> None:
     [
         ({"bacth": 2}, "did you mean --dim batch=2"),
         ({"batch": -1}, "cannot be -1"),
-        ({"batch": "seq", "seq": "batch"}, "circle"),
+        ({"batch": "seq", "seq": "batch"}, "defined by one another"),
     ],
 )
 def test_wrong_dims_are_usage_errors(tmp_path: Path, dims: dict[str, int | str], words: str) -> None:

@@ -1,11 +1,10 @@
-"""What a model states itself of the types of its values, held against what is proven of them.
+"""Types that a model states of its own values, compared with the inferred ones.
 
-onnxruntime runs a model that states a wrong shape, with a warning, and refuses one that states other elements; so does the
-import.
-What is stated counts where nothing is proven: sizes that depend on data, results of operators that nobody knows (``opaque``).
-Names of dimensions count where an input has them. Of an output that no node reads, sizes that depend on data are left open:
-what is stated of them tells nothing but itself, and a run may make others. So are sizes that control flow leaves open, and what
-follows from them: an iteration may change them, and another branch may have others.
+A wrong shape is ignored with a warning, and a wrong element type refused, as onnxruntime does. A stated type is used where
+inference proves nothing: for sizes that depend on data, and for results of unknown operators (``opaque``). A stated name of a
+dimension is used where an input has the same name. Two kinds of stated sizes are never used. Sizes of an output that no node
+reads, where they depend on data: no other value confirms them, and a run may make others. Sizes that control flow leaves open,
+and sizes computed from these: another iteration or branch may have others.
 """
 
 from __future__ import annotations

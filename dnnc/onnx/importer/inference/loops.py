@@ -1,9 +1,9 @@
-"""What the values that a ``Loop`` carries from iteration to iteration keep of their types.
+"""Types of the values that a ``Loop`` carries from iteration to iteration.
 
-onnx's inference leaves the shape of a carried value open: an iteration may change it. Here the type that it enters with is
-assumed in the body; where the body hands on another one, only what both have in common is assumed next, until what is assumed
-of each iteration holds for the next one too. That is then the type of the carried value inside the body and behind the loop,
-however often it runs.
+onnx's inference leaves the shape of a carried value open, since an iteration may change it. Here a fixpoint is computed: the
+body is inferred with the type that the value enters with; where the body returns another type, it is inferred again with the
+join of both (``value_types.join``), until the returned type equals the assumed one. That is the type of the value in every
+iteration and after the loop.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which values of a model inference cannot say the shape of, and why: an operator that nobody knows, or control flow.
+"""Values whose shape inference cannot know, by the reason: an operator without inference, or control flow.
 
-Of results of operators without inference (``opaque_values``) the model's own word is all that is known. What a Loop, a Scan or
-an If leaves open (``open_values``) differs from iteration to iteration or from branch to branch, whatever is stated of it.
-Both go on to all that is computed from such values, as far as it is not known otherwise; what follows from both is opaque.
-Results are sets of names, for each graph of a model in the order of ``graphs``.
+``opaque_values``: results of operators without inference, of which only the model states a type. ``open_values``: results of a
+Loop, Scan or If whose shape differs from iteration to iteration or branch to branch, whatever the model states. Both include
+the values of incomplete type that are computed from them; a value that is computed from both kinds is opaque. Each function
+returns one set of names per graph of the model, in the order of ``graphs``.
 """
 
 from __future__ import annotations

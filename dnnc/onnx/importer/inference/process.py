@@ -1,9 +1,9 @@
 """Shape inference by onnx, in bounded memory and time.
 
-It follows the values of integer tensors, element by element, and builds shapes as long as a tensor has elements: a model of 200
-bytes can ask for any amount of memory; onnx's C++ holds Python's lock while it works, however long that takes, and can
-overflow its stack. What a model will ask for is only known once it was inferred, so it runs in a child process with limits.
-What would take more memory is inferred without following values; where even that takes more, the model is refused.
+onnx computes integer tensors element by element, and shapes with one dimension per element of a tensor, so a model of 200
+bytes can need any amount of memory. Its C++ code holds Python's lock meanwhile and can overflow its stack. The cost is unknown
+before inference ends, so inference runs in a child process with limits. Where it exceeds the memory limit it runs again
+without values of tensors; where it exceeds the limit again, the model is refused.
 """
 
 from __future__ import annotations

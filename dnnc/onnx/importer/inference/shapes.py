@@ -1,11 +1,11 @@
 """Shapes: symbolic dimensions bound first, then every value's type inferred.
 
-What is proven counts: onnx's inference of the model without its own annotations, with what its loops keep (``loops``), then
-arithmetic on shapes, folded node by node with the reference implementation and inferred again until nothing changes. What the
-model states itself of values only fills what that leaves open, and is ignored, with one warning, where it contradicts it. All
-of this works on a model without its large tensors.
+Three steps on a model without its large tensors: onnx infers the model without the model's own annotations, with fixpoints of
+loops (``loops``); nodes that compute shapes are evaluated by the reference implementation, and the model is inferred again,
+until nothing changes; the model's own annotations fill what is still open, and are ignored with one warning where they
+contradict inference.
 
-The result is annotations (``value_info``) on every graph of the model, subgraphs included; nodes stay as they are.
+The result is annotations (``value_info``) on every graph of the model, subgraphs included. No node changes.
 """
 
 from __future__ import annotations

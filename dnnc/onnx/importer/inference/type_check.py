@@ -1,7 +1,7 @@
-"""What inference found, held against what can be: element types that each operator takes, shapes that a machine can hold.
+"""Checks of the inferred types: each operator takes its element types, and each value fits into a machine.
 
-onnxruntime refuses to load a model whose element types its operators do not take; here the node and both types are named
-before anything is planned.
+onnxruntime refuses to load a model with an element type that an operator does not take. This check names the node and both
+types before anything is planned.
 """
 
 from __future__ import annotations
