@@ -1,9 +1,9 @@
-"""Facets: what passes learn or decide about an op, typed, printed after its result types, one op a line.
+"""Facets: typed facts and decisions of passes about an op, printed after its result types.
 
 A facet is a frozen dataclass with a ``keyword``; an op holds at most one of each, sorted by keyword. Its text is
 ``keyword<item, ...>``: bare items for positional fields, ``key = value`` for the others.
 *Facts* (``Cost``, ``Time``, ``BackwardTime``, ``Transfer``, ``Measured``, ``Color``, ``Direction``, ``Phase``,
-``InTraining``) are true whatever the devices or are measured on them; *decisions* (``Group``, ``StageSet``, ``ShardRule``,
+``InTraining``) do not depend on the plan, or are measured; *decisions* (``Group``, ``StageSet``, ``ShardRule``,
 ``Sync``) are choices of a pass and may change. Facts may stand in a function called more than once; decisions only in one that
 ``fold`` wrote as a variant (INV10).
 
@@ -71,10 +71,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one run of the model, on inputs that a person gave, showed of an op whose types do not say how large its results
-    are, or of one with regions or inside them. ``shapes``: of each result, ``1x100x4``, empty for a scalar, ``?`` where the run
-    did not tell. ``runs``: how often the op ran: in a loop as often as that turned, in the branch that was not taken never.
-    Other inputs may give other sizes, so types stay as they are."""
+    """Measurements of one run of the model on a user's inputs: for an op whose types do not state the sizes of its results, an
+    op with regions, or an op inside them. ``shapes``: of each result, ``1x100x4``, empty for a scalar, ``?`` where it was not
+    measured. ``runs``: how often the op ran; one count per turn of a loop, 0 in a branch that was not taken. Other inputs may
+    give other sizes, so types stay as they are."""
 
     keyword: ClassVar[str] = "measured"
     shapes: tuple[str, ...]
@@ -111,10 +111,9 @@ IN_TRAINING = ("frozen", "detached", "padding")
 
 @dataclass(frozen=True, slots=True)
 class InTraining:
-    """What the framework that a model comes from does with an op or a resource when it trains, where the op alone does not say
-    so. ``frozen``: the resource does not train; the batch normalisation takes its running averages and leaves them.
-    ``detached``: no gradient passes the Identity. ``padding``: row ``row`` of the table that the Gather reads gets no
-    gradient."""
+    """How the framework of the model treats an op or a resource in training, where the op itself does not say it. ``frozen``:
+    the resource does not train; the batch normalisation takes its running averages and leaves them. ``detached``: no gradient
+    passes the Identity. ``padding``: row ``row`` of the table that the Gather reads gets no gradient."""
 
     keyword: ClassVar[str] = "training"
     rule: str
@@ -247,12 +246,12 @@ def phase_of(facets: Facets) -> str:
 
 
 def sync_of(facets: Facets) -> Sync:
-    """How the gradient of a resource with these facets is synchronised: by ``all_reduce`` unless they say otherwise."""
+    """How the gradient of a resource with these facets is synchronised; ``all_reduce`` by default."""
     return next((facet for facet in facets if isinstance(facet, Sync)), Sync(SYNCS[0]))
 
 
 def in_phase(phase: str) -> Facets:
-    """The facets of an op of which the phase alone is known."""
+    """The facets of an op that has a phase and no other facet."""
     return () if phase == FORWARD else (Phase(phase),)
 
 

@@ -1,9 +1,8 @@
-"""What an input may ask for: the sizes beyond which dnnc refuses instead of filling memory or taking hours.
+"""Limits of inputs: dnnc refuses a larger input instead of filling the memory or taking hours.
 
-Every number stands here, with its reason. A limit that a real model could meet is a field that the command sets; the others
-are far above anything real. Limits bound what dnnc *computes or holds* on behalf of an input: weights are only named, so a
-model of any size is planned.
-"""
+Every limit is here, with its reason. The command can set the limits that a real model could reach (``OPTIONS``); the others are
+far above any real input. Limits bound what dnnc *computes or holds*. Weights are only named, so a model with weights of any
+size can be planned."""
 
 from __future__ import annotations
 
@@ -23,7 +22,8 @@ class Limits:
     """Documents that a person edits (plans, splits, manifests): bytes of one file."""
 
     topology_bytes: int = 4 << 20
-    """Bytes of a topology file, an eighth of a second to read; patterns say in a line what stands a thousand times."""
+    """Bytes of a topology file; reading so many takes an eighth of a second. A pattern states a thousand devices in one
+    line."""
 
     graph_bytes: int = 1 << 29
     """An ONNX file without its large tensors: protobuf reads no more than 2 GB, and a graph of a million nodes has 0.2 GB."""

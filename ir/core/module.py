@@ -1,4 +1,4 @@
-"""Module: one program with everything that is known and decided about it.
+"""Module: one program, its machines, and all facts and decisions about it.
 
 A module is an ordered tuple of symbols, each with a name ``@...`` that is unique in the module:
 
@@ -6,7 +6,7 @@ A module is an ordered tuple of symbols, each with a name ``@...`` that is uniqu
 - ``Func``: a function; the first one is the entry.
 - ``Topology`` (``ir/core/topology.py``), ``Mesh``: the machines.
 - ``Stage``: after lowering, the program of one device (or of a mesh of devices), with ``comm`` ops at its borders.
-- ``Program``: what a device runs of a stage: its text on local tensors, one for all devices that run the same.
+- ``Program``: the ops of a stage on the local tensors of a device; devices that run the same ops share one.
 - ``Schedule``: the order of work per device.  ``Plan``: what was decided, its objective, bound and proof.
 
 Printing order is the tuple's order; passes append in the order above.
@@ -73,9 +73,8 @@ StoredData: TypeAlias = External | Inline | Splat | Random | Declared
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A part of another tensor: ``whole`` holds one of ``shape`` and of the same element type, and the elements are those of
-    the box from ``start`` on, ``length`` long in each dimension, row by row. Their shape here is that of the resource's
-    type."""
+    """A part of the tensor ``whole``, which has ``shape`` and the resource's element type: per dimension ``length`` elements
+    from ``start``, row by row, reshaped to the shape of the resource's type."""
 
     whole: StoredData
     shape: tuple[int, ...]
@@ -88,7 +87,7 @@ ResourceData: TypeAlias = StoredData | View
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A named tensor held outside the program text. ``digest`` is ``sha256:...`` where somebody read the bytes anyway."""
+    """A named tensor outside the program text. ``digest`` is ``sha256:...`` where its bytes were read, else empty."""
 
     name: str
     type: Type
@@ -134,8 +133,8 @@ class Mesh:
 class Stage:
     """The program of stage ``index``: it runs on each of ``devices`` (replicas), or as one SPMD program over ``mesh``.
 
-    ``args`` are the inputs of the whole model that this stage reads, ``results`` the outputs of the model that it makes; all
-    else arrives by ``comm.recv`` and leaves by ``comm.send``."""
+    ``args`` are the inputs of the model that this stage reads, ``results`` the outputs of the model that it makes; other values
+    arrive by ``comm.recv`` and leave by ``comm.send``."""
 
     name: str
     index: int
@@ -149,8 +148,8 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What each of ``devices`` runs of the stage ``stage`` (a symbol): its text on the tensors that a device holds. All members
-    of a mesh, or replicas, that run the same text share a program; what differs by member is made by ``comm.member``.
+    """The ops of the stage ``stage`` (a symbol) on the tensors that each of ``devices`` holds. Members of a mesh, or replicas,
+    that run the same ops share a program; ``comm.member`` makes the constants that differ by member.
 
     Types are local and without layouts. ``comm.part`` is a member's part of a resource. Where a part of a tensor crosses the
     border of the stage, an attribute ``of`` of ``comm.part``, ``comm.recv`` and ``comm.send`` is the type of the whole with its
@@ -199,9 +198,10 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """What one stage was predicted to cost. Seconds of a device per sample (microbatch) that it handles; bytes of memory on
-    each of its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
-    channels). ``replicas`` devices take samples in turn; ``devices`` are so many, once it is placed.
+    """The predicted cost of one stage: seconds of a device per sample (microbatch) that it handles; bytes of memory on each of
+    its devices, by part: ``weights``, ``workspace`` (activations alive at once) and ``buffers`` (slots of its
+    channels). ``replicas`` devices take samples in turn; ``devices`` names
+    them once the stage is placed.
 
     ``mesh``: the symbol of the mesh whose devices (``devices``, row by row) work on each sample together; empty for one device
     or replicas. ``collectives``: seconds that they exchange parts, beside ``compute``. Where their memory differs, ``weights``

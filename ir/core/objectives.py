@@ -1,6 +1,6 @@
-"""What a plan minimises: the one table of objectives, asked by the verifier, the passes, the reports and the commands.
+"""What a plan minimises: the table of objectives for the verifier, the passes, the reports and the commands.
 
-Nobody else compares with their names: what is true of an objective is asked of it (``plan.minimises.trains``).
+Other code asks an objective for its properties (``plan.minimises.trains``) instead of comparing its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ir.core.faults import UnknownObjective
 
 
 class Planned(StrEnum):
-    """What is planned: each sort of problem has searches of its own."""
+    """What is planned. Each kind of problem has its own searches."""
 
     OPS = "a model whose operators stay whole"
     MESHES = "a model whose tensors are split"
@@ -23,9 +23,9 @@ class Planned(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """``name``: as commands and plans spell it. ``help``: what is minimised, for ``--help``. ``per``: what the seconds of a
-    plan's value are of. ``trains``: the backward pass counts. ``alone``: the value is of one sample alone, not of samples in
-    flight. ``splits``: for what it is offered, and with which splits."""
+    """``name``: as in commands and plans. ``help``: what is minimised, for ``--help``. ``per``: a plan's value is in seconds
+    ``per`` this. ``trains``: the backward pass counts. ``alone``: the value is the latency of one sample, not the time between
+    samples in flight. ``splits``: the kinds of problems that it is offered for, each with its splits."""
 
     name: str
     help: str
@@ -96,7 +96,7 @@ def objective_of(name: str, where: str = "--objective") -> Objective:
 
 
 def offered(*planned: Planned) -> tuple[Objective, ...]:
-    """The objectives that there is a search for, for any of ``planned``, in the order of the table."""
+    """The objectives with a search for any of ``planned``, in the order of the table."""
     return tuple(objective for objective in OBJECTIVES if any(objective.splits_of(sort) for sort in planned))
 
 

@@ -1,7 +1,7 @@
-"""The range of each kind of number that a text may state: asked by the verifier and by the readers of every document.
+"""The range of each kind of number in texts and documents, for the verifier and all readers.
 
-No model and no machine is outside these ranges; inside them sums of a million numbers stay 64-bit integers, and products and
-ratios stay finite floats, so that nothing behind the readers has to look again.
+No model and no machine is outside these ranges. Inside them sums of a million numbers stay 64-bit integers, and products and
+ratios stay finite floats, so code behind the readers needs no checks.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ MOST_BYTES = 1 << 53
 MOST_MEMORY = 1 << 62
 """Bytes of one memory, and of all tensors together, stay below it: sums fit 64-bit integers."""
 COUNTED = 10**60
-"""Operations and bytes that an op is counted with stay below it: loops multiply them, and floats hold them."""
+"""Flops and bytes of an op stay below it, also when loops multiply them, so that a float holds them."""
 MOST_MICROBATCHES = 1 << 20
-"""Of one training step: a schedule has an action for each."""
+"""Microbatches of one training step: a schedule has an action for each."""
 SMALLEST, LARGEST = 1e-30, 1e30
 """Rates, bandwidths, latencies and overheads of machines: 0 or between these."""
 MOST_SECONDS = 1e100
-"""Seconds that an op, a message or a plan takes; computed from the numbers above, none comes near it."""
+"""Seconds of an op, a message or a plan; no time that follows from the numbers above comes near it."""
 
 
 def is_bytes(value: int) -> bool:

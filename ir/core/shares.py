@@ -1,14 +1,18 @@
 """Shares: how a dimension, or the units of a factor, is cut along the axes of a mesh.
 
-An axis gives each member a share, a small integer; all are 1 where the members are alike. A range is dealt element by element:
-each goes to the member that would be done with it first, working as fast as its share says (least ``(held + 1) / share``, then
-the smaller share, then the lower number; D'Hondt's method). So the largest load, parts over shares, is least (greedy is optimal
-for equal jobs on uniform machines); ``sum(shares)`` more elements give each member its share more, so a length that this sum
-divides is cut in exact proportion; and with equal shares the first parts are longer by 1 where they cannot be equal. Parts are
-contiguous, in the order of the members. Where several axes cut one range, each cuts what the ones before it left.
+An axis gives each member a share, a small integer; all shares are 1 where the members are alike. Elements are dealt one by one,
+each to the member with the least ``(held + 1) / share``, then the smaller share, then the lower number (D'Hondt's method). It
+follows that
 
-Invariants: of two members of an axis the one with the greater share, of equal ones the first, has no smaller part, and no part
-of a longer range is smaller; so one member has the largest parts of all ranges, and one the smallest."""
+- max(part / share) is minimal (greedy is optimal for equal jobs on uniform machines);
+- ``sum(shares)`` more elements give each member exactly its share more, so a multiple of this sum is cut in exact proportion;
+- with equal shares, parts differ by at most 1, and the longer ones come first.
+
+Parts are contiguous, in the order of the members. Where several axes cut one range, each cuts the part that the axis before it
+left.
+
+Invariants: a member with a greater share (of equal shares, the one with the lower number) never has a smaller part; a longer
+range never has a smaller part. So one member has the largest part of every range, and one the smallest."""
 
 from __future__ import annotations
 
@@ -39,7 +43,7 @@ def cut(length: int, shares: Shares, part: int) -> Range:
 
 
 def nested_cut(length: int, cuts: Iterable[tuple[Shares, int]]) -> Range:
-    """What is left of a range after several cuts, each its shares and part, one inside the other."""
+    """The part of a range after several nested cuts, each given by its shares and the number of the part."""
     start = 0
     for shares, part in cuts:
         further, length = cut(length, shares, part)
@@ -48,7 +52,7 @@ def nested_cut(length: int, cuts: Iterable[tuple[Shares, int]]) -> Range:
 
 
 def largest(length: int, axes: Iterable[Shares]) -> int:
-    """The length of the largest part that these axes, one inside the other, leave of a range."""
+    """The length of the largest part of a range that these axes cut, one inside the other."""
     return nested_cut(length, ((shares, foremost(shares)) for shares in axes))[1]
 
 

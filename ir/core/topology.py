@@ -113,7 +113,7 @@ class Link:
     training_start: float = 0.0
 
     def trained(self) -> Link:
-        """The link as training uses it."""
+        """The link with its training bandwidth, latency and start."""
         return replace(
             self,
             bandwidth=self.training_bandwidth or self.bandwidth,
@@ -136,8 +136,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """All of it. ``name`` is the symbol (``@cpu2``). Order is meaningful: devices are numbered by it, types and links
-    keep it."""
+    """The whole network. ``name`` is the symbol (``@cpu2``). Devices are numbered in their order here."""
 
     name: str
     types: tuple[DeviceType, ...]
@@ -168,7 +167,7 @@ class Topology:
         return None if limit is None else max(0, limit - type_.reserved)
 
     def trained(self) -> Topology:
-        """The machines as training uses them: of a plan for a training step."""
+        """The topology with the training bandwidths, latencies and starts of its links."""
         return replace(self, links=tuple(link.trained() for link in self.links))
 
     def device_id(self, device: Device) -> int:

@@ -1,7 +1,7 @@
 """Layout rules: how each op may be split over a mesh axis, forward and backward, as data beside the op definitions.
 
-``rule_of`` answers for one op; ``rules`` and ``coverage`` for a function. ``LayoutRule`` says what a rule is, ``localise``
-makes the op that runs on a shard, ``backward_rule`` the layouts of gradients.
+``rule_of`` gives the rule of one op; ``rules`` and ``coverage`` those of a function. ``LayoutRule`` defines what a rule is,
+``localise`` makes the op that runs on a shard, ``backward_rule`` gives the layouts of gradients.
 """
 
 from ir.layout_rules.adapt import (

@@ -1,7 +1,7 @@
-"""A rule while it is drawn: what a drawing function reads of an op, and the factors that it ties together.
+"""A layout rule under construction: the op that a rule function reads, and the factors that it has added so far.
 
 Tensors are numbered as in cost formulas: operand ``i`` is ``i``, result ``i`` is ``-1 - i``. A dimension without a number (a
-symbol, or unknown) is never sharded; so is whatever no factor was tied along: ``rule`` makes it a factor of kind ``WHOLE``.
+symbol, or unknown) is never sharded, nor is one that no factor was tied to: ``rule`` gives it a factor of kind ``WHOLE``.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Place: TypeAlias = tuple[int, int]
 """(tensor, dimension); a dimension below zero counts from the last."""
 
 BOTH = REDUCTIONS
-"""Reductions that whatever moves elements without changing them commutes with."""
+"""Reductions that commute with every op that moves elements without changing them."""
 
 
 class UnfitError(ValueError):
-    """The types or attributes are not those of an op that the rule knows."""
+    """The rule does not cover an op with these types or attributes."""
 
 
 class Draft:

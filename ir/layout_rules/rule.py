@@ -1,15 +1,14 @@
 """A layout rule: how one op may be split over one mesh axis.
 
 A rule lists *factors*, as Einstein notation lists letters: a factor names the dimension that it lies along in each operand and
-result. One mesh axis shards one factor at a time; over several axes, apply the rule per axis. What follows from a sharded
-factor:
+result. One mesh axis shards one factor; with several axes, the rule applies to each axis. With a sharded factor:
 
 - an operand that has it is ``S(dim)``, one that lacks it ``R`` (``P`` where ``Factor.partial`` says so: a bias under a partial
   sum stands on one member, or it would count n times);
 - a result that has it is ``S(dim)``; one that lacks it is ``P(kind)`` under a reduction, ``R`` under a parallel factor.
 
-``linear`` lists the other way to split an op: operands that may be terms of a reduction *together*, with all others whole, so
-that every result is a term of that reduction.
+``linear`` lists the other way to split an op: some operands are terms of a reduction *together*, all others are whole, and
+every result is a term of that reduction.
 
 Invariants: a dimension of size above 1 stands in exactly one factor, one of size 1 in none; a factor lies along at most one
 dimension of a tensor; the length of that dimension is ``size`` times a whole *unit* (64 channels of 4 heads: size 4, unit 16),
@@ -30,7 +29,7 @@ from ir.layout_rules.adapt import Adapt
 
 
 class Kind(enum.Enum):
-    """What sharding a factor does to the results."""
+    """How sharding a factor changes the results."""
 
     PARALLEL = "parallel"
     """Results are split, or do not depend on it."""
@@ -73,7 +72,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Operands that may be terms of one of ``reductions`` together, the others replicated: every result is a term too."""
+    """Operands that may be terms of one of ``reductions`` together, with all others replicated; every result is then a term."""
 
     operands: tuple[int, ...]
     reductions: tuple[str, ...] = ("sum",)
@@ -93,8 +92,9 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """The backward side of a strategy: the placement that the gradient of each result must come in, and that of the gradient of
-    each operand which the shard's own derivative yields. None: there is no gradient (indices, shapes, comparisons)."""
+    """The backward pass of a strategy. ``cotangents``: the placements in which the gradients of the results must arrive.
+    ``gradients``: the placements of the gradients of the operands that each shard's derivative yields. None: no gradient
+    (indices, shapes, comparisons)."""
 
     strategy: Strategy
     cotangents: tuple[Placement | None, ...]
@@ -181,7 +181,7 @@ def _backward(strategy: Strategy, rule: LayoutRule) -> Backward:
 
 
 def _dual(placement: Placement, whole: Placement) -> Placement:
-    """The placement of a gradient beside that of its value; ``whole`` beside a replicated one."""
+    """The placement of the gradient of a value with ``placement``; ``whole`` for a replicated value."""
     match placement:
         case Shard():
             return placement

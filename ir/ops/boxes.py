@@ -1,9 +1,9 @@
-"""Which part of a tensor a member of a mesh holds: a box, one range per dimension.
+"""The part of a tensor that a member of a mesh holds: a box, one range per dimension.
 
 Members are numbered row by row, as the mesh lists its devices. A dimension that an axis splits is cut in the proportion of the
 axis' shares (``ir.core.shares``), into ranges in the order of the members; with equal shares they are balanced, the first ones
-longer by 1 where they cannot be equal. Where several axes split one dimension, the later cuts what the earlier left. A
-replicated value, and each term of a reduction, is the whole range.
+longer by 1 where they cannot be equal. Where several axes split one dimension, each cuts the range that the axis before it
+left. A replicated value, and each term of a reduction, is the whole range.
 
 Invariant: the boxes of the members along an axis that splits a dimension are disjoint, in the order of their coordinates, and
 join to the box that they would have without that axis. No box is empty unless the tensor is (``decided`` sees to that).
@@ -71,20 +71,20 @@ def box(type_: Type, placements: Sequence[Placement], mesh: Mesh, member: int) -
 
 
 def delivers(placements: Sequence[Placement], mesh: Mesh, member: int) -> bool:
-    """Whether ``member`` is the one that hands its part on where several hold the same: the first along replicated axes."""
+    """Whether ``member`` is the one that sends its part where several hold the same part: the first along replicated axes."""
     places = coordinates(mesh, member)
     return all([place == 0 for place, placement in zip(places, placements, strict=True) if isinstance(placement, Replicate)])
 
 
 def placements_of(type_: Type, mesh: Mesh) -> Placements:
-    """How a value lies on ``mesh``: as its layout says, without one whole everywhere."""
+    """The placements of a value on ``mesh``: those of its layout, or replicated where it has none."""
     if isinstance(type_, TensorType) and type_.layout is not None and type_.layout.mesh == mesh.name:
         return type_.layout.placements
     return (Replicate(),) * len(mesh.axes)
 
 
 def reduction_of(placements: Iterable[Placement]) -> str:
-    """The reduction that a value is a term of, empty for none."""
+    """The reduction (``sum``, ``max``) of which a value holds terms; empty for none."""
     return next((placement.reduction for placement in placements if isinstance(placement, Partial)), "")
 
 

@@ -1,4 +1,4 @@
-"""Builders: the one mutable thing. They collect ops and symbols, keep names unique, and give frozen objects.
+"""Builders of modules, functions and regions: the only mutable objects. They keep names unique and build frozen objects.
 
     module = Builder("@mlp", producer="example")
     w = module.resource("w", TensorType(DType.F32, (4, 4)), Splat(1.0))
@@ -9,7 +9,7 @@
     module.build()
 
 Names are given without a sigil or with it, come back with it, and are made unique by a number behind them (``names.unique``).
-What is built is not verified: ``ir.verify`` does that once, for the whole module.
+Builders do not verify; ``ir.verify`` checks the whole module once.
 """
 
 from __future__ import annotations

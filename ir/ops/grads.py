@@ -1,4 +1,4 @@
-"""The dialect ``grad``: what a training step holds beside ONNX's operators.
+"""The dialect ``grad``: the ops of a training step that are no operators of ONNX.
 
 Two kinds of ops. The step's own (``accumulate``, the optimizers, ``step``, ``assign``, ``detach``, ``mask``) are defined here
 first.
@@ -178,8 +178,8 @@ DIALECTS: Dialects = (*CORE, GRAD)
 
 
 def written_resources(ops: Iterable[Op]) -> set[str]:
-    """Resources that change between runs and so are no constants: those that a ``grad.assign`` among ``ops`` writes, and the
-    running averages of a batch normalisation that trains."""
+    """Resources that change between runs, so that they are no constants: those that a ``grad.assign`` among ``ops`` writes, and
+    the running averages of a batch normalisation that trains."""
     names: set[str] = set()
     for op in ops:
         if op.name == ASSIGN:

@@ -1,13 +1,12 @@
-"""Op definitions: what an op looks like, and what passes, frontends, runtimes and reports may assume about it.
+"""Op definitions: the form of each op, and its properties that passes, importers, runtimes and reports rely on.
 
-An ``OpDef`` states arity, attributes, regions, traits, the layout rule and a check; that of an op of ``comm`` also says what
-the op does to placements. Who wants to know such a thing asks the definition and keeps no list of names.
+An ``OpDef`` states arity, attributes, regions, traits, the layout rule and a check; for an op of ``comm`` also how the op
+changes placements. All other code asks the definition instead of keeping a list of op names.
 
-Definitions come in *dialects*, which are values that are passed in: whoever verifies a module says by which. ``CORE`` are
-``comm`` and ``dnnc``, defined here; ``grad`` is in ``ir.ops.grads``; that of ONNX's operators needs their schemas and is made
-by ``dnnc.compile`` (traits of ONNX's operators need no schema: ``ir.ops.operators``). A dialect knows all its ops: one that
-it lacks is a fault. It may call an op opaque; then the op passes, and nothing is assumed of it, as of all ops of a dialect that
-is not passed in.
+A *dialect* is a set of definitions, and the caller passes the dialects by which a module is verified. ``CORE`` are ``comm`` and
+``dnnc``, defined here; ``grad`` is in ``ir.ops.grads``; the dialect of ONNX's operators needs their schemas, and ``dnnc.onnx``
+makes it (traits of ONNX's operators need no schema: ``ir.ops.operators``). A dialect is complete: an op that it lacks is a
+fault. An op that its dialect declares opaque, or whose dialect was not passed, is accepted, and nothing is assumed about it.
 """
 
 from __future__ import annotations
@@ -47,12 +46,11 @@ class AttrDef:
 
 @dataclass(frozen=True, slots=True)
 class ReshardStep:
-    """What an op of ``comm`` does along its axis, of n members: it makes a placement of class ``after`` of one of class
-    ``before``, and leaves those on other axes.
+    """How an op of ``comm`` changes the placement along its axis: from class ``before`` to class ``after``. Placements on other
+    axes stay.
 
-    ``join``: the attribute with the dimension of the shards before, which are joined; ``split``: that with the dimension of
-    the shards after, which are cut. ``rounds``: how often a ring passes on what its members have, in n - 1 steps each time; 0
-    where nothing moves."""
+    ``join``: name of the attribute with the dimension along which shards are joined; ``split``: of that with the dimension
+    along which they are cut. ``rounds``: a ring of n members takes rounds * (n - 1) steps; 0 where nothing moves."""
 
     before: type[Placement]
     after: type[Placement]
@@ -67,21 +65,21 @@ class ReshardStep:
 
     @property
     def reduces(self) -> bool:
-        """Whether terms become the sum, or maximum, that they are of."""
+        """Whether terms are reduced to their sum or maximum."""
         return self.moves and self.before is Partial
 
     @property
     def cuts_anew(self) -> bool:
-        """Whether a ring's step passes on an n-th of the tensor, since neither placement cuts it; else it passes on what is
-        part of both the shard that one member has and the one that another gets."""
+        """Whether each ring step sends 1/n of the tensor, because neither placement cuts it. Otherwise a step sends what the
+        shard of the sender and the shard of the receiver have in common."""
         return self.moves and not self.join and not self.split
 
     def placements(self, op: Op) -> tuple[Placement, Placement]:
-        """On the axis of ``op``, before and after it."""
+        """The placements along the axis of ``op``, before and after it."""
         return _placement(self.before, op, self.join), _placement(self.after, op, self.split)
 
     def attributes(self, before: Placement, after: Placement) -> dict[str, Attribute]:
-        """The attributes of an op that makes ``after`` of ``before``, but for its mesh, axis and channel."""
+        """The attributes of an op that changes ``before`` into ``after``, except mesh, axis and channel."""
         fields = {}
         for placement, key in ((before, self.join), (after, self.split)):
             if isinstance(placement, Shard):
@@ -92,7 +90,7 @@ class ReshardStep:
 
     @property
     def spreads(self) -> bool:
-        """Whether each member gives every other a part of its own, and not the next one what it passes on."""
+        """Whether each member sends a different part to every other member (all-to-all) instead of forwarding around a ring."""
         return bool(self.join and self.split)
 
 
@@ -125,7 +123,7 @@ class OpDef:
     missing: str = ""
 
     def faults(self, op: Op) -> list[str]:
-        """What is wrong with ``op`` by this definition."""
+        """The ways in which ``op`` contradicts this definition."""
         if self.missing:
             return [self.missing]
         messages = []
@@ -332,20 +330,20 @@ OPDEFS: dict[str, OpDef] = {definition.name: definition for definition in (*_COM
 """The ops of the dialects ``comm`` and ``dnnc``, by name."""
 
 RESHARD_STEPS: dict[str, ReshardStep] = {name: step for name, (step, _) in _STEPS.items()}
-"""What changes the placement on one axis, by the name of the op of ``comm`` that does it."""
+"""The ops of ``comm`` that change the placement on one axis, by name."""
 
 COLLECTIVES: dict[str, ReshardStep] = {name: step for name, step in RESHARD_STEPS.items() if step.moves}
-"""Those by which members exchange something."""
+"""Those in which members exchange data."""
 
 
 def is_collective(op: Op) -> bool:
-    """Whether members exchange something by this op."""
+    """Whether members exchange data in this op."""
     definition = OPDEFS.get(op.name)
     return definition is not None and definition.step is not None and definition.step.moves
 
 
 def reshard_step(before: Placement, after: Placement) -> str | None:
-    """Name of the op of ``comm`` that makes ``after`` of ``before`` along an axis; None where no op does."""
+    """Name of the op of ``comm`` that changes ``before`` into ``after`` along an axis; None where no op does."""
     return _BETWEEN.get((type(before), type(after)))
 
 

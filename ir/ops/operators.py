@@ -1,4 +1,4 @@
-"""What is true of ONNX's operators beyond their schemas: one table of traits, asked by all.
+"""Traits of ONNX's operators that their schemas do not state: one table for all passes.
 
 A trait is a property of the operator itself. What one pass does with each operator, such as its cost formula, is a table of
 functions of that pass. Names are those of ops without ``onnx.``, so an operator of ONNX Runtime's own domain is
@@ -14,7 +14,7 @@ from ir.core.ops import Op
 ELEMENTWISE = "elementwise"
 """Each element of a result depends on the elements of the operands at its (broadcast) place."""
 RANDOM = "random"
-"""Draws random numbers: runs differ. Those of ``TRAINING_OPERAND`` do in training only."""
+"""Draws random numbers, so runs differ. The ops in ``TRAINING_OPERAND`` do so in training only."""
 SHAPE_ONLY = "shape-only"
 """The result is the first operand under another shape: the same elements in the same order."""
 SELECTS = "selects"
@@ -68,7 +68,7 @@ TRAINING_OPERAND: Mapping[str, int] = {
     "onnx.com.microsoft.BitmaskBiasDropout": 4,
     "onnx.com.microsoft.BitmaskDropout": 2,
 }
-"""Of random ops that hand their operand on unless they train, by the op's full name: the operand that says whether they do."""
+"""Ops that are random in training only, and else return their operand: by full name, the operand that switches training on."""
 
 
 def _by_name() -> dict[str, frozenset[str]]:

@@ -1,8 +1,7 @@
-"""What keeps rows from being followed by the rules of ``ir/ops/rows.py``.
+"""Checks that devices can follow the rows of a schedule by the rules of ``ir/ops/rows.py``.
 
-Rows can be followed, for any number of samples, where no action waits for itself: where no circle of waits leads to the same or
-a later period. ``faults`` looks for such a circle in the graph of one period (``_circle``), so it takes no run of the rows.
-"""
+Rows deadlock exactly when actions wait for each other in a circle that leads to the same or a later period. ``faults`` looks
+for such a circle in the graph of one period (``_circle``), for any number of samples, without simulating the rows."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ MOST_CELLS = 1 << 18
 
 
 def faults(schedule: Schedule, flow: Flow) -> list[str]:
-    """What keeps the rows from being followed: actions that do not belong where they stand, that lack or stand twice, members
-    of a mesh that differ, and, where there is nothing of that kind, a deadlock. Time is about linear in the actions of a period
-    and, where rows of replicas differ, of a turn of these."""
+    """Why the rows cannot be followed: actions on the wrong device, missing or repeated actions, different rows for members of
+    one mesh; a deadlock is looked for where there are none of these. Time is about linear in the actions of a period, or, where
+    rows of replicas differ, in the actions of a turn of all replicas."""
     flow = flow.following(schedule)
     messages = [*_odd_devices(flow), *_odd_stream(schedule, flow)]
     messages += (fault for device, actions in schedule.rows for fault in _odd_actions(schedule, flow, device, actions))
@@ -29,8 +28,7 @@ def faults(schedule: Schedule, flow: Flow) -> list[str]:
 
 
 def _odd_devices(flow: Flow) -> Iterator[str]:
-    """Stages that name a device twice, or share some of their devices: turns of replicas and rows of members would not fit
-    together."""
+    """Stages that name a device twice, or share some of their devices but not all."""
     for stage, devices in enumerate(flow.devices):
         yield from (f"stage {stage} has '{name}' {count} times" for name, count in Counter(devices).items() if count > 1)
         for other in range(stage):
@@ -39,7 +37,7 @@ def _odd_devices(flow: Flow) -> Iterator[str]:
 
 
 def _odd_stream(schedule: Schedule, flow: Flow) -> Iterator[str]:
-    """Periods of several samples at inference; of training, stages that cannot follow rows without a flush."""
+    """At inference, periods of several samples; in training, stages that need a flush between steps."""
     if not schedule.periodic:
         return
     if not flow.training and schedule.microbatches != 1:
@@ -56,7 +54,7 @@ def _odd_stream(schedule: Schedule, flow: Flow) -> Iterator[str]:
 
 
 def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[Action]) -> Iterator[str]:
-    """Actions of a row that are none, or not of its device."""
+    """Actions of a row that do not exist, or that another device does."""
     of_stage: dict[int, set[tuple[str, int | None]]] = {}
     for action in actions:
         says = f"the row of '{device}' has {action_text(action)}"
@@ -82,7 +80,7 @@ def _odd_actions(schedule: Schedule, flow: Flow, device: str, actions: Sequence[
 
 
 def _missing(schedule: Schedule, flow: Flow) -> Iterator[str]:
-    """Actions that a device should do and does not, or does twice."""
+    """Actions that a row lacks, or has twice."""
     rows: Counter[tuple[str, Action]] = Counter()
     for device, actions in schedule.rows:
         rows.update((device, _of_period(action, schedule)) for action in actions)
@@ -112,8 +110,8 @@ def _of_period(action: Action, schedule: Schedule) -> Action:
 
 
 def _early_updates(schedule: Schedule) -> Iterator[str]:
-    """Updates that stand before another action of their stage; of periodic rows, before a backward pass of their step or
-    behind one of the next."""
+    """Updates that are not the last action of their stage; in periodic rows, updates before a backward pass of their step or
+    after one of the next step."""
     for device, actions in schedule.rows:
         if schedule.periodic:
             yield from _between_updates(schedule, device, actions)
@@ -127,7 +125,7 @@ def _early_updates(schedule: Schedule) -> Iterator[str]:
 
 
 def _between_updates(schedule: Schedule, device: str, actions: Sequence[Action]) -> Iterator[str]:
-    """Backward passes of a periodic row that do not stand behind the update of the step before and before that of their own."""
+    """Backward passes of a periodic row that are not between the update of the step before and the update of their own step."""
     every = schedule.microbatches
     places = Places.in_row(actions, every)
     for action in actions:
@@ -203,9 +201,9 @@ def _deadlock(schedule: Schedule, flow: Flow) -> list[str]:
 def _add_alike(
     device: str, lane: Sequence[Action], replicas: int, turn: int, cells: list[_Cell], waits: list[list[_Wait]]
 ) -> None:
-    """The cells of replicas whose rows are equal, and what each waits for in its lane. Which replica has a microbatch makes no
-    difference then, so they need no turn of their own: in period k an action with offset o stands behind the last one before
-    it, in period k - d with offset o', that the same replica does: d = o' - o modulo ``replicas``."""
+    """Adds the cells of replicas whose rows are equal, and the waits in their lanes. One period then stands for all replicas:
+    an action with offset o in period k follows the last action before it that the same replica does, of offset o' in period k -
+    d, where d = o' - o modulo ``replicas``."""
     positions: dict[int, list[int]] = defaultdict(list)
     for position, action in enumerate(lane):
         positions[(action.microbatch or 0) % replicas].append(position)
@@ -225,7 +223,8 @@ def _add_alike(
 
 
 def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: Sequence[int]) -> Iterator[str]:
-    """The waits of a circle: where it enters a device, behind what that stands, and what that waits for."""
+    """Describes the waits of a circle, device by device: the action that is stuck, the action before it, and what that waits
+    for."""
     steps = [
         (cell, on, min((w for w in waits[cell] if w.on == on), key=lambda w: (w.turns, not w.order)).order)
         for cell, on in zip(circle, (*circle[1:], circle[0]), strict=True)
@@ -242,8 +241,8 @@ def _phrases(cells: Sequence[_Cell], waits: Sequence[Sequence[_Wait]], circle: S
 
 
 def _add_needs(schedule: Schedule, flow: Flow, cells: Sequence[_Cell], waits: list[list[_Wait]], turn: int) -> None:
-    """What the cells wait for beside their lane. A microbatch so late that nothing lies before the first sample stands for
-    all."""
+    """Adds the waits of each cell beside those of its lane. They are those of a late microbatch, before which no action is
+    skipped."""
     turn *= schedule.microbatches if schedule.periodic else 1
     number = {
         (
@@ -267,12 +266,12 @@ def _add_needs(schedule: Schedule, flow: Flow, cells: Sequence[_Cell], waits: li
 
 
 def _circle(waits: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
-    """Cells that wait for each other in a circle, each for the one behind it; empty where none do. ``waits`` of a cell are the
-    cells that it waits for, of so many turns before.
+    """Cells that wait for each other in a circle, each for the next one; empty where there is no deadlock. ``waits``: per cell
+    the cells that it waits for, and how many turns earlier.
 
-    A circle is a deadlock where its turns add up to 0 or less. With n cells and lengths 1 - (n + 1) turns that is a circle of
-    positive length, so longest paths end unless there is one (Bellman, Ford), and where they do not, the last steps of the
-    paths form it."""
+    A circle is a deadlock if its turns add up to 0 or less. With n cells, give each wait the length 1 - (n + 1) turns: a
+    deadlock is a circle of positive length. Bellman and Ford's search for longest paths ends unless there is one; if it does
+    not end, the last steps of the paths form the circle."""
     count = len(waits)
     followers: list[list[tuple[int, int]]] = [[] for _ in range(count)]
     for cell, of_cell in enumerate(waits):
@@ -296,7 +295,7 @@ def _circle(waits: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
 
 
 def _order(waits: Sequence[Sequence[tuple[int, int]]]) -> list[int]:
-    """All cells, those first that others wait for in the same turn: paths of most rows are then found at the first visit."""
+    """All cells, in topological order of the waits within one turn: then one visit per cell suffices for most rows."""
     left = [sum(turns == 0 for _, turns in of_cell) for of_cell in waits]
     followers: list[list[int]] = [[] for _ in waits]
     for cell, of_cell in enumerate(waits):

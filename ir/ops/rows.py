@@ -1,30 +1,30 @@
-"""Rows: what the actions of a schedule mean, without seconds. The verifier finds out whether rows can be followed
-(``ir/ops/row_faults.py``), the simulator adds seconds, and the runtime does what is said here.
+"""The meaning of a schedule: a *row* is the list of actions of one device, and these rules order the actions of all rows.
 
-Rules:
+There are no seconds here. The verifier checks that devices can follow the rows (``ir/ops/row_faults.py``), the simulator adds
+seconds, and the runtime follows the rows. Rules:
 
-1. A device runs the actions of its row in order, each as soon as its *lane* is free and what it waits for has happened. With
-   ``comm = sum`` one lane does everything; with ``overlap`` transfers have a lane beside compute; with ``duplex`` receiving and
-   sending have one each.
+1. A device runs the actions of its row in order. An action starts once its *lane* is free and the actions it waits for have
+   ended. ``comm = sum`` has one lane; ``overlap`` has two, compute and transfers; ``duplex`` has three, compute, receiving and
+   sending.
 2. ``recv`` waits for the ``send`` of its channel and microbatch; ``F`` for every ``recv`` of its stage and microbatch; ``send``
    for the ``F`` of its stage and microbatch.
-3. Of inference, an edge, all channels between two stages, has ``edge_slots`` buffers; of replicas, each pair that exchanges
-   microbatches has so many. ``F`` writes its results into them, so it waits until the reader's ``F`` is done with the
-   microbatch that many turns of the pair before. In training a send takes what was made, and waits for no buffer.
-4. A periodic row is one period of an endless stream, and has every action of M microbatches once: in period k its action with
-   microbatch number o works on microbatch k M + o. What falls outside the samples is left out. In inference M is 1.
-5. A replicated stage gives microbatch m to its replica m mod r. The members of a mesh work on each microbatch together, so
-   their rows are equal, and what holds for the first member holds for all.
-6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is both, one after the other. ``I``
-   waits for ``F`` of its stage and microbatch, ``W`` for ``I``; each, and ``F``, for the ``recv`` of what it is the first to
-   read. A gradient has a channel of its own, from the stage that makes it to an earlier one; its ``send`` waits for the ``I``
-   or ``W`` that makes it. ``U``, once a step and last of its stage, updates the weights; what it exchanges, it does so itself.
+3. In inference an edge, that is all channels between two stages, has ``edge_slots`` buffers; between replicated stages each
+   pair of replicas that exchanges microbatches has its own. ``F`` writes its results into a buffer, so it waits until the
+   reader's ``F`` has ended for the microbatch that used this buffer before. In training a send waits for no buffer.
+4. A periodic row is one period of an endless stream and has every action of M microbatches once. In period k, the action with
+   microbatch number o works on microbatch k M + o; actions on microbatches that do not exist are skipped. In inference M = 1.
+5. Replica m mod r of a replicated stage handles microbatch m. The members of a mesh work on each microbatch together, so their
+   rows are equal.
+6. In training, ``I`` makes the gradients of values and ``W`` those of weights alone; ``B`` is ``I``, then ``W``. ``I`` waits
+   for ``F`` of its stage and microbatch, ``W`` for ``I``; ``F``, ``I`` and ``W`` wait for each ``recv`` whose tensor they are
+   the first to read. A gradient has its own channel, from the stage that makes it to an earlier one; its ``send`` waits for the
+   ``I`` or ``W`` that makes it. ``U`` updates the weights, once per step, as the last action of its stage; it exchanges
+   gradients itself.
 7. Periodic rows of training are *asynchronous*: a period is a step of M microbatches, and no step waits until the pipeline is
-   empty. ``U`` has the number of the last microbatch of its step. Backward passes of a step stand between the ``U`` before and
-   its own. All passes of a step work with the weights as they are when its first ``F`` begins, which the device keeps until the
-   step's ``U`` (weight stashing: Narayanan et al., SOSP 2019, section 3.3): the row says how many updates they lack
-   (``delay``). Each stage has one device, of its own.
-"""
+   empty. ``U`` has the number of the last microbatch of its step. The backward passes of a step are between the ``U`` of the
+   step before and its own. All passes of a step use the weights as they were when its first ``F`` began; the device keeps these
+   until the step's ``U`` (weight stashing: Narayanan et al., SOSP 2019, section 3.3). ``delay`` counts the updates that they
+   lack. Each stage has one device, and no two stages share a device."""
 
 from __future__ import annotations
 
@@ -45,17 +45,17 @@ UPDATE = "U"
 RECEIVE = "recv"
 SEND = "send"
 SHOWN = 8
-"""Microbatches of a stream that are followed where nobody says how many."""
+"""Microbatches of a stream that are simulated by default."""
 SHOWN_STEPS = 3
-"""Steps of an asynchronous training of which the same holds."""
+"""Steps of an asynchronous training that are simulated by default."""
 LANES = ("compute", "transfers", "in", "out")
-"""What a device does one after the other; which of them it has, and what is done in them, is the plan's ``comm``."""
+"""A device runs the actions of a lane one after the other. The plan's ``comm`` says which lanes there are (rule 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch; of training, the phase in which it is
-    ``made``, and that of its first reader, ``read``. One that is made in ``U`` crosses once a step and is no matter of rows."""
+    """A tensor that stage ``source`` sends to stage ``target`` for each microbatch. In training it is made in phase ``made``
+    and first read in phase ``read``. One that is made in ``U`` crosses once per step, and rows have no action for it."""
 
     source: int
     target: int
@@ -65,11 +65,10 @@ class Channel:
 
 @dataclass(frozen=True)
 class Flow:
-    """What rows are about. ``devices`` of each stage: replicas, which take microbatches in turn, or of a stage in ``together``
-    the members of its mesh. ``channels`` by number. ``slots``: buffers of an edge between neighbours.
-
-    Of training, ``split``: stages whose rows have ``I`` and ``W`` in the place of ``B``; ``updates``: stages that have
-    ``U``."""
+    """Stages, devices, channels and buffers that the actions of rows refer to. ``devices`` of each stage: its replicas, which
+    take microbatches in turn, or the members of its mesh if the stage is in ``together``. ``channels``: by number. ``slots``:
+    buffers of an edge between neighbours. In training, ``split``: stages with ``I`` and ``W`` instead of ``B``; ``updates``:
+    stages with ``U``."""
 
     devices: tuple[tuple[str, ...], ...]
     channels: Mapping[int, Channel]
@@ -81,19 +80,19 @@ class Flow:
     updates: frozenset[int] = frozenset()
 
     def following(self, schedule: Schedule) -> Flow:
-        """The flow in which those stages are split that the rows of ``schedule`` split."""
+        """This flow, with ``split`` as in the rows of ``schedule``."""
         kinds = (INPUT_GRADIENT, WEIGHT_GRADIENT)
         split = frozenset(action.stage for _, row in schedule.rows for action in row if action.kind in kinds)
         return self if split == self.split else replace(self, split=split)
 
     @cached_property
     def takers(self) -> tuple[tuple[str, ...], ...]:
-        """Of each stage the devices that take microbatches in turn: its replicas, or the first of a mesh for all of it."""
+        """The devices of each stage that take microbatches in turn: its replicas, or the first member of its mesh."""
         return tuple(on[:1] if stage in self.together else on for stage, on in enumerate(self.devices))
 
     @cached_property
     def leads(self) -> dict[str, str]:
-        """The first member of its mesh by each other member."""
+        """The first member of a mesh, by each other member."""
         return {other: self.devices[stage][0] for stage in sorted(self.together) for other in self.devices[stage][1:]}
 
     @cached_property
@@ -119,7 +118,8 @@ class Flow:
         return device in on if stage in self.together else on[microbatch % len(on)] == device
 
     def window(self, channel: int) -> int:
-        """How many microbatches after one its buffer is filled again. Replicas a of r and b of s have each lcm(r, s)-th."""
+        """A buffer that holds microbatch m is filled again by microbatch m + window. With r and s replicas, a pair of them
+        exchanges every lcm(r, s)-th microbatch."""
         ends = self.channels[channel]
         turns = math.lcm(len(self.takers[ends.source]), len(self.takers[ends.target]))
         return turns * edge_slots(self.comm, ends.source, ends.target, self.slots)
@@ -135,14 +135,14 @@ class Flow:
         return phase if phase in (COMPUTE, UPDATE) or stage in self.split else BACKWARD
 
     def actions(self, stage: int) -> Iterator[tuple[str, int | None]]:
-        """Kind and channel of all that a stage does for each microbatch."""
+        """Kind and channel of each action of a stage for one microbatch."""
         yield from ((RECEIVE, c) for c in self.received.get(stage, ()))
         yield COMPUTE, None
         yield from ((kind, None) for kind in self.backward(stage))
         yield from ((SEND, c) for c in self.sent.get(stage, ()))
 
     def needs(self, action: Action) -> Iterator[Action]:
-        """What must have ended before the action starts, beside what stands before it in its lane."""
+        """The actions, beside those before it in its lane, that must have ended before this one starts."""
         stage, number, channel = action.stage, action.microbatch or 0, action.channel
         if action.kind == RECEIVE and channel is not None:
             yield Action(SEND, self.channels[channel].source, number, channel)
@@ -246,8 +246,8 @@ class Places:
 
 
 def delay(actions: Sequence[Action], stage: int, every: int) -> int:
-    """How many updates the weights lack with which a stage works on a step, of an asynchronous row: those of steps before that
-    stand behind the first ``F`` of the step."""
+    """How many updates the weights lack that a stage uses for a step, in an asynchronous row: the updates of earlier steps that
+    come after the first ``F`` of the step."""
     places = Places.in_row(actions, every)
     first = min(place for number in range(every) if (place := places.of(Action(COMPUTE, stage, number))) is not None)
     found = 0
@@ -257,7 +257,7 @@ def delay(actions: Sequence[Action], stage: int, every: int) -> int:
 
 
 def shown(schedule: Schedule) -> int:
-    """How many microbatches show what a schedule is like: all of a training step; of a stream some."""
+    """How many microbatches to simulate by default: all of a training step, or some of a stream."""
     if not schedule.periodic:
         return schedule.microbatches
     deepest = max((action.microbatch or 0 for _, row in schedule.rows for action in row), default=0)
@@ -265,7 +265,7 @@ def shown(schedule: Schedule) -> int:
 
 
 def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, list[Action]]:
-    """The actions of each device for ``microbatches`` samples; of rows that are not periodic, those that stand there."""
+    """The actions of each device for ``microbatches`` samples; a row that is not periodic is taken as it is."""
     if not schedule.periodic:
         return {device: list(actions) for device, actions in schedule.rows}
     return {
@@ -279,7 +279,7 @@ def unrolled(schedule: Schedule, flow: Flow, microbatches: int) -> dict[str, lis
 
 
 def walk(schedule: Schedule, flow: Flow, microbatches: int) -> Iterator[Action]:
-    """The actions of all devices for so many samples, in an order in which they can be done; it ends early in a deadlock."""
+    """The actions of all devices for so many samples, in an order that obeys the rules; it ends early in a deadlock."""
     flow = flow.following(schedule)
     rows = unrolled(schedule, flow, microbatches)
     queues = [deque(lane) for on, row in rows.items() if on not in flow.leads for lane in lanes(row, flow.comm)]

@@ -1,9 +1,8 @@
-"""Aliases: what a printed module says more than once has a name, ``#cost3``, and is said once, behind the module.
+"""Aliases: a facet, a location or bytes that a printed module repeats get a name, ``#cost3``, defined once behind the module.
 
-A location is named as it is spelled. It may be spelled by rules, of how exporters call a node and its scope after its first
-result (``loc("main", slashed, parent)``), so that the ops of a whole model share a few spellings. Aliases are a matter of the
-text alone: the module that is read has the facets and locations themselves.
-"""
+Exporters derive the names of a node and its scope from the name of its first result. A location is therefore spelled by rules
+where they hold (``loc("main", slashed, parent)``), so that all ops of a model share a few spellings and so a few aliases.
+Aliases exist in the text only: the module that is read has the facets and locations themselves."""
 
 from __future__ import annotations
 
@@ -23,14 +22,14 @@ RULES: Final[dict[str, Callable[[str], str]]] = {
     "stem": lambda name: name.rpartition("_output_")[0],
     "parent": lambda name: name.rpartition(".")[0],
 }
-"""How a node or a scope may be called after the name of the op's first result, without its sigil: alike; ``/h/0/attn`` of
-``h.0.attn``; ``/MatMul`` of ``/MatMul_output_0``; ``h.0`` of ``h.0.attn``."""
+"""Rules that derive the name of a node or a scope from the name of the op's first result, without its sigil: the same name;
+``/h/0/attn`` from ``h.0.attn``; ``/MatMul`` from ``/MatMul_output_0``; ``h.0`` from ``h.0.attn``."""
 CALL, REST = "dnnc.call", ".."
 _NODE, _SCOPE = ("same", "slashed", "stem"), ("parent",)
 LEAST_FACET = 45
-"""A facet of fewer characters is never worth an alias: a reader would have to look up what stands in the line as well."""
+"""A facet of fewer characters gets no alias: looking it up would cost a reader more than reading it."""
 LEAST_LOCATION = 20
-"""Likewise of a location."""
+"""A location of fewer characters gets no alias."""
 LEAST_SHARED = 3
 """Ops that must share the spelling of a location before it has an alias, or is one by rules."""
 

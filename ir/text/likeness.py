@@ -1,7 +1,7 @@
-"""Resources that are those of an earlier layer over again: ``like ["h.0", "h.1"] {seed = [7, 8, 9]}``.
+"""Copies of the resources of an earlier layer in one line: ``like ["h.0", "h.1"] {seed = [7, 8, 9]}``.
 
-It stands for all resources before it whose names begin with ``h.0``, in their order, under names that begin with ``h.1``: alike
-but for the seed of random elements, or the offset in a file, which are listed in that order.
+The line copies all resources before it whose names begin with ``h.0``, in their order, under names that begin with ``h.1``. The
+table lists the seeds of random elements, or the offsets in a file, of the copies; all else is equal.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from ir.core.module import External, Random, Resource
 from ir.text.renaming import Renaming
 
 LEAST = 3
-"""Resources that are worth a line ``like``."""
+"""A line ``like`` is printed for at least so many resources."""
 LISTED = {"seed": Random, "offset": External}
 _NUMBER = re.compile("[0-9]+")
 
 
 class Printed:
-    """The resources that are printed already. ``like`` looks for those that may be said to be like them."""
+    """The resources that are already printed. ``like`` finds following resources that can be printed as copies of them."""
 
     def __init__(self) -> None:
         self._first: dict[tuple[str, str], str] = {}
@@ -34,8 +34,8 @@ class Printed:
             self._beginning.setdefault(begins, []).append(resource)
 
     def like(self, symbols: Sequence[object], at: int) -> tuple[int, Renaming, dict[str, list[int]]] | None:
-        """How many of ``symbols`` from the resource ``at`` on are like resources that were printed, by which renaming, and what
-        is listed."""
+        """How many of ``symbols`` from position ``at`` are copies of printed resources, their renaming, and the listed numbers;
+        None for no copies."""
         first = symbols[at]
         assert isinstance(first, Resource)
         for number in _NUMBER.finditer(first.name):
@@ -57,7 +57,7 @@ def of_beginning(resources: Sequence[Resource], begins: str) -> list[Resource]:
 
 
 def alike(models: Sequence[Resource], renaming: Renaming, listed: dict[str, list[int]]) -> list[Resource]:
-    """The resources that are like ``models``. Raises ValueError where ``listed`` are too few or too many numbers."""
+    """Copies of ``models``. Raises ValueError where ``listed`` has too few or too many numbers."""
     numbers = {key: iter(values) for key, values in listed.items()}
     copies = []
     for model in models:
@@ -76,7 +76,7 @@ def alike(models: Sequence[Resource], renaming: Renaming, listed: dict[str, list
 
 
 def _listed(models: Sequence[Resource], others: Sequence[object], renaming: Renaming) -> dict[str, list[int]] | None:
-    """What tells ``others`` from ``models`` under ``renaming``; None where it cannot be listed."""
+    """The numbers in which ``others`` differ from the renamed ``models``; None where they differ in more than these."""
     if len(others) < len(models):
         return None
     listed: dict[str, list[int]] = {}

@@ -1,9 +1,8 @@
-"""Renamings: how the names of a copy follow from those of another, ``h.0`` -> ``h.7``, so that no list of them need be told.
+"""Renamings derive the names in a copy from those in the original (``h.0`` -> ``h.7``), so that no list of names is needed.
 
-A renaming is pairs of beginnings. A text that begins with the first of a pair begins with the second instead; of several
-pairs that with the longest first text counts. ``h.1`` is no beginning of ``h.10``: a number counts as a whole. A text that
-follows no rule is a pair by itself.
-"""
+A renaming is a list of pairs of prefixes: a text that begins with the first prefix of a pair gets the second instead; of
+several matching pairs the longest prefix counts. ``h.1`` is no prefix of ``h.10``, because a number counts as a whole. A text
+without a common prefix is a pair of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INV10 and INV20: functions that ``fold`` wrote, and what calls say of their copies."""
+"""INV10 and INV20: functions that ``fold`` wrote, and the calls of them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def is_variant(program: Func | Stage) -> bool:
     return any(key == VARIANT for key, _ in program.attributes)
 
 
-class Fault(NamedTuple):
-    """What a call says wrongly. ``about``: what of its line to point at."""
+class WrongCall(NamedTuple):
+    """What is wrong with a call. ``about``: the word in its line to point at."""
 
     code: str
     message: str
@@ -33,7 +33,7 @@ class Fault(NamedTuple):
 
 
 class Copies:
-    """The functions of a module as what calls of them stand for; of each, once."""
+    """The functions of a module: the number of names and ops of each, and the decisions in it."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings
@@ -42,7 +42,7 @@ class Copies:
         self.sizes: dict[str, tuple[int, int]] = {}
         self.kinds: dict[str, set[str]] = {}
 
-    def faults(self, call: Op, callee: Func, shared: str) -> Iterator[Fault]:
+    def faults(self, call: Op, callee: Func, shared: str) -> Iterator[WrongCall]:
         """What is wrong with ``call`` as a copy of ``callee``. ``shared``: its function where that is called more than once,
         else empty."""
         if len(call.attributes) > 1:
@@ -53,25 +53,25 @@ class Copies:
                     message = (
                         f"the call gives {len(attribute.value)} {key} to a copy of {callee.name}, which has {expected[key]}"
                     )
-                    yield Fault("INV20", message, key, "they are as `fold` wrote them for the body that it wrote")
+                    yield WrongCall("INV20", message, key, "they are as `fold` wrote them for the body that it wrote")
             wrong = next((name for name in call.get("names", ()) if name[:1] != "%"), None)
             if wrong is not None:
-                yield Fault("INV20", f"the name '{wrong}' that the call gives does not begin with %", "names", "")
+                yield WrongCall("INV20", f"the name '{wrong}' that the call gives does not begin with %", "names", "")
             pairs = call.get("rename", ())
             if len(pairs) % 2 or "" in pairs or len(set(pairs[::2])) < len(pairs) // 2:
                 message = "rename gives pairs of texts, none empty, each first one once"
-                yield Fault("INV20", message, "rename", 'such as ["h.0", "h.1"] for what begins with h.0 in the body')
+                yield WrongCall("INV20", message, "rename", 'such as ["h.0", "h.1"] for what begins with h.0 in the body')
             if shared and call.attribute("groups") is not None:
                 message = f"{call.id} gives groups, but {shared} is called more than once"
-                yield Fault("INV10", message, "groups", "a group belongs to one copy: its outermost call says it")
+                yield WrongCall("INV10", message, "groups", "a group belongs to one copy: its outermost call says it")
             elif call.attribute("groups") is not None and call.facet(Group) is not None:
-                yield Fault("INV10", "the call holds the decision 'group', and gives groups as well", "groups", "")
+                yield WrongCall("INV10", "the call holds the decision 'group', and gives groups as well", "groups", "")
         if callee.name in self.folded:
             for facet in call.facets:
                 if isinstance(facet, DECISIONS) and facet.keyword in self.held(callee.name):
                     message = f"the call holds the decision '{facet.keyword}', and ops of {callee.name} do"
                     hint = "what is decided alike for all ops of a copy stands on its call, else on the ops"
-                    yield Fault("INV10", message, f"{facet.keyword}<", hint)
+                    yield WrongCall("INV10", message, f"{facet.keyword}<", hint)
 
     def check_variants(self, shared: Collection[str]) -> None:
         """Variants of one block agree in all but decisions and layouts; what is ``shared`` and calls one is one."""

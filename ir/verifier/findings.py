@@ -1,4 +1,4 @@
-"""Findings: the faults of one verification, placed in the text where a source map tells, and what several checks look up."""
+"""Findings: the faults of one verification, with their places in the text, and look-ups that several checks share."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def check_programs(findings: Findings) -> None:
 
 
 class _Checker:
-    """Checks one body after the other; what depends on a type, attributes or a definition alone is found out once."""
+    """Checks one body after the other. Results that depend on a type, attributes or a definition alone are cached."""
 
     def __init__(self, findings: Findings) -> None:
         self.findings = findings

@@ -30,7 +30,7 @@ def check_strategies(findings: Findings) -> None:
 
 
 class _Stage:
-    """One stage while its ops are walked through; ``around`` has bare types, ``types`` those with layouts."""
+    """Checks the ops of one stage in order; ``around`` has types without layouts, ``types`` those with."""
 
     def __init__(self, findings: Findings, stage: Stage, mesh: Mesh) -> None:
         from ir.layout_rules import Surroundings
