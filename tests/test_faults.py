@@ -93,7 +93,7 @@ MAKERS = {
 """What takes a fault or its diagnostic: the text itself is in the templates of the fault."""
 
 
-PENDING = ("dnnc/cli", "dnnc/compile", "dnnc/engines/torch", "dnnc/machines", "dnnc/workloads")
+PENDING = ("dnnc/engines/torch", "dnnc/workloads")
 """Rooms that still make texts in line."""
 
 

@@ -1,4 +1,4 @@
-"""The options of a compilation in one table: flag, field, the pass that carries it out, and what excludes it.
+"""The options of a compilation as data, and a table of them: flag, field, the passes that carry it out, what excludes it.
 
 Whatever asks which options are given, which belong to a pass, or which cannot go together, asks this table. A field's default
 is that of its class; an option is given where its value is another.
@@ -6,19 +6,71 @@ is that of its class; an option is given where its value is another.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from dnnc.compile.training import TrainingOptions
-
-if TYPE_CHECKING:
-    from dnnc.compile.options import CompileOptions
+from ir.core.limits import LIMITS, Limits
 
 SEARCHES = ("certified", "tag")
-"""Whose search plans: dnnc's own, with a bound, or TAG's (``dnnc.search_tag``)."""
+"""Which search plans: dnnc's own, which bounds all plans, or TAG's (``dnnc.search_tag``)."""
 TAG = SEARCHES[1]
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """What to compile, for what, how, and where to.
+
+    - Reading: ``dims`` bind symbolic dimensions; ``limits`` bound what the model may ask for; ``inputs`` is an ``.npz`` of
+      arrays by input, whose shapes bind dimensions, and on whose first microbatch sizes that depend on values are measured.
+    - Stages: a new one begins after each tensor of ``cuts``; ``pins`` maps ops to devices; ``stages`` is their number (None:
+      the best); ``replicas`` the most devices of a stage; ``pieces`` the most stages of a device (latency). Where these leave
+      replicas and meshes free, both are searched (``dnnc.compile.kinds``).
+    - Meshes: ``mesh`` is the sizes of the axes (``2x4``), ``auto`` (the best) or ``none``. With a mesh, ``stages`` may be 0
+      (the best number), ``strategy`` names a plan instead of searching, ``uneven`` allows shards of different lengths, and
+      ``shares`` states unequal parts (``3,1``; ``equal``).
+    - Search: ``objective``, ``split``, ``comm`` (empty: throughput, contiguous, sum) and ``time_limit`` (seconds) override
+      those of ``pipeline``, which is pipeline text (empty: the default). ``plan`` is replayed instead of searching. ``search``
+      is one of ``SEARCHES`` (empty: dnnc's own); TAG's has a file with its ``prior`` and a number of ``iterations``. The
+      seconds in the ``profile`` files of ``dnnc profile`` replace modelled ones.
+    - Training: ``microbatches`` of a step, and ``training``.
+    - Output: ``weights`` is shared, per-stage or none; ``load_test``: onnxruntime opens each program before the build is done;
+      ``explain`` asks for ``CompileResult.explanation``."""
+
+    model: str
+    topology: str
+    out: Path
+    dims: Mapping[str, int | str] = field(default_factory=dict)
+    limits: Limits = LIMITS
+    cuts: tuple[str, ...] = ()
+    pins: Mapping[str, str] = field(default_factory=dict)
+    stages: int | None = None
+    plan: Path | None = None
+    plan_only: bool = False
+    weights: str = "shared"
+    comm: str = ""
+    pipeline: str = ""
+    time_limit: float | None = None
+    objective: str = ""
+    split: str = ""
+    replicas: int | None = None
+    pieces: int | None = None
+    mesh: str = ""
+    strategy: str = ""
+    uneven: bool = False
+    shares: str = ""
+    microbatches: int | None = None
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    explain: bool = False
+    load_test: bool = True
+    inputs: Path | None = None
+    profile: tuple[Path, ...] = ()
+    search: str = ""
+    prior: Path | None = None
+    iterations: int | None = None
 
 
 class Excluder(Enum):
@@ -118,6 +170,7 @@ __all__ = [
     "SEARCHES",
     "TAG",
     "TAG_SEARCH",
+    "CompileOptions",
     "Excluder",
     "Flag",
     "changes_of",

@@ -1,15 +1,13 @@
-"""What a person asks of a compilation, as data, and the passes that it means.
+"""From the options of a compilation to the passes that carry them out, which ``dnnc.compile.driver`` runs.
 
-``dnnc.compile.driver`` runs these. Options that contradict each other, or need a pass that is not there, are told before any
-work.
+Options that exclude each other (``dnnc.compile.flags``), or need a pass that the pipeline lacks, are refused before any work.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +39,7 @@ from dnnc.compile.flags import (
     PROFILE,
     TAG,
     TAG_SEARCH,
+    CompileOptions,
     changes_of,
     excluded_by,
     given,
@@ -56,75 +55,18 @@ from dnnc.compile.kinds import (
 )
 from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.compile.training import SHARDED_PIPELINE as SHARDED_TRAINING
-from dnnc.compile.training import TrainingOptions, with_training
+from dnnc.compile.training import with_training
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import SYNCS
-from ir.core.limits import LIMITS, Limits
 from ir.core.module import Func, Module
 from ir.core.objectives import ANY, THROUGHPUT, TRAINING, Planned, objective_of, offered
 from ir.core.topology import Topology
 from passes.framework.base import Pass
 
 
-@dataclass(frozen=True, slots=True)
-class CompileOptions:
-    """What to compile, for what, how, and where to.
-
-    ``dims`` binds symbolic dimensions; ``limits`` bound what the model may ask for. ``cuts``: tensors after which a new stage
-    begins; ``pins``: device by op; ``stages``: how many, None for the best. ``plan``: a plan to replay instead of searching.
-    ``objective``, ``split`` (empty: throughput, contiguous), ``replicas`` (most devices of a stage), ``pieces`` (most stages of
-    a device, of latency), ``comm`` (empty: ``sum``) and ``time_limit`` (seconds of search) stand over those of ``pipeline``,
-    which is pipeline text, empty for the default one.
-
-    Replicas, and meshes where ``mesh`` is empty, are chosen together with the stages (``dnnc.compile.kinds``) unless these say
-    how.
-
-    ``mesh`` splits tensors: sizes of a mesh's axes (``2x4``), ``auto`` for the best, ``none`` to split none. With a shape
-    ``stages`` may be 0 (how many is chosen together with the meshes), ``strategy`` names a plan instead of searching,
-    ``uneven`` lets shards differ in length where a dimension does not divide, and ``shares`` says how unequal parts are
-    (``3,1``; ``equal``); ``microbatches`` and ``training`` are of a training step. ``explain`` asks for
-    ``CompileResult.explanation``; ``load_test``: every program is opened by onnxruntime before the build counts as done.
-    ``inputs``: an ``.npz`` of arrays by input, whose shapes bind dimensions; sizes that depend on values are measured on its
-    first microbatch. ``profile``: files of ``dnnc profile``, whose seconds stand over those that are modelled. ``search``:
-    whose search (``SEARCHES``; empty: dnnc's own); of TAG's the file of its ``prior`` and its ``iterations`` (None: the
-    defaults)."""
-
-    model: str
-    topology: str
-    out: Path
-    dims: Mapping[str, int | str] = field(default_factory=dict)
-    limits: Limits = LIMITS
-    cuts: tuple[str, ...] = ()
-    pins: Mapping[str, str] = field(default_factory=dict)
-    stages: int | None = None
-    plan: Path | None = None
-    plan_only: bool = False
-    weights: str = "shared"
-    comm: str = ""
-    pipeline: str = ""
-    time_limit: float | None = None
-    objective: str = ""
-    split: str = ""
-    replicas: int | None = None
-    pieces: int | None = None
-    mesh: str = ""
-    strategy: str = ""
-    uneven: bool = False
-    shares: str = ""
-    microbatches: int | None = None
-    training: TrainingOptions = field(default_factory=TrainingOptions)
-    explain: bool = False
-    load_test: bool = True
-    inputs: Path | None = None
-    profile: tuple[Path, ...] = ()
-    search: str = ""
-    prior: Path | None = None
-    iterations: int | None = None
-
-
 def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
-    """The options of a compile of a profiled workload: of its plan alone, for training where it has backward times and nothing
-    else is asked for. Raises UsageError for options of tensors."""
+    """The options for a profiled workload: they write a plan alone, of training if the workload has backward times and nothing
+    else is asked for. Raises UsageError for options about tensors."""
     from dnnc.data.workloads.fitted import has_backward
 
     if clash := excluded_by(options, PROFILE):
@@ -136,7 +78,7 @@ def of_profile(options: CompileOptions, module: Module) -> CompileOptions:
 
 
 def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pass, ...], ...]:
-    """The pipelines of plans on meshes, where the options leave them free."""
+    """The pipelines that search plans on meshes beside the first pipeline; none if the options exclude meshes."""
     from passes.framework.pipeline import parse_pipeline
 
     if not meshes_free(options):
@@ -152,23 +94,22 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
 
 
 def meshes_free(options: CompileOptions) -> bool:
-    """Whether plans on meshes are searched beside others: no option says how to plan, or is of single devices."""
-    asked = options.plan is not None or options.pipeline or options.mesh or options.search == TAG
+    """Whether plans on meshes are searched beside others: no option states how to plan, or needs single devices."""
+    states_how = options.plan is not None or options.pipeline or options.mesh or options.search == TAG
     single = options.cuts or options.pins or options.pieces is not None or options.split == ANY
     single = single or options.training.stages_each > 1 or not options.training.flush
-    alone = options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name)
-    return not (asked or single or alone)
+    without_mesh = options.comm not in ("", "sum") or options.objective not in ("", THROUGHPUT.name, TRAINING.name)
+    return not (states_how or single or without_mesh)
 
 
 def asks_training(options: CompileOptions) -> bool:
-    """Whether a training step is asked for by name."""
+    """Whether --objective names a training step."""
     return bool(options.objective) and objective_of(options.objective).trains
 
 
 def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
-    """The options with the loss that training programs of a zoo model have by default: the cross-entropy of its output. The
-    options as they are for other models, for one with several outputs, of which a person must choose, and for a plan alone,
-    which needs no loss."""
+    """The options with the default loss of a zoo model with one output: its cross-entropy. Unchanged for other models, and for
+    a plan alone, which needs no loss."""
     training = asks_training(options) and not (options.plan_only or options.pipeline or options.training.loss)
     if not training or not options.model.startswith("zoo:") or len(entry.results) != 1:
         return options
@@ -177,7 +118,7 @@ def of_zoo(options: CompileOptions, entry: Func) -> CompileOptions:
 
 
 def restrictions(options: CompileOptions, topology: Topology) -> list[str]:
-    """The options that keep the search from plans that it would look at without them."""
+    """The options that exclude plans which the search would consider without them."""
     if options.plan is not None or options.pipeline:
         return []
     given = {
@@ -200,13 +141,13 @@ def check_time_limit(seconds: float | None) -> None:
 
 
 def warn_of_cut(sink: DiagnosticSink, seconds: float | None) -> None:
-    """Says that a time limit ended a search before its counted work did, and before its plan was proven to be optimal."""
+    """Warns that the time limit ended a search before its counted work did, and before its plan was proven optimal."""
     sink.warn(SearchCut(), where=f"--time-limit {seconds:g}")
 
 
 def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[Pass, ...]:
-    """The passes that the options ask for, of a model or of a ``profiled`` workload. Raises UsageError for options that
-    contradict each other or need a pass that is not there."""
+    """The passes that carry out the options, for a model or a ``profiled`` workload. Raises UsageError for options that exclude
+    each other or need a pass that the pipeline lacks."""
     from passes.framework.pipeline import parse_pipeline
 
     check_time_limit(options.time_limit)
@@ -251,7 +192,7 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
 
 
 def _check_search(options: CompileOptions) -> None:
-    """Raises UsageError for options that TAG's search does not have, and for its own without it."""
+    """Raises UsageError for options that TAG's search excludes, and for its own options without it."""
     if options.search != TAG:
         if flags := given(options, OF_TAG):
             raise UsageError(OnlyOfTag(flags))
@@ -263,7 +204,7 @@ def _check_search(options: CompileOptions) -> None:
 
 
 def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """The pipeline of a compile that splits tensors. Raises UsageError for options that contradict each other."""
+    """The pipeline with the options in its pass ``shard``. Raises UsageError for options that exclude each other."""
     if not any(step.name == "shard" for step in pipeline):
         flags = given(options, ON_MESHES)
         if options.pipeline or options.mesh:
@@ -291,7 +232,7 @@ def _sharded(options: CompileOptions, pipeline: tuple[Pass, ...]) -> tuple[Pass,
 
 
 def with_programs(pipeline: tuple[Pass, ...]) -> tuple[Pass, ...]:
-    """A pipeline of a person's own that lowers stages makes their programs too: they follow from the stages."""
+    """The pipeline, with ``localize`` added where it lowers stages: a pipeline of --passes makes programs too."""
     names = [step.name for step in pipeline]
     if "lower" not in names or "localize" in names:
         return pipeline
@@ -311,7 +252,7 @@ def _with_comm(step: Pass, comm: str) -> Pass:
 
 
 def _replay(options: CompileOptions) -> tuple[Pass, ...]:
-    """The pipeline with what the plan states in the place of the search. Raises UsageError, InvalidInput."""
+    """The pipeline in which the plan of --plan replaces the search. Raises UsageError, InvalidInput."""
     from dnnc.build.plan_reader import read_plan
     from passes.framework.pipeline import parse_pipeline
 
@@ -347,7 +288,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
 
 
 def _made_for(plan: Path) -> str:
-    """The model that a build was made of, by the manifest beside its plan; empty where there is none that says so."""
+    """The model that a plan was made for, from the manifest beside it; empty if there is none or it does not say."""
     from dnnc.build.snapshot import read_manifest
 
     try:
