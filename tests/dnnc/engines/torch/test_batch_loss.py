@@ -118,9 +118,8 @@ def trained(build: str, data: str, steps: int, out: Path) -> tuple[dict[str, Any
     ]
 
 
-@pytest.mark.parametrize(
-    "plan", ["replicas, one of which has more microbatches", pytest.param("mesh by data", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["replicas, one of which has more microbatches", "mesh by data"])
 def test_a_microbatch_with_one_label_weighs_a_fourth_of_one_with_four(plan: str, source: None, tmp_path: Path) -> None:
     build = built(tmp_path, LINEAR, 2, *PLANS[plan])
     weights, _ = trained(build, "labelled:example", 1, tmp_path / "out")
