@@ -30,7 +30,7 @@ from dnnc.compile.faults import (
     StagesRecompute,
 )
 from dnnc.compile.flags import TAG
-from dnnc.compile.kinds import KindSearch, mesh_sizes, with_one_mesh, with_restrictions
+from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
     CompileOptions,
     build_pipeline,
@@ -274,7 +274,7 @@ def _planned(
         pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
     else:
         pipelines = (*with_one_mesh(loaded.pipeline, topology), *kinds_besides(options, topology))
-    module, pipeline = KindSearch(context, manager, passed, options.time_limit).run(pipelines, loaded.module)
+    module, pipeline = PortfolioSearch(context, manager, passed, options.time_limit).run(pipelines, loaded.module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)

@@ -1,16 +1,16 @@
-"""The best plan of all kinds: stages of one device each or of replicas (``partition``), and stages on meshes (``shard``).
+"""The best plan of all kinds: stages on single devices or with replicas (``partition``), and stages on meshes (``shard``).
 
-Each kind has a pipeline; the kinds are searched one after the other, and every later one looks only for plans that are better
-than the best so far, so a kind whose lower bound is not below that costs little. Replicas come first, for on equal devices they
-are hard to beat and quickly found, and last where one mesh is searched. The plan's bound is the least of all kinds:
-"optimal" is said of all that was allowed. No plan mixes a replicated stage with one on a mesh.
+Each kind has a pipeline. The kinds are searched one after the other, and each search has the best plan so far as its incumbent,
+so a kind whose lower bound is not below the incumbent costs little. Replicas are searched first, because on equal devices they
+are found quickly and hard to beat; but last where one mesh is searched. The bound of the plan is the least bound of all kinds,
+so "optimal" holds for all plans that the options allow. No plan mixes a replicated stage with a stage on a mesh.
 
-Stages on meshes have equal parts, and their sums of gradients are counted behind the backward pass. So one mesh of all or some
-of the devices is searched first where they differ in type, with parts that may follow their speeds, and in training, with sums
-beside the backward pass.
+``shard`` gives stages on meshes equal parts, and counts their sums of gradients after the backward pass. One mesh is more
+general: its parts may follow the speeds of unequal devices, and its sums overlap the backward pass. So one mesh of all or some
+devices is searched first where devices differ in type, and in training.
 
-Meshes are left out where an option is of single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or says
-how to plan (``--mesh``, ``--passes``, ``--plan``), and where none can be: on one device, or with as many stages as devices.
+Meshes are not searched where an option needs single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or
+states how to plan (``--mesh``, ``--passes``, ``--plan``), on one device, or with as many stages as devices.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
     from passes.shard import ShardPass
 
 PROGRAM_PASSES = ("lower", "localize")
-"""What makes programs of a scheduled plan: a plan alone does not need them."""
+"""The passes that make programs of a scheduled plan; a plan alone does without."""
 PIPELINE = "default-inference"
-"""The named pipeline that ``dnnc compile`` runs unless told otherwise."""
+"""The named pipeline that ``dnnc compile`` runs by default."""
 SHARDED_PIPELINE = "sharded-inference"
-"""The one of plans on meshes."""
+"""The named pipeline for plans on meshes."""
 PROFILE_PIPELINE = "profiled"
-"""The one of a profiled workload, which has seconds in place of operators."""
+"""The named pipeline for a profiled workload, which has seconds in place of operators."""
 IN_STAGES = 8
-"""Microbatches of a training step in stages unless it is told."""
+"""Default number of microbatches of a training step in stages."""
 NO_MESH = "none"
-"""``--mesh none``: plans of single devices and their replicas alone."""
+"""``--mesh none``: only plans of single devices and their replicas."""
 TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound."""
+"""Relative distance up to which a value counts as equal to its bound."""
 
 
 def other_kinds(
@@ -58,8 +58,8 @@ def other_kinds(
     time_limit: float | None = None,
     microbatches: int = 0,
 ) -> tuple[tuple[Pass, ...], ...]:
-    """The pipelines that are searched for a better plan than one without meshes, made of ``steps``; ``stages``: exactly so
-    many, 0 for any; ``microbatches``: those of a training step, 0 at inference."""
+    """The pipelines that search plans on meshes, made of ``steps``. ``stages``: their exact number, 0 for any;
+    ``microbatches``: of a training step, 0 for inference."""
     devices = topology.devices
     if len(devices) < 2 or stages >= len(devices):
         return ()
@@ -70,15 +70,15 @@ def other_kinds(
 
 
 def with_one_mesh(pipeline: tuple[Pass, ...], topology: Topology) -> tuple[tuple[Pass, ...], ...]:
-    """The pipeline, and before it, where it searches any number of stages, the one that searches one mesh: of devices of
-    several types, in parts by their speeds, and in training, where the sums of gradients on one mesh travel beside the
-    backward pass. The pipeline in stages then leaves out one stage on all devices, unless it has a shape: that may need all."""
+    """The pipeline; before it one that searches one mesh, if the pipeline searches any number of stages and devices differ in
+    type or a training step is planned. The pipeline then skips one stage on all devices, unless it has a shape, which may need
+    all devices."""
     shard = _shard_of(pipeline)
     if shard is None or shard.stages or shard.strategy or shard.shares:
         return (pipeline,)
     if len({device.type for device in topology.devices}) < 2 and not shard.training:
         return (pipeline,)
-    microbatches = shard.step_microbatches if shard.training else 0  # those of a step in stages: the values are compared
+    microbatches = shard.step_microbatches if shard.training else 0  # as many as in stages, because the values are compared
     return _resharded(pipeline, stages=1, microbatches=microbatches), _resharded(pipeline, whole=bool(shard.mesh))
 
 
@@ -91,7 +91,7 @@ def _resharded(pipeline: tuple[Pass, ...], **changes: Any) -> tuple[Pass, ...]:
 
 
 def kind_of(pipeline: Sequence[Pass]) -> str:
-    """Which plans a pipeline searches."""
+    """The kind of plans that a pipeline searches, as a person reads it."""
     if _shard_of(pipeline) is not None:
         return "stages on meshes"
     alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name == "partition")
@@ -99,7 +99,7 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
 
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
-    """On which devices a stage on a mesh may lie, where the pipelines search some sets and not all; else empty."""
+    """The sets of devices on which stages on meshes are searched; empty if the pipelines search all sets."""
     from passes.model.spmd.mesh import IN_FEW_SHAPES, few
 
     shards = [shard for pipeline in pipelines if (shard := _shard_of(pipeline)) and not shard.mesh]
@@ -122,18 +122,18 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
 
 @dataclass(slots=True)
 class _Best:
-    """The best plan so far: the module with it, the pipeline that made it and what that warned of; ``incumbent``: the plan,
-    with the least bound of all kinds so far; ``others``: what is known of the other kinds."""
+    """The best plan so far. ``module`` has it, ``pipeline`` made it, with these ``warnings``; ``incumbent``: the plan itself,
+    with the least bound of all kinds so far; ``others``: values and bounds of the other kinds."""
 
     incumbent: Plan
     module: Module | None = None
     pipeline: tuple[Pass, ...] = ()
     warnings: DiagnosticSink = field(default_factory=DiagnosticSink)
-    others: _Known = field(default_factory=lambda: _Known())
+    others: _OtherKinds = field(default_factory=lambda: _OtherKinds())
 
     @property
-    def told(self) -> Plan:
-        """The plan, which says what is known of the kinds that are not its own."""
+    def certified(self) -> Plan:
+        """The plan, with the values and bounds of the other kinds in its certificate."""
         kind = kind_of(self.pipeline)
         texts = [f"{other}: {self.others.text(other)}" for other in self.others.bounds if other != kind]
         if not texts:
@@ -143,8 +143,8 @@ class _Best:
 
 
 @dataclass(slots=True)
-class _Known:
-    """By kind: the value of its plan that another one beat, if any, and the least bound of its pipelines."""
+class _OtherKinds:
+    """By kind: the value of its best plan, infinite without one, and the least bound of its pipelines."""
 
     values: dict[str, float] = field(default_factory=dict)
     bounds: dict[str, float] = field(default_factory=dict)
@@ -160,10 +160,12 @@ class _Known:
         return "none fits" if bound == math.inf else f"none below {seconds_text(bound)}" if bound else "not searched to the end"
 
 
-class KindSearch:
-    """Runs pipelines that each make a kind of plan, ``manager`` being further keywords of ``PassManager``; ``on_pass`` is told
-    the name and the seconds of every pass. ``time_limit``: seconds of a clock that all searches take together at most, each of
-    those left an equal part of what is left; None: they end by their counted work alone (``passes.model.work``)."""
+class PortfolioSearch:
+    """Searches several pipelines, each for another kind of plan, with a shared incumbent.
+
+    ``manager``: further keywords of ``PassManager``; ``on_pass`` gets the name and the seconds of each pass. ``time_limit``:
+    seconds by the clock for all searches together, of which each gets an equal part of what is left; None: each ends by its
+    counted work (``passes.model.work``)."""
 
     def __init__(
         self,
@@ -176,12 +178,12 @@ class KindSearch:
         self.spent = 0.0
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...]]:
-        """The module after the pipeline whose plan is the best, and that pipeline. Raises the first error if no plan fits,
-        proven where it is of all kinds."""
+        """The module after the pipeline with the best plan, and that pipeline. Raises the first error if no plan fits; it is
+        proven if no kind has a plan."""
         first = pipelines[0]
         if len(pipelines) == 1:
             module = self.planned(first, module, self.context, 0, self.time_limit)
-            return self.passes(first, module, self.context, _planned(first), len(first)), first
+            return self.passes(first, module, self.context, _planning_count(first), len(first)), first
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
@@ -194,100 +196,107 @@ class KindSearch:
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
-        planned = best.module.replace(plan, best.told)
-        return self.passes(best.pipeline, planned, self.context, _planned(best.pipeline), len(best.pipeline)), best.pipeline
+        planned = best.module.replace(plan, best.certified)
+        return self.passes(
+            best.pipeline, planned, self.context, _planning_count(best.pipeline), len(best.pipeline)
+        ), best.pipeline
 
     def best(self, pipelines: Sequence[tuple[Pass, ...]], module: Module, shared: int) -> tuple[_Best, dict[int, Infeasible]]:
-        """The best plan of all pipelines, whose ``shared`` first passes made the module; the errors of those without one."""
+        """The best plan of all pipelines, and the errors of those without a plan. The module is that after the ``shared`` first
+        passes, which all pipelines have."""
         best: _Best | None = None
         faults: dict[int, Infeasible] = {}
         for number, pipeline in enumerate(_in_turn(pipelines)):
             if best is not None and best.module is not None and (self.interrupted or is_over()):
                 if not self.interrupted:
                     self.context.count("kinds", cut=1)
-                _kept(best, pipeline, 0.0)
+                _with_loser(best, pipeline, 0.0)
                 continue
             try:
                 left = None if self.time_limit is None else clock_left() / (len(pipelines) - number)
                 best = self.better(pipeline, module, shared, best, left)
             except Infeasible as error:
                 faults[pipelines.index(pipeline)] = error
-                best = _kept(best or _Best(_nothing()), pipeline, math.inf if error.proven else error.bound)
+                best = _with_loser(best or _Best(_nothing()), pipeline, math.inf if error.proven else error.bound)
             except KeyboardInterrupt:
                 if best is None or best.module is None:
                     raise
-                _kept(best, pipeline, 0.0)
+                _with_loser(best, pipeline, 0.0)
                 self.context.count("kinds", interrupted=1)
         assert best is not None
         return best, faults
 
     @property
     def interrupted(self) -> bool:
-        """Whether a search was interrupted from the keyboard: the kinds after it are not searched."""
+        """Whether Ctrl-C ended a search; the kinds after it are not searched."""
         return any(counted.get("interrupted") for counted in self.context.statistics.values())
 
     def better(
         self, pipeline: tuple[Pass, ...], module: Module, shared: int, best: _Best | None, seconds: float | None
     ) -> _Best:
-        """``best``, or what the pipeline makes, in so many seconds, of a module that its ``shared`` first passes made, if that
-        is better."""
+        """``best``, or the plan of the pipeline if that is better. ``module`` is that after the ``shared`` first passes;
+        ``seconds`` limits the search."""
         incumbent, sink = best.incumbent if best is not None else None, DiagnosticSink()
         began, self.spent = time.perf_counter(), 0.0
         try:
             context = replace(self.context, sink=sink, incumbent=incumbent)
-            made = self.planned(pipeline, module, context, shared, seconds)
+            planned = self.planned(pipeline, module, context, shared, seconds)
         except NoBetterPlan as error:
             assert best is not None
-            self.told(pipeline[_planned(pipeline) - 1].name, time.perf_counter() - began - self.spent)
-            return _kept(best, pipeline, error.bound)
-        plan = made.first(Plan)
+            self.count(pipeline[_planning_count(pipeline) - 1].name, time.perf_counter() - began - self.spent)
+            return _with_loser(best, pipeline, error.bound)
+        plan = planned.first(Plan)
         assert plan is not None
         if best is not None and plan.value >= best.incumbent.value:  # on the real links
-            return _kept(best, pipeline, plan.bound)
+            return _with_loser(best, pipeline, plan.bound)
         if best is None:
-            return _Best(plan, made, pipeline, sink)
+            return _Best(plan, planned, pipeline, sink)
         if best.module is not None:
             best.others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
-        return _Best(_with_bound(plan, best.incumbent.bound), made, pipeline, sink, best.others)
+        return _Best(_with_bound(plan, best.incumbent.bound), planned, pipeline, sink, best.others)
 
     def planned(
         self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, seconds: float | None
     ) -> Module:
-        """The module after the passes from ``start`` on that make the plan, in so many seconds of a clock."""
+        """The module after the passes from ``start`` on that make the plan, within ``seconds`` by the clock."""
         if seconds is not None:
             timed = {"time_limit": max(seconds, 1e-3)}
             pipeline = tuple(replace(step, **timed) if hasattr(step, "time_limit") else step for step in pipeline)
         with within(seconds) as limit:
             try:
-                return self.passes(pipeline, module, context, start, _planned(pipeline))
+                return self.passes(pipeline, module, context, start, _planning_count(pipeline))
             finally:
                 if limit.cut:
                     self.context.count("kinds", cut=1)
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""
-        steps = PassManager(pipeline, start_after=start, stop_after=stop, on_pass=self.told, expanded=True, **self.manager)
+        steps = PassManager(pipeline, start_after=start, stop_after=stop, on_pass=self.count, expanded=True, **self.manager)
         return steps.run(module, context)
 
-    def told(self, name: str, seconds: float) -> None:
+    def count(self, name: str, seconds: float) -> None:
+        """Adds the seconds of a pass."""
         self.spent += seconds
         self.on_pass(name, seconds)
 
 
 def _in_turn(pipelines: Sequence[tuple[Pass, ...]]) -> list[tuple[Pass, ...]]:
-    """The pipelines in the order in which they are searched: those on meshes first where one of them is of one mesh."""
+    """The pipelines in the order of their search: those on meshes first if one of them searches one mesh."""
     one_mesh = any((shard := _shard_of(pipeline)) and shard.stages == 1 for pipeline in pipelines)
     return sorted(pipelines, key=lambda pipeline: _shard_of(pipeline) is None) if one_mesh else list(pipelines)
 
 
 def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> Plan:
-    """The plan, whose certificate says what the options ``flags``, which restrict it, cost, as far as that is known without a
-    search: the whole model on every device, in turn, if it fits and all are of one type; of one sample alone, that there are no
-    meshes."""
+    """The plan, whose certificate states what the restricting options ``flags`` cost, as far as that is known without a search:
+    the time with the whole model on every device, in turn, if it fits and all devices are of one type. For one sample alone
+    the certificate states that meshes are not searched."""
     count = len(topology.devices)
-    if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # which says that it was given
-        told = {**dict(plan.certificate), "kinds": "stages of single devices; meshes are not searched for one sample alone"}
-        return replace(plan, certificate=tuple(sorted(told.items())))
+    if plan.minimises.alone and count > 1 and "plan" not in dict(plan.certificate):  # a replayed plan
+        certificate = {
+            **dict(plan.certificate),
+            "kinds": "stages of single devices; meshes are not searched for one sample alone",
+        }
+        return replace(plan, certificate=tuple(sorted(certificate.items())))
     alike = len({device.type for device in topology.devices}) == 1
     everywhere = plan.single / count
     if not plan.minimises.streams or not flags or not alike or everywhere >= plan.value * (1 - TIGHT):
@@ -296,26 +305,26 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "restricted": text}.items())))
 
 
-def _planned(pipeline: Sequence[Pass]) -> int:
-    """How many passes of a pipeline make its plan."""
+def _planning_count(pipeline: Sequence[Pass]) -> int:
+    """The number of passes at the start of a pipeline that make its plan."""
     after = ("differentiate", "schedule", *PROGRAM_PASSES)
     return next((number for number, step in enumerate(pipeline) if step.name in after), len(pipeline))
 
 
 def _nothing() -> Plan:
-    """In the place of a plan where there is none yet."""
+    """A plan of infinite value, which any other beats."""
     return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, math.inf, "feasible", math.inf, ())
 
 
-def _kept(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
-    """``best``, after a pipeline whose plans are no better and not below ``bound``."""
+def _with_loser(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
+    """``best``, with the lower ``bound`` of a pipeline that found no better plan."""
     best.incumbent = _with_bound(best.incumbent, bound)
     best.others.beaten(kind_of(pipeline), bound)
     return best
 
 
 def _with_bound(plan: Plan, bound: float) -> Plan:
-    """The plan of one pipeline, given what is proven of the others."""
+    """The plan with the least of its bound and ``bound``; it stays optimal only if its value equals that."""
     if bound >= min(plan.bound, plan.value * (1 - TIGHT)):
         return plan
     return replace(plan, bound=bound, status="feasible" if plan.status == "optimal" else plan.status)
@@ -328,7 +337,7 @@ __all__ = [
     "PROFILE_PIPELINE",
     "PROGRAM_PASSES",
     "SHARDED_PIPELINE",
-    "KindSearch",
+    "PortfolioSearch",
     "mesh_sizes",
     "other_kinds",
     "with_one_mesh",

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from dnnc.compile.driver import is_profiled, pass_context, with_topology
-from dnnc.compile.kinds import NO_MESH, KindSearch, mesh_sizes, with_one_mesh
+from dnnc.compile.kinds import NO_MESH, PortfolioSearch, mesh_sizes, with_one_mesh
 from dnnc.compile.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of
 from dnnc.study.faults import CoresShared, TooManyDevices
@@ -168,7 +168,7 @@ class _Search:
 
             trains = objective_of(self.options.objective or THROUGHPUT.name).trains
             module, _ = fitted(module, topology, training=trains, sink=DiagnosticSink(), where=self.options.model)
-        module, _ = KindSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
+        module, _ = PortfolioSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
             self.pipelines(topology), module
         )
         plan = module.first(Plan)
