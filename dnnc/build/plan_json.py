@@ -182,8 +182,8 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
             **({"shares": {axis.name: list(axis.shares) for axis in part.mesh.axes}} if part.mesh.shares else {}),
         },
         "ops": {bare(original.get(name, name)): by_axis(names) for name, names in decided.strategies.items()},
-        "weights": {bare(name): by_axis(lies) for name, lies in decided.kept.items() if name in own},
-        "outputs": {bare(name): by_axis(lies) for name, lies in decided.outputs.items()},
+        "weights": {bare(name): by_axis(placements) for name, placements in decided.kept.items() if name in own},
+        "outputs": {bare(name): by_axis(placements) for name, placements in decided.outputs.items()},
         **({"sync": synced} if synced else {}),
     }
 

@@ -2,7 +2,8 @@
 
 Ranks are numbered in the order of their devices in the stages. ``plan.ir`` determines everything here: the actions of each
 rank, the programs that ``localize`` makes of the stages, the part of each tensor that a device holds, and senders and
-receivers."""
+receivers.
+"""
 
 from __future__ import annotations
 

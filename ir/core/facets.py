@@ -257,8 +257,8 @@ def in_phase(phase: str) -> Facets:
 
 def with_facet(facets: Facets, facet: Facet) -> Facets:
     """``facets`` with ``facet`` in place of the one of its kind, still sorted."""
-    kept = [f for f in facets if f.keyword != facet.keyword]
-    return tuple(sorted([*kept, facet], key=lambda f: f.keyword))
+    others = [f for f in facets if f.keyword != facet.keyword]
+    return tuple(sorted([*others, facet], key=lambda f: f.keyword))
 
 
 def number_text(value: float) -> str:
@@ -374,16 +374,16 @@ def facet_from_items(keyword: str, items: list[FacetItem]) -> Facet:
             return cls(tuple(_as(value, "str") for value in values), _as(named.get("runs", 1), "int"))
         if len(values) > len(kinds):
             raise ValueError(f"expected at most {len(kinds)} items")
-        given = dict(zip(kinds, values, strict=False))
-        if repeated := given.keys() & named:
+        positional = dict(zip(kinds, values, strict=False))
+        if repeated := positional.keys() & named:
             raise ValueError(f"'{min(repeated)}' stands twice")
-        given |= named
-        if unknown := given.keys() - kinds:
+        positional |= named
+        if unknown := positional.keys() - kinds:
             raise ValueError(f"it has no '{min(unknown)}'")
         for name in _REQUIRED[cls]:
-            if name not in given:
+            if name not in positional:
                 raise ValueError(f"'{name}' is missing")
-        return cls(**{name: _as(value, kinds[name]) for name, value in given.items()})
+        return cls(**{name: _as(value, kinds[name]) for name, value in positional.items()})
     except ValueError as error:
         known = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
         raise ValueError(f"facet '{keyword}': {error}; it has: {known or 'no items'}") from None

@@ -2,7 +2,8 @@
 
 Every limit is here, with its reason. The command can set the limits that a real model could reach (``OPTIONS``); the others are
 far above any real input. Limits bound what dnnc *computes or holds*. Weights are only named, so a model with weights of any
-size can be planned."""
+size can be planned.
+"""
 
 from __future__ import annotations
 

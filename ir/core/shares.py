@@ -12,7 +12,8 @@ Parts are contiguous, in the order of the members. Where several axes cut one ra
 left.
 
 Invariants: a member with a greater share (of equal shares, the one with the lower number) never has a smaller part; a longer
-range never has a smaller part. So one member has the largest part of every range, and one the smallest."""
+range never has a smaller part. So one member has the largest part of every range, and one the smallest.
+"""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ def _positive(op: Op) -> Iterable[str]:
 def _masks(op: Op, types: Sequence[Type | None]) -> Iterable[str]:
     if tensor(types[0]) not in (None, TensorType(DType.I64, ())):
         yield f"{op.name} takes its seed as tensor<i64>, not {op.operands[0]} of {types[0]}"
-    made = tensor(op.results[0].type)
-    if made is None or not made.dtype.is_float:
+    mask = tensor(op.results[0].type)
+    if mask is None or not mask.dtype.is_float:
         yield f"{op.name} gives a tensor of floats, not {op.results[0].type}"
 
 

@@ -1,7 +1,8 @@
 """Checks that devices can follow the rows of a schedule by the rules of ``ir/ops/rows.py``.
 
 Rows deadlock exactly when actions wait for each other in a circle that leads to the same or a later period. ``faults`` looks
-for such a circle in the graph of one period (``_circle``), for any number of samples, without simulating the rows."""
+for such a circle in the graph of one period (``_circle``), for any number of samples, without simulating the rows.
+"""
 
 from __future__ import annotations
 

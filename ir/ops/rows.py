@@ -24,7 +24,8 @@ seconds, and the runtime follows the rows. Rules:
    empty. ``U`` has the number of the last microbatch of its step. The backward passes of a step are between the ``U`` of the
    step before and its own. All passes of a step use the weights as they were when its first ``F`` began; the device keeps these
    until the step's ``U`` (weight stashing: Narayanan et al., SOSP 2019, section 3.3). ``delay`` counts the updates that they
-   lack. Each stage has one device, and no two stages share a device."""
+   lack. Each stage has one device, and no two stages share a device.
+"""
 
 from __future__ import annotations
 
@@ -106,11 +107,11 @@ class Flow:
         return self._by_stage(lambda channel: channel.source)
 
     def _by_stage(self, end: Callable[[Channel], int]) -> dict[int, list[int]]:
-        found: dict[int, list[int]] = defaultdict(list)
+        channels: dict[int, list[int]] = defaultdict(list)
         for number in sorted(self.channels):
             if self.channels[number].made != UPDATE:
-                found[end(self.channels[number])].append(number)
-        return found
+                channels[end(self.channels[number])].append(number)
+        return channels
 
     def works(self, device: str, stage: int, microbatch: int) -> bool:
         """Whether the device works on this microbatch of the stage: it is its turn, or it is a member of its mesh."""
@@ -200,10 +201,10 @@ def lane_of(kind: str, comm: str) -> str:
 
 def lanes(actions: Iterable[Action], comm: str) -> list[list[Action]]:
     """The actions of a row by lane, each lane in the row's order; empty lanes are left out."""
-    found: dict[str, list[Action]] = {lane: [] for lane in LANES}
+    by_lane: dict[str, list[Action]] = {lane: [] for lane in LANES}
     for action in actions:
-        found[lane_of(action.kind, comm)].append(action)
-    return [lane for lane in found.values() if lane]
+        by_lane[lane_of(action.kind, comm)].append(action)
+    return [lane for lane in by_lane.values() if lane]
 
 
 def stream(actions: Sequence[Action], first: int, until: int, every: int = 1) -> Iterator[tuple[Action, int]]:
@@ -241,8 +242,8 @@ class Places:
         if action.microbatch is None:
             return self.at.get(action)
         period, number = divmod(action.microbatch, self.every)
-        found = self.at.get(replace(action, microbatch=number))
-        return None if found is None else (period + found[0], found[1])
+        entry = self.at.get(replace(action, microbatch=number))
+        return None if entry is None else (period + entry[0], entry[1])
 
 
 def delay(actions: Sequence[Action], stage: int, every: int) -> int:
@@ -250,10 +251,10 @@ def delay(actions: Sequence[Action], stage: int, every: int) -> int:
     come after the first ``F`` of the step."""
     places = Places.in_row(actions, every)
     first = min(place for number in range(every) if (place := places.of(Action(COMPUTE, stage, number))) is not None)
-    found = 0
-    while (updated := places.of(Action(UPDATE, stage, -1 - found * every))) is not None and updated > first:
-        found += 1
-    return found
+    lacking = 0
+    while (updated := places.of(Action(UPDATE, stage, -1 - lacking * every))) is not None and updated > first:
+        lacking += 1
+    return lacking
 
 
 def shown(schedule: Schedule) -> int:

@@ -2,7 +2,8 @@
 
 Exporters derive the names of a node and its scope from the name of its first result. A location is therefore spelled by rules
 where they hold (``loc("main", slashed, parent)``), so that all ops of a model share a few spellings and so a few aliases.
-Aliases exist in the text only: the module that is read has the facets and locations themselves."""
+Aliases exist in the text only: the module that is read has the facets and locations themselves.
+"""
 
 from __future__ import annotations
 

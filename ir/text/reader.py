@@ -455,8 +455,8 @@ class Reader(TokenReader):
             else:
                 self.fault(field.token, faults.AxisWithoutSize(field.key))
         mesh = Mesh(self.name(name), tuple(sizes), self.words(name, devices))
-        if any(given and set(given) != {1} for given in shares) and math.prod(size for _, size in sizes) == len(mesh.devices):
-            mesh = replace(mesh, shares=tuple(given or mesh.along(axis) for axis, given in enumerate(shares)))
+        if any(along and set(along) != {1} for along in shares) and math.prod(size for _, size in sizes) == len(mesh.devices):
+            mesh = replace(mesh, shares=tuple(along or mesh.along(axis) for axis, along in enumerate(shares)))
         return self.placed(name, mesh)
 
     def row(self, children: list[Any]) -> DeviceActions:

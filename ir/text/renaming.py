@@ -2,7 +2,8 @@
 
 A renaming is a list of pairs of prefixes: a text that begins with the first prefix of a pair gets the second instead; of
 several matching pairs the longest prefix counts. ``h.1`` is no prefix of ``h.10``, because a number counts as a whole. A text
-without a common prefix is a pair of its own."""
+without a common prefix is a pair of its own.
+"""
 
 from __future__ import annotations
 

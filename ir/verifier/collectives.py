@@ -125,24 +125,24 @@ def _faults(op: Op, mesh: Mesh, types: dict[str, Type], resources: dict[str, Typ
         return
     if (size := dict(mesh.axes)[op.get("axis")]) <= op.get("through", 0):
         yield f"{op.id} goes through member {op.get('through')} of axis '{op.get('axis')}', which has {size}"
-    given = types.get(op.operands[0], resources.get(op.operands[0]))
-    made = op.results[0].type
-    if not isinstance(given, TensorType) or not isinstance(made, TensorType):
-        yield f"{op.id} converts {given or op.operands[0]} to {made}; both must be tensors"
+    operand = types.get(op.operands[0], resources.get(op.operands[0]))
+    result = op.results[0].type
+    if not isinstance(operand, TensorType) or not isinstance(result, TensorType):
+        yield f"{op.id} converts {operand or op.operands[0]} to {result}; both must be tensors"
         return
-    if (given.dtype, given.shape) != (made.dtype, made.shape):
-        yield f"{op.id} makes {made} of {given}; only the layout may change"
-    if (given.dtype, op.get("reduction")) in _NOT_REDUCED:
-        yield f"{op.id} reduces {given}; elements of type {given.dtype.value} have no {op.get('reduction')}"
+    if (operand.dtype, operand.shape) != (result.dtype, result.shape):
+        yield f"{op.id} makes {result} of {operand}; only the layout may change"
+    if (operand.dtype, op.get("reduction")) in _NOT_REDUCED:
+        yield f"{op.id} reduces {operand}; elements of type {operand.dtype.value} have no {op.get('reduction')}"
     beyond = [
         key
         for key in dict.fromkeys((definition.step.join, definition.step.split))
-        if key and made.shape is not None and op.get(key, -1) >= len(made.shape)
+        if key and result.shape is not None and op.get(key, -1) >= len(result.shape)
     ]
     if beyond:
-        yield f"{op.id} has {beyond[0]} {op.get(beyond[0])}, but {made} has {len(made.shape or ())} dimensions"
-    axis, placements = axes.index(op.get("axis")), _placements(given, mesh)
-    yield from _layout_faults(op, definition.step, axis, placements, _placements(made, mesh))
+        yield f"{op.id} has {beyond[0]} {op.get(beyond[0])}, but {result} has {len(result.shape or ())} dimensions"
+    axis, placements = axes.index(op.get("axis")), _placements(operand, mesh)
+    yield from _layout_faults(op, definition.step, axis, placements, _placements(result, mesh))
 
 
 def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
@@ -153,16 +153,17 @@ def _placements(type_: TensorType, mesh: Mesh) -> tuple[Placement, ...]:
 
 
 def _layout_faults(
-    op: Op, step: ReshardStep, axis: int, given: tuple[Placement, ...], made: tuple[Placement, ...]
+    op: Op, step: ReshardStep, axis: int, operands: tuple[Placement, ...], results: tuple[Placement, ...]
 ) -> Iterator[str]:
     kind = op.name.removeprefix("comm.")
     before, after = step.placements(op)
-    if len(given) != len(made) or axis >= len(made):
+    if len(operands) != len(results) or axis >= len(results):
         return  # INV07 tells
-    expected = (*given[:axis], after, *given[axis + 1 :])
-    if given[axis] != before or made != expected:
-        yield f"{op.id} is {kind} of [{_text(given)}] to [{_text(made)}]; on its axis it makes {after} of {before}, no more"
-    moved = [p for p in (before, after) if isinstance(p, Shard) and p in made[axis + 1 :]]
+    expected = (*operands[:axis], after, *operands[axis + 1 :])
+    if operands[axis] != before or results != expected:
+        changed = f"[{_text(operands)}] to [{_text(results)}]"
+        yield f"{op.id} is {kind} of {changed}; on its axis it makes {after} of {before}, no more"
+    moved = [p for p in (before, after) if isinstance(p, Shard) and p in results[axis + 1 :]]
     if moved:
         yield f"{op.id} changes dimension {moved[0].dim} along an axis whose parts a later axis cuts further"
 

@@ -136,15 +136,15 @@ def _unlike(one: Program | Stage, other: Program) -> str:
     both = [[op for op in program.ops if op.name in BORDER[1:] or is_collective(op)] for program in (one, other)]
     of_stage = isinstance(one, Stage)
     for a, b in zip(*both, strict=False):
-        told = [(key, value) for key, value in b.attributes if key != "of" or not of_stage]  # a stage has whole types
-        if a.name != b.name or [*a.attributes] != told:
-            return f"{_told(b)} stands where {one.name} has {_told(a)}; all members communicate alike, in one order"
+        expected = [(key, value) for key, value in b.attributes if key != "of" or not of_stage]  # a stage has whole types
+        if a.name != b.name or [*a.attributes] != expected:
+            return f"{_described(b)} stands where {one.name} has {_described(a)}; all members communicate alike, in one order"
     if len(both[0]) != len(both[1]):
         return f"{len(both[1])} messages and collectives, but {one.name} has {len(both[0])}"
     return ""
 
 
-def _told(op: Op) -> str:
+def _described(op: Op) -> str:
     fields = ", ".join(
         f"{key} = {attribute.value}" for key, attribute in op.attributes if key in ("axis", "channel", "reduction")
     )

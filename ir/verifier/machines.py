@@ -186,8 +186,8 @@ def _mesh_faults(mesh: Mesh, topology: Topology | None) -> Iterable[str]:
             yield f"axis '{axis}' has size {size}"
     places = math.prod(size for _, size in mesh.axes)
     if places != len(mesh.devices):
-        told = str(places) if places < MOST_MEMORY else "too many"  # Python prints no number of thousands of digits
-        yield f"its axes have {told} places for {len(mesh.devices)} devices"
+        count = str(places) if places < MOST_MEMORY else "too many"  # Python prints no number of thousands of digits
+        yield f"its axes have {count} places for {len(mesh.devices)} devices"
     for (axis, _), shares in zip(mesh.axes, mesh.shares, strict=False):
         if not all(1 <= share <= MOST_SHARE for share in shares):
             yield f"axis '{axis}' has shares {list(shares)}, integers from 1 to {MOST_SHARE} expected"

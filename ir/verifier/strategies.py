@@ -1,6 +1,7 @@
 """INV21: in a stage on a mesh, an op reads its operands in the layouts that its strategy wants, and makes results in those that
 it gives. An op without a strategy runs whole on every member, and so does what a region reads from around it; a call or
-``dnnc.take`` stands for ops that say theirs."""
+``dnnc.take`` stands for ops that say theirs.
+"""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_changed_bytes_are_found(folder: Path) -> None:
         Build.open(folder)
     (fault,) = raised.value.diagnostics
     assert fault.where == str(folder / "stages/weights.data")
-    assert "not those that were written" in fault.message
+    assert (fault.code, fault.message) == ("E0307", "its bytes are not those that were written")
     assert "make it again" in fault.hint
 
 

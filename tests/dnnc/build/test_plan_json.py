@@ -121,6 +121,7 @@ def test_faulty_entries_are_located(change: Any, where: str, message: str) -> No
     with pytest.raises(InvalidInput) as raised:
         replay_from_json(data)
     assert [(d.where, d.message) for d in raised.value.diagnostics] == [(where, message)]
+    assert all(d.code.startswith("E03") and d.hint for d in raised.value.diagnostics)
 
 
 def test_files_that_are_no_plan(tmp_path: Path) -> None:
