@@ -41,15 +41,15 @@ def prefixes(names: Iterable[str]) -> dict[str, str]:
     def begun_by(prefix: str) -> int:
         return bisect_left(in_order, prefix + chr(sys.maxunicode)) - bisect_left(in_order, prefix)
 
-    found: dict[str, str] = {}
+    prefix_of: dict[str, str] = {}
     taken: set[str] = set()
     for name in every:
         prefix = f"{name}."
         while prefix in taken or begun_by(prefix) > begun_by(f"{prefix}.") + (prefix in whole):
             prefix += "."
         taken.add(prefix)
-        found[name] = prefix
-    return found
+        prefix_of[name] = prefix
+    return prefix_of
 
 
 def to_arrays(values: Mapping[str, Any], types: Mapping[str, str]) -> dict[str, Array]:
@@ -119,8 +119,8 @@ def from_arrays(name: str, prefix: str, type_: str, arrays: Mapping[str, Any]) -
         if kind == "optional":
             return value(key, prefix, _inner(type_)) if parts_of(key, prefix, type_, arrays) else None
         if kind == "seq":
-            given = (other[len(prefix) :] for other in parts_of(key, prefix, type_, arrays) if other != key)
-            numbers = sorted({int(rest.partition(".")[0]) for rest in given})
+            items = (other[len(prefix) :] for other in parts_of(key, prefix, type_, arrays) if other != key)
+            numbers = sorted({int(rest.partition(".")[0]) for rest in items})
             return [value(f"{prefix}{i}", f"{prefix}{i}.", _inner(type_)) for i in numbers]
         if kind == "map":
             keys, values = (value(f"{prefix}{one}", f"{prefix}{one}.", "tensor<string>") for one in ("keys", "values"))

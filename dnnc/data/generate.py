@@ -260,10 +260,10 @@ def _integers(port: ValueInfo, demand: Demand, shape: tuple[int, ...], generator
     if demand.exact is not None or demand.one:
         return np.full(shape, 1 if demand.exact is None else demand.exact, np.int64)
     if port.dtype == "bool" or (demand.limit is None and ("mask" in name or (demand.mask and not narrow))):
-        kept = (generator.random(shape) < _KEEP).astype(np.int64)
+        mask = (generator.random(shape) < _KEEP).astype(np.int64)
         if shape and shape[-1]:
-            kept[..., 0] = 1
-        return kept if shape else np.ones((), np.int64)
+            mask[..., 0] = 1
+        return mask if shape else np.ones((), np.int64)
     if demand.limit is not None and "position" in name and shape:
         return np.broadcast_to(np.arange(shape[-1]) % demand.limit, shape).copy()
     if demand.limit is not None:

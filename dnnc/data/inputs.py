@@ -95,11 +95,11 @@ def write_npz(path: Path, values: Mapping[str, Any], ports: Sequence[ValueInfo] 
 def npz_bytes(values: Mapping[str, Any], ports: Sequence[ValueInfo], most: int) -> bytes:
     """The same as the bytes of a file; empty for one of more than ``most`` bytes, which is not made where its arrays alone have
     more."""
-    arrays, made = to_arrays(values, {port.name: port.type for port in ports}), io.BytesIO()
+    arrays, content = to_arrays(values, {port.name: port.type for port in ports}), io.BytesIO()
     if sum(array.nbytes for array in arrays.values()) > most:
         return b""
-    write_arrays(made, arrays, INPUTS)
-    return made.getvalue() if made.tell() <= most else b""
+    write_arrays(content, arrays, INPUTS)
+    return content.getvalue() if content.tell() <= most else b""
 
 
 def split_microbatches(
@@ -112,11 +112,11 @@ def split_microbatches(
 ) -> Microbatches:
     """The microbatches in ``arrays``. Raises InvalidInput with everything that is wrong: names, dtypes, shapes, counts."""
     check_inputs(ports, arrays, microbatches, where, constants)
-    found = _gathered(ports, arrays, where)
+    values = _gathered(ports, arrays, where)
     parts: dict[str, list[Any]] = {}
     modes: set[str] = set()
     for port in ports:
-        value = found[port.name]
+        value = values[port.name]
         mode, count = _mode(port, value, microbatches)
         if mode == "shared":
             parts[port.name] = [value]
@@ -213,13 +213,13 @@ def _type(port: ValueInfo) -> str:
 
 def _gathered(ports: Sequence[ValueInfo], arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The value given for each port, with the element type of the model; ``check_inputs`` has agreed to the names."""
-    before, found = prefixes(port.name for port in ports), {}
+    before, values = prefixes(port.name for port in ports), {}
     for port in ports:
         try:
-            found[port.name] = from_arrays(port.name, before[port.name], _type(port), arrays)
+            values[port.name] = from_arrays(port.name, before[port.name], _type(port), arrays)
         except ValueError as error:
             raise InvalidInput(InputUnreadable(port.name, str(error)), where=where) from None
-    return found
+    return values
 
 
 def _fits(shape: Sequence[int], expected: Sequence[int | str | None] | None) -> bool:
@@ -244,10 +244,10 @@ def _mode(port: ValueInfo, value: Any, microbatches: int | None) -> tuple[str, i
 
 def _wrong_shape(port: ValueInfo, value: Array | Header, microbatches: int | None) -> Fault:
     expected = " x ".join("?" if d is None else str(d) for d in port.shape or ())
-    found = " x ".join(map(str, value.shape))
+    shape = " x ".join(map(str, value.shape))
     also = f", or M x {expected} for M microbatches"
     if microbatches and port.shape and isinstance(port.shape[0], int):
         also += (
             f", or {' x '.join([str(port.shape[0] * microbatches), *expected.split(' x ')[1:]])} to be split in {microbatches}"
         )
-    return InputOfWrongShape(port.name, found or "of a scalar", expected or "a scalar", also)
+    return InputOfWrongShape(port.name, shape or "of a scalar", expected or "a scalar", also)

@@ -131,17 +131,17 @@ def _parses(file: BinaryIO) -> bool:
 
 def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]:
     """The entries by the names of their arrays."""
-    found: dict[str, zipfile.ZipInfo] = {}
+    entries: dict[str, zipfile.ZipInfo] = {}
     for entry in archive.infolist():
         name = entry.filename if entry.comment == _ALONE else entry.filename.removesuffix(_SUFFIX)
         if name == entry.filename and entry.comment != _ALONE:
             raise InvalidInput(EntryNotAnArray(name), where=where)
-        if name in found:
+        if name in entries:
             raise InvalidInput(ArrayTwice(name), where=where)
         if entry.flag_bits & 1:
             raise InvalidInput(ArrayEncrypted(name), where=where)
-        found[name] = entry
-    return found
+        entries[name] = entry
+    return entries
 
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Header:

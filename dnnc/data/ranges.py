@@ -56,15 +56,15 @@ def index_ranges(module: Module) -> dict[str, Range]:
     types: dict[str, Type] = {value.name: value.type for value in module.entry.args}
     types |= {resource.name: resource.type for resource in module.resources.values()}
     types |= {value.name: value.type for op in ops for value in op.results}
-    found: dict[str, Range] = {}
+    ranges: dict[str, Range] = {}
     for op in reversed(ops):
         for index, name in enumerate(op.operands):
             allowed = _range(op, index, types)
-            if index == 0 and _hands_on(op, types) and op.results[0].name in found:
-                allowed = found[op.results[0].name]
+            if index == 0 and _hands_on(op, types) and op.results[0].name in ranges:
+                allowed = ranges[op.results[0].name]
             if name and allowed is not None:
-                found[name] = found[name] & allowed if name in found else allowed
-    return {value.name[1:]: found[value.name] for value in module.entry.args if value.name in found}
+                ranges[name] = ranges[name] & allowed if name in ranges else allowed
+    return {value.name[1:]: ranges[value.name] for value in module.entry.args if value.name in ranges}
 
 
 def _range(op: Op, index: int, types: Mapping[str, Type]) -> Range | None:
@@ -80,8 +80,8 @@ def _range(op: Op, index: int, types: Mapping[str, Type]) -> Range | None:
 def _hands_on(op: Op, types: Mapping[str, Type]) -> bool:
     """Whether each element of the first operand is one of the first result."""
     if op.name == "onnx.Cast":
-        made, given = op.results[0].type, types.get(op.operands[0])
-        return all(isinstance(type_, TensorType) and type_.dtype.is_integer for type_ in (made, given))
+        after, before = op.results[0].type, types.get(op.operands[0])
+        return all(isinstance(type_, TensorType) and type_.dtype.is_integer for type_ in (after, before))
     return has(op, SHAPE_ONLY) or op.name in _HAND_ON
 
 

@@ -25,7 +25,7 @@ class Repeated:
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
         arrays = self.data.microbatch(number)
-        if ":" in self.source and self.digests.setdefault(number, found := _digest(arrays)) != found:
+        if ":" in self.source and self.digests.setdefault(number, digest := _digest(arrays)) != digest:
             raise InvalidInput(SamplesChanged(self.source), where=self.source)
         return arrays
 
@@ -68,15 +68,15 @@ class Digested:
 
 
 def _digest(arrays: Mapping[str, Any]) -> str:
-    found = hashlib.sha256()
-    _add(found, arrays)
-    return found.hexdigest()
+    digest = hashlib.sha256()
+    _add(digest, arrays)
+    return digest.hexdigest()
 
 
-def _add(found: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
+def _add(digest: hashlib._Hash, arrays: Mapping[str, Any]) -> None:
     for name, array in sorted(arrays.items()):
-        found.update(f"{name} {array.dtype} {array.shape}".encode())
-        found.update(array.tobytes())
+        digest.update(f"{name} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
 
 
 __all__ = ["Digested", "Repeated"]

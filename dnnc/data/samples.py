@@ -73,8 +73,8 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
     """The source that a person named, for the inputs of the model, in steps of so many ``microbatches``. Raises UsageError,
     InvalidInput."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
-    given = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
-    ports = [ValueInfo.of(value.name[1:], value.type) for value in given]
+    args = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
+    ports = [ValueInfo.of(value.name[1:], value.type) for value in args]
     data: Data
     if source == SYNTHETIC:
         data = _Synthetic(ports, input_demands(module), seed)
@@ -202,10 +202,10 @@ def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) ->
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
         allowed.check(name, arrays[name], str(path))
-    found = {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
-    for name, array in found.items():
+    samples = {port.name: arrays[port.name].view(user_dtype(port.dtype)) for port in ports}  # bfloat16 comes back as raw bytes
+    for name, array in samples.items():
         _require_numbers(array, f"array '{name}'", str(path), "sample")
-    return found
+    return samples
 
 
 def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
@@ -224,13 +224,13 @@ def _check_samples(path: Path, ports: list[ValueInfo], headers: Mapping[str, Hea
     for port in ports:
         if port.name not in headers:
             raise InvalidInput(SampleArrayMissing(port.name, tuple(port.name for port in ports)), where=str(path))
-        found, shape = headers[port.name], tuple(port.shape or ())
-        if found.shape[1:] != shape[1:] or found.ndim != len(shape) or (shape and found.shape[0] < _rows(port)):
+        header, shape = headers[port.name], tuple(port.shape or ())
+        if header.shape[1:] != shape[1:] or header.ndim != len(shape) or (shape and header.shape[0] < _rows(port)):
             samples = ", ".join(["samples", *map(str, shape[1:])])
             wanted = f"[{samples}] with at least {shape[0]} samples" if shape else "no dimensions"
-            raise InvalidInput(SamplesOfWrongShape(port.name, str(list(found.shape)), wanted), where=str(path))
-        if found.dtype != user_dtype(port.dtype) and not same_width(port.dtype, found.dtype):
-            raise InvalidInput(SamplesOfWrongElements(port.name, str(found.dtype), port.dtype), where=str(path))
+            raise InvalidInput(SamplesOfWrongShape(port.name, str(list(header.shape)), wanted), where=str(path))
+        if header.dtype != user_dtype(port.dtype) and not same_width(port.dtype, header.dtype):
+            raise InvalidInput(SamplesOfWrongElements(port.name, str(header.dtype), port.dtype), where=str(path))
     lengths = {port.name: Fraction(headers[port.name].shape[0], _rows(port)) for port in ports if port.shape}
     if len(set(lengths.values())) > 1:
         counts = tuple(f"{name} {headers[name].shape[0]}" for name in lengths)
@@ -302,7 +302,7 @@ class _Function:
     def _checked(self, arrays: Any) -> Mapping[str, Any]:
         if not isinstance(arrays, Mapping):
             raise InvalidInput(YieldedNoDict(_a(arrays)), where=self.source)
-        found = {}
+        microbatch = {}
         for port in self.ports:
             if port.name not in arrays:
                 raise InvalidInput(MicrobatchLacks(port.name), where=self.source)
@@ -317,8 +317,8 @@ class _Function:
             if port.name in self.ranges:
                 self.ranges[port.name].check(port.name, array, self.source)
             _require_numbers(array, f"'{port.name}' of microbatch {self.yielded}", self.source, "row")
-            found[port.name] = array
-        return found
+            microbatch[port.name] = array
+        return microbatch
 
 
 def _a(value: Any) -> str:

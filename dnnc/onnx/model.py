@@ -74,13 +74,13 @@ def type_dims(type_: Type) -> tuple[str | int | None, ...]:
 
 def free_symbols(func: Func) -> dict[str, str]:
     """Symbols that the function's arguments leave open, with where each stands first (``dimension 0 of %x``)."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for arg in func.args:
         for index, dim in enumerate(type_dims(arg.type)):
             if isinstance(dim, str):
                 for name in dimensions.symbols(dim):
-                    found.setdefault(name, f"dimension {index} of {arg.name}")
-    return found
+                    places.setdefault(name, f"dimension {index} of {arg.name}")
+    return places
 
 
 def dim_flags(func: Func) -> str:

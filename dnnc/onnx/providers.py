@@ -54,13 +54,13 @@ class Provider:
     @classmethod
     def of(cls, topology: Topology, device: str) -> Provider | None:
         """The provider of the device of this name; None where its type names none."""
-        found = topology.device(device)
-        type_ = topology.type(found.type)
+        placed = topology.device(device)
+        type_ = topology.type(placed.type)
         if not type_.provider:
             return None
         options = dict(type_.provider_options)
-        if found.device_id is not None or type_.provider in NUMBERED:
-            options["device_id"] = str(topology.device_id(found))
+        if placed.device_id is not None or type_.provider in NUMBERED:
+            options["device_id"] = str(topology.device_id(placed))
         return cls(type_.provider, tuple(sorted(options.items())))
 
     @classmethod

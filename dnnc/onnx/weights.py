@@ -82,25 +82,25 @@ class WeightFiles:
         if file in self._open:
             return self._open[file]
         path = data_path(file, self.folder, where)
-        found = OpenFile(open_input(path, f"the weight file of {where}", hint="put it beside the model"))
-        if self._seen.setdefault(file, found.stamp) != found.stamp:
+        opened = OpenFile(open_input(path, f"the weight file of {where}", hint="put it beside the model"))
+        if self._seen.setdefault(file, opened.stamp) != opened.stamp:
             raise _Changed(path)
         if len(self._open) < self.MOST_OPEN:
-            self._open[file] = found
-        return found
+            self._open[file] = opened
+        return opened
 
     def read(self, name: str, data: External) -> NDArray[np.uint8]:
         """The bytes of the resource called ``name``. Raises InvalidInput where they are not there."""
         opened = self.open(data.file, name)
         if opened.stamp.size < data.offset + data.length:
             raise InvalidInput(WeightFileTooShort(data.file, opened.stamp.size, name, data.offset + data.length), where=name)
-        found, done = np.empty(data.length, np.uint8), 0
+        content, done = np.empty(data.length, np.uint8), 0
         while done < data.length:
-            count = os.preadv(opened.descriptor, [found[done:].data], data.offset + done)
+            count = os.preadv(opened.descriptor, [content[done:].data], data.offset + done)
             if not count:
                 raise _Changed(self.folder / data.file)
             done += count
-        return found
+        return content
 
     def digests(self) -> dict[str, str]:
         """The digest of every file that was opened, by name. Call it early: with a digest, ``confirm`` can tell a file that was
@@ -197,8 +197,8 @@ def box_of(resource: Resource, view: View, source: WeightSource) -> NDArray[Any]
         data = External(data.file, data.offset + start[0] * row, view.length[0] * row)
         shape, start = (view.length[0], *shape[1:]), (0, *start[1:])
     whole = read_resource(replace(resource, type=replace(type_, shape=shape), data=data), source)
-    found: NDArray[Any] = whole[tuple(slice(s, s + length) for s, length in zip(start, view.length, strict=True))]
-    return found
+    box: NDArray[Any] = whole[tuple(slice(s, s + length) for s, length in zip(start, view.length, strict=True))]
+    return box
 
 
 def _shape(type_: TensorType) -> tuple[int, ...]:

@@ -81,9 +81,9 @@ def rotated(graph: Graph, name: str, value: str, rotation: Rotation) -> str:
     first, second = graph.ops("Split", f"{name}.split", [value, sizes], parts, axis=len(shape) - 1)
     negated = graph.op("Neg", f"{name}.negated", [second], half)
     turned = graph.op("Concat", f"{name}.turned", [negated, first], shape, axis=len(shape) - 1)
-    kept = graph.op("Mul", f"{name}.cos", [value, rotation.cos], shape)
+    turned_by_cos = graph.op("Mul", f"{name}.cos", [value, rotation.cos], shape)
     moved = graph.op("Mul", f"{name}.sin", [turned, rotation.sin], shape)
-    return graph.op("Add", f"{name}.rotated", [kept, moved], shape)
+    return graph.op("Add", f"{name}.rotated", [turned_by_cos, moved], shape)
 
 
 def rotation_of(graph: Graph, seq: int, width: int, theta: float, *, grouped: bool) -> Rotation:

@@ -33,10 +33,10 @@ def t5(graph: Graph, o: Options) -> list[str]:
     (Shazeer 2020; released later) gates with GELU and has a head of its own."""
     batch, hidden, vocab = o["batch"], o["hidden"], o["vocab"]
     ids = graph.input("input_ids", (batch, o["seq"]), DType.I64)
-    kept = graph.input("attention_mask", (batch, o["seq"]), DType.I64)
+    mask = graph.input("attention_mask", (batch, o["seq"]), DType.I64)
     targets = graph.input("decoder_input_ids", (batch, o["target_seq"]), DType.I64)
     shared = graph.weight("shared.weight", (vocab, hidden), 1.0)
-    padding = padding_mask(graph, kept)
+    padding = padding_mask(graph, mask)
 
     value = graph.op("Gather", "encoder.embed", [shared, ids], (batch, o["seq"], hidden), axis=0)
     bias = _position_bias(graph, "encoder", o["seq"], o["heads"], both_ways=True)

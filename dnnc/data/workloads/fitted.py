@@ -76,11 +76,11 @@ def fitted(
         sink.warn(BackwardLeftOut(dropped), where=where)
         ops = [op for op in ops if op.facet(Direction) != _BW]
     ops = [_without(op, BackwardTime, *(() if training else (Direction,))) for op in ops]
-    types, told = _types(ops, topology, where)
+    types, sentence = _types(ops, topology, where)
     ops = tuple(op.with_facets(Time(_renamed(time, types))) if (time := op.facet(Time)) else op for op in ops)
-    made = {value.name for op in ops for value in op.results}
-    results = tuple(value for value in entry.results if value.name in made)
-    return module.replace(entry, replace(entry, ops=ops, results=results)), told
+    defined = {value.name for op in ops for value in op.results}
+    results = tuple(value for value in entry.results if value.name in defined)
+    return module.replace(entry, replace(entry, ops=ops, results=results)), sentence
 
 
 def _types(ops: Sequence[Op], topology: Topology, where: str) -> tuple[dict[str, tuple[str, ...]], str]:
@@ -92,17 +92,17 @@ def _types(ops: Sequence[Op], topology: Topology, where: str) -> tuple[dict[str,
         return {name: (name,) for name in own}, "device types at their own seconds"
     fast = _accelerators(defined)
     named = {ACCELERATOR: fast, CPU: tuple(type_.name for type_ in defined if type_.name not in fast)}
-    found = {name: named[name] for name in stated if named.get(name)}
-    if not found:
+    names = {name: named[name] for name in stated if named.get(name)}
+    if not names:
         fault = NoTypeWithSeconds(", ".join(stated) or "no device", tuple(type_.name for type_ in defined))
         raise InvalidInput(fault, where=where)
-    return found, "; ".join(f"{', '.join(given)} at the seconds of {name}" for name, given in found.items())
+    return names, "; ".join(f"{', '.join(given)} at the seconds of {name}" for name, given in names.items())
 
 
 def _accelerators(types: Sequence[DeviceType]) -> tuple[str, ...]:
     """Names of the types that a profile means by ``accelerator``."""
-    found = [type_ for type_ in types if type_.kind != CPU] or [type_ for type_ in types if not type_.free_transfers]
-    return tuple(type_.name for type_ in found)
+    types_ = [type_ for type_ in types if type_.kind != CPU] or [type_ for type_ in types if not type_.free_transfers]
+    return tuple(type_.name for type_ in types_)
 
 
 def _with_bytes_alone(ops: Sequence[Op], where: str) -> list[Op]:
@@ -168,12 +168,12 @@ def _colors(ops: Sequence[Op]) -> dict[str, int]:
     """A colour for each op: its own, or one that no other has."""
     stated = {op.id: color.color for op in ops if (color := op.facet(Color)) is not None}
     free = 1 + max(stated.values(), default=-1)
-    found = {}
+    colors = {}
     for op in ops:
         if op.id not in stated:
             free += 1
-        found[op.id] = stated.get(op.id, free)
-    return found
+        colors[op.id] = stated.get(op.id, free)
+    return colors
 
 
 def _without(op: Op, *kinds: type[Facet]) -> Op:

@@ -176,7 +176,7 @@ def _field(text: str, at: int) -> _Field | None:
 def _values(parts: _Parts, number: int, line: str, faults: Faults) -> tuple[float, float, float, float]:
     """The four numbers of a node; 0 for one that is missing or wrong."""
     text, start = parts.fields, parts.start
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     at = 0
     while at < len(text):
         item = _field(text, at)
@@ -188,16 +188,16 @@ def _values(parts: _Parts, number: int, line: str, faults: Faults) -> tuple[floa
         place = Span(number, start + item.start + 1, max(1, item.end - item.start), line)
         if key not in _FIELDS:
             faults.add(UnknownKey(key, _FIELDS), place)
-        elif key in found:
+        elif key in numbers:
             faults.add(KeyTwice(key), place)
         else:
-            found[key] = _number(key, value, place, faults)
+            numbers[key] = _number(key, value, place, faults)
         at = item.following
-    missing = [key for key in _FIELDS if key not in found]
+    missing = [key for key in _FIELDS if key not in numbers]
     if missing and at >= len(text):
         place = Span(number, 1, len(parts.id), line)
         faults.add(KeysMissing(parts.id, tuple(missing), _FIELDS), place)
-    forward, backward, activation, weight = (found.get(key, 0.0) for key in _FIELDS)
+    forward, backward, activation, weight = (numbers.get(key, 0.0) for key in _FIELDS)
     return forward, backward, activation, weight
 
 

@@ -120,12 +120,12 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
     machines = machines.over(profile.machines)
     _check_sum(profile)
     order = _topological(profile)
-    kept = [v for v in order if backward or not profile.nodes[v].backward]
-    if not backward and (dropped := len(profile.nodes) - len(kept)):
+    planned = [v for v in order if backward or not profile.nodes[v].backward]
+    if not backward and (dropped := len(profile.nodes) - len(planned)):
         sink.warn(BackwardLeftOut(dropped), where=profile.where)
-    inside = set(kept)
+    inside = set(planned)
     rank = {v: i for i, v in enumerate(order)}
-    operands: dict[int, list[int]] = {v: [] for v in kept}
+    operands: dict[int, list[int]] = {v: [] for v in planned}
     read: set[int] = set()
     for source, reader in profile.edges:
         if source in inside and reader in inside:
@@ -143,7 +143,7 @@ def lower(profile: Profile, machines: Machines, *, backward: bool, sink: Diagnos
         if node.color is not None:
             colors.setdefault(node.color, len(colors))
     with builder.func("main") as func:
-        for v in kept:
+        for v in planned:
             node = profile.nodes[v]
             facets: list[Facet] = [Time(_times({ACCELERATOR: node.accelerator, CPU: node.cpu}))]
             if backward and node.accelerator_backward is not None:

@@ -31,15 +31,15 @@ def value_faults(operator: str, inputs: int, values: Mapping[str, object]) -> li
     name."""
     equation, scanned = values.get("equation"), values.get("num_scan_inputs")
     if operator == "Einsum" and isinstance(equation, str) and not _EQUATION.fullmatch(equation):
-        found = equation if len(equation) <= _SHOWN else equation[:_SHOWN] + "..."
-        return [f"found the equation '{found}', expected terms of letters, each with '...' at most once, such as 'ij,jk->ik'"]
+        shown = equation if len(equation) <= _SHOWN else equation[:_SHOWN] + "..."
+        return [f"found the equation '{shown}', expected terms of letters, each with '...' at most once, such as 'ij,jk->ik'"]
     if operator == "Scan" and isinstance(scanned, int) and not 1 <= scanned <= inputs:
         return [f"found num_scan_inputs = {scanned}, expected 1 to the number of inputs, {inputs}"]
     faults = []
     for name in sorted(_COUNTS & values.keys()):
         least = 0 if {operator, f"{operator}.{name}"} & _ZERO_IS_NONE else 1
         if any(not least <= number <= _MOST for number in _numbers(values[name])):
-            faults.append(f"found {name} = {_told(values[name])}, expected whole numbers from {least} to {_MOST}")
+            faults.append(f"found {name} = {_shortened(values[name])}, expected whole numbers from {least} to {_MOST}")
     return faults
 
 
@@ -48,7 +48,7 @@ def _numbers(value: object) -> Iterable[int]:
     return (number for number in numbers if isinstance(number, int))
 
 
-def _told(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(list(value) if isinstance(value, tuple) else value)
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "..."
 

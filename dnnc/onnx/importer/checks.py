@@ -41,8 +41,8 @@ def node_label(node: NodeProto, index: int) -> str:
     """How messages name a node: its name, else its place."""
     if node.name:
         return f"node '{node.name}' ({node.op_type})"
-    made = next(filter(None, node.output), "")
-    return f"node #{index} ({node.op_type}{', makes ' + repr(made) if made else ''})"
+    result = next(filter(None, node.output), "")
+    return f"node #{index} ({node.op_type}{', makes ' + repr(result) if result else ''})"
 
 
 def node_reads(node: NodeProto) -> list[str]:
@@ -137,10 +137,10 @@ class _Checker:
         if not self.errors:
             self._order(graph, outer, place)
         self._shadows(defined, place)
-        made = {name for node in graph.node for name in node.output}
+        results = {name for node in graph.node for name in node.output}
         hidden = {name: self.above.get(name) for name in defined}
         around = place or "the model's graph: "
-        self.above.update((name, around + what) for name, what in defined.items() if name not in made)
+        self.above.update((name, around + what) for name, what in defined.items() if name not in results)
         for index, node in enumerate(graph.node):
             node.domain = "" if node.domain == "ai.onnx" else node.domain
             label = node_label(node, index)
@@ -165,17 +165,17 @@ class _Checker:
                     named = next(filter(None, node.output), node.name or node.op_type)
                     node.output[index] = unique(f"{named}.unused{index}", self.fresh)
         seen: set[str] = set()
-        kept = []
+        outputs = []
         for value in graph.output:
             if value.name in seen:
                 self.sink.warn(faults.OutputListedTwice(value.name), where=self.where)
             else:
-                kept.append(value)
+                outputs.append(value)
             seen.add(value.name)
-        if len(kept) < len(graph.output):
-            kept = [_copied(value) for value in kept]
+        if len(outputs) < len(graph.output):
+            outputs = [_copied(value) for value in outputs]
             del graph.output[:]
-            graph.output.extend(kept)
+            graph.output.extend(outputs)
 
     def _least_outputs(self, node: NodeProto) -> int:
         """Outputs that the operator always has."""
@@ -272,16 +272,16 @@ class _Checker:
             self.custom[(domain, node.op_type)] += 1
             return
         try:
-            found = schema(node.op_type, version, domain)
+            definition = schema(node.op_type, version, domain)
         except onnx.defs.SchemaError:
             if domain == MICROSOFT:
                 self.custom[(domain, node.op_type)] += 1
             else:
                 self._unknown(node, version, place)
             return
-        if not found.has_type_and_shape_inference_function and is_listed(domain, node.op_type):
+        if not definition.has_type_and_shape_inference_function and is_listed(domain, node.op_type):
             self.custom[(domain, node.op_type)] += 1
-        self._signature(node, found, place)
+        self._signature(node, definition, place)
 
     def _unknown(self, node: NodeProto, version: int, place: str) -> None:
         where = domain_name(node.domain)
@@ -294,13 +294,13 @@ class _Checker:
         close = difflib.get_close_matches(node.op_type[:_LONG_NAME], names, 1)
         self.error(faults.UnknownOperator(where, node.op_type, close[0] if close else ""), place)
 
-    def _signature(self, node: NodeProto, found: onnx.defs.OpSchema, place: str) -> None:
+    def _signature(self, node: NodeProto, definition: onnx.defs.OpSchema, place: str) -> None:
         """Counts and attributes. What is more than the schema has is an error, of ONNX Runtime's own operators a warning: they
         gain operands and attributes with its releases."""
-        grows = found.domain == MICROSOFT
+        grows = definition.domain == MICROSOFT
         for kind, count, low, high in (
-            ("inputs", len(node.input), found.min_input, found.max_input),
-            ("outputs", len(node.output), found.min_output, found.max_output),
+            ("inputs", len(node.input), definition.min_input, definition.max_input),
+            ("outputs", len(node.output), definition.min_output, definition.max_output),
         ):
             if not low <= count <= high:
                 expected = f"{low}" if low == high else f"{low} or more" if high >= 1 << 30 else f"{low} to {high}"
@@ -309,21 +309,21 @@ class _Checker:
                 else:
                     self.error(faults.WrongArity(node.op_type, count, kind, expected), place)
         names = [attribute.name for attribute in node.attribute]
-        given = set(names)
-        if len(given) < len(names):
-            twice = sorted(name for name in given if names.count(name) > 1)
+        stated = set(names)
+        if len(stated) < len(names):
+            twice = sorted(name for name in stated if names.count(name) > 1)
             self.error(faults.AttributeTwice(node.op_type, twice[0]), place)
-        for name, attribute in found.attributes.items():
-            if attribute.required and name not in given:
+        for name, attribute in definition.attributes.items():
+            if attribute.required and name not in stated:
                 self.error(faults.AttributeMissing(node.op_type, name), place)
-        for name in sorted(given - set(found.attributes)):
-            close = difflib.get_close_matches(name[:_LONG_NAME], sorted(found.attributes), 1)
-            names_of = (close[0] if close else "", tuple(sorted(found.attributes)))
+        for name in sorted(stated - set(definition.attributes)):
+            close = difflib.get_close_matches(name[:_LONG_NAME], sorted(definition.attributes), 1)
+            names_of = (close[0] if close else "", tuple(sorted(definition.attributes)))
             if grows:
                 self.warn(faults.SurplusAttribute(node.op_type, name, self.versions[node.domain], *names_of), place)
             else:
                 self.error(faults.UnknownAttribute(node.op_type, name, self.versions[node.domain], *names_of), place)
-        if found.domain in ("", MICROSOFT):
+        if definition.domain in ("", MICROSOFT):
             values = {attribute.name: _plain_value(attribute) for attribute in node.attribute}
             for reason in value_faults(node.op_type, len(node.input), values):
                 self.error(faults.AttributeRefused(reason), place)

@@ -44,12 +44,12 @@ class Ports:
 
 
 def _copies(values: Iterable[ValueInfoProto]) -> list[ValueInfoProto]:
-    found = []
+    copies = []
     for value in values:
         copy = ValueInfoProto()
         copy.CopyFrom(value)
-        found.append(copy)
-    return found
+        copies.append(copy)
+    return copies
 
 
 def refuse_contradiction(

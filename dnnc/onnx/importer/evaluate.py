@@ -111,8 +111,8 @@ def _feed(array: NDArray[Any]) -> NDArray[Any]:
 
 def _too_large(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None], limit: int) -> bool:
     """Whether the inputs have, or the results may have, more than ``limit`` bytes."""
-    given = [array for array in inputs if array is not None]
-    if sum(map(_fed_bytes, given)) > limit:
+    present = [array for array in inputs if array is not None]
+    if sum(map(_fed_bytes, present)) > limit:
         return True
     try:
         elements = _elements(node, inputs)
@@ -140,23 +140,23 @@ def _elements(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None]) -> fl
         array = inputs[index] if index < len(inputs) else None
         return [] if array is None else [float(value) for value in array.reshape(-1)[:256].tolist()]
 
-    given = [array for array in inputs if array is not None]
-    first = given[0].size if given else 1
+    present = [array for array in inputs if array is not None]
+    first = present[0].size if present else 1
     match node.op_type:
         case "Split" if any(a.name == "num_outputs" and a.i != len(node.output) for a in node.attribute):
             return math.inf
         case name if ELEMENTWISE in TRAITS.get(f"onnx.{name}", ()):
-            return math.prod(np.broadcast_shapes(*(array.shape for array in given)))
+            return math.prod(np.broadcast_shapes(*(array.shape for array in present)))
         case "StringConcat":
-            return math.prod(np.broadcast_shapes(*(array.shape for array in given))) * sum(map(_width, given))
+            return math.prod(np.broadcast_shapes(*(array.shape for array in present))) * sum(map(_width, present))
         case name if name in _NO_LARGER:
             return first
         case name if name in _PRODUCTS:
-            return math.prod(max(array.size, 1) for array in given)
+            return math.prod(max(array.size, 1) for array in present)
         case "Constant":
             return 1.0  # what it makes is in the file
         case "NonZero":
-            return first * given[0].ndim
+            return first * present[0].ndim
         case "ConstantOfShape":
             return math.prod(numbers(0))
         case "Expand":
@@ -169,9 +169,9 @@ def _elements(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None]) -> fl
         case "OneHot":
             return first * max([*numbers(1), 1])
         case "Pad" if numbers(1):
-            return _padded(given[0].shape, numbers(1))
+            return _padded(present[0].shape, numbers(1))
         case "Concat" | "EyeLike":
-            return sum(array.size for array in given)
+            return sum(array.size for array in present)
     return math.inf
 
 

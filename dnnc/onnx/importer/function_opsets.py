@@ -38,16 +38,16 @@ def rewrite(node: NodeProto, rename: Callable[[str], str], attributes: Mapping[s
     """Gives the node's values the names that ``rename`` says, and puts ``attributes`` in place of references to them."""
     node.input[:] = [rename(name) for name in node.input]
     node.output[:] = [rename(name) for name in node.output]
-    kept = []
+    bound = []
     for attribute in node.attribute:
         if attribute.ref_attr_name:
-            given = attributes.get(attribute.ref_attr_name)
-            if given is None:
+            argument = attributes.get(attribute.ref_attr_name)
+            if argument is None:
                 continue
             replaced = AttributeProto()
-            replaced.CopyFrom(given)
+            replaced.CopyFrom(argument)
             replaced.name = attribute.name
-            kept.append(replaced)
+            bound.append(replaced)
             continue
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
             for value in [*graph.input, *graph.output, *graph.value_info]:
@@ -56,10 +56,10 @@ def rewrite(node: NodeProto, rename: Callable[[str], str], attributes: Mapping[s
                 tensor.name = rename(tensor.name)
             for inner in graph.node:
                 rewrite(inner, rename, attributes)
-        kept.append(attribute)
-    kept = [_copy(attribute) for attribute in kept]
+        bound.append(attribute)
+    bound = [_copy(attribute) for attribute in bound]
     del node.attribute[:]
-    node.attribute.extend(kept)
+    node.attribute.extend(bound)
 
 
 def _copy(attribute: AttributeProto) -> AttributeProto:
@@ -177,27 +177,27 @@ def means_otherwise(node: NodeProto, own: int, other: int) -> bool:
         converted = onnx.version_converter.convert_version(model, other).graph.node
     except Exception:  # onnx raises what it likes; the body as a whole is then refused too
         return False
-    return len(converted) != 1 or _said(converted[0], second) != _said(node, second)
+    return len(converted) != 1 or _statement(converted[0], second) != _statement(node, second)
 
 
 def _takes(schema: onnx.defs.OpSchema, node: NodeProto) -> bool:
     """Whether the node is one of this schema, by its operands and attributes."""
-    given = {attribute.name for attribute in node.attribute}
+    stated = {attribute.name for attribute in node.attribute}
     required = {name for name, attribute in schema.attributes.items() if attribute.required}
     inputs, outputs = len(node.input), len(node.output)
     return (
-        required <= given <= set(schema.attributes)
+        required <= stated <= set(schema.attributes)
         and schema.min_input <= inputs <= schema.max_input
         and schema.min_output <= outputs <= schema.max_output
     )
 
 
-def _said(node: NodeProto, schema: onnx.defs.OpSchema) -> tuple[object, ...]:
+def _statement(node: NodeProto, schema: onnx.defs.OpSchema) -> tuple[object, ...]:
     """What a node says, without attributes that only repeat what its schema says."""
     defaults = {name: attribute.default_value for name, attribute in schema.attributes.items()}
-    told = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    values = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     usual = {name: onnx.helper.get_attribute_value(default) for name, default in defaults.items() if default.type}
-    return node.op_type, list(node.input), {name: value for name, value in told.items() if usual.get(name) != value}
+    return node.op_type, list(node.input), {name: value for name, value in values.items() if usual.get(name) != value}
 
 
 def _of_last_axis(node: NodeProto) -> bool:

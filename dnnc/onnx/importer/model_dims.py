@@ -42,11 +42,11 @@ def _annotated(model: ModelProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
 
 def model_symbols(model: ModelProto) -> list[str]:
     """Names of symbolic dimensions, those of the inputs first, each once."""
-    found: dict[str, None] = {}
+    symbols: dict[str, None] = {}
     for dim in _annotated(model):
         if dim.dim_param:
-            found.update(dict.fromkeys(dimensions.symbols(dim.dim_param)))
-    return list(found)
+            symbols.update(dict.fromkeys(dimensions.symbols(dim.dim_param)))
+    return list(symbols)
 
 
 def input_symbols(model: ModelProto) -> list[str]:

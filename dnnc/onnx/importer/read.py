@@ -274,7 +274,7 @@ class _Translator:
             return ()
 
     def _attributes(self, node: NodeProto, index: int) -> tuple[tuple[str, Attribute], ...]:
-        found = {}
+        by_name = {}
         for proto in node.attribute:
             try:
                 name = "value" if node.op_type == "Constant" and proto.name == "sparse_value" else proto.name
@@ -285,8 +285,8 @@ class _Translator:
                 self.sink.error(AttributeInvalid(proto.name, str(error)), where=place)
                 continue
             if attribute is not None:
-                found[name] = attribute
-        return tuple((name, found[name]) for name in sorted(found))
+                by_name[name] = attribute
+        return tuple((name, by_name[name]) for name in sorted(by_name))
 
     def _load(self, proto: onnx.AttributeProto) -> None:
         """Brings back the data of tensors that an operator carries as an attribute and that stayed in the file."""
@@ -361,17 +361,17 @@ def _inlined_path(node: NodeProto) -> str:
 def _exporter_scope(node: NodeProto) -> str:
     """The innermost layer that PyTorch's exporter recorded: ``m.encoder.layer.0`` of the scopes ``['', 'm', ..., 'add']``,
     the last of which is the node itself; '' where nothing was recorded."""
-    found: dict[str, str] = {entry.key: entry.value for entry in node.metadata_props}
-    if SCOPE_KEY in found:
-        return found[SCOPE_KEY]
-    scopes = found.get("pkg.torch.onnx.name_scopes")
+    metadata: dict[str, str] = {entry.key: entry.value for entry in node.metadata_props}
+    if SCOPE_KEY in metadata:
+        return metadata[SCOPE_KEY]
+    scopes = metadata.get("pkg.torch.onnx.name_scopes")
     if scopes:
         try:
             names = json.loads(scopes.replace("'", '"'))
         except (ValueError, RecursionError):
             return ""
         return str(names[-2]) if isinstance(names, list) and len(names) > 1 else ""
-    parts = found.get("namespace", "").split("/")
+    parts = metadata.get("namespace", "").split("/")
     return parts[-2].partition(": ")[0] if len(parts) > 1 else ""
 
 

@@ -63,24 +63,24 @@ def _alone(model: ModelProto, index: int) -> ModelProto | None:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     nodes = {name: other for other in graph.node for name in other.output if other.op_type == "Constant"}
     types = _types(graph)
-    made = GraphProto(name="alone")
+    alone = GraphProto(name="alone")
     for name in dict.fromkeys(node_reads(node)):
         if name in constants and _is_small(constants[name]):
-            made.initializer.append(constants[name])
+            alone.initializer.append(constants[name])
         elif name in nodes and nodes[name].ByteSize() <= _SMALL:
-            made.node.append(nodes[name])
+            alone.node.append(nodes[name])
         elif name in types:
-            value = made.input.add(name=name, type=types[name])
+            value = alone.input.add(name=name, type=types[name])
             if any(True for _ in subgraphs(node)) and value.type.HasField("tensor_type"):
                 value.type.tensor_type.ClearField("shape")
         else:
             return None
-    made.node.append(node)
-    for _, inner in subgraphs(made.node[-1]):
+    alone.node.append(node)
+    for _, inner in subgraphs(alone.node[-1]):
         for graph_inside in graphs(inner):
             del graph_inside.value_info[:]
-    made.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
-    return ModelProto(ir_version=_IR_VERSION, graph=made, opset_import=model.opset_import)
+    alone.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
+    return ModelProto(ir_version=_IR_VERSION, graph=alone, opset_import=model.opset_import)
 
 
 def _types(graph: GraphProto) -> Mapping[str, TypeProto]:

@@ -37,16 +37,16 @@ def relocated(model: bytes, place: Callable[[str], str]) -> bytes:
 
 def locations(model: bytes) -> tuple[str, ...]:
     """The external locations that the model names, each once, in order. Raises ValueError as ``relocated``."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     if not _MARK.search(model):
         return ()
 
     def note(name: str) -> str:
-        found[name] = None
+        names[name] = None
         return name
 
     relocated(model, note)
-    return tuple(found)
+    return tuple(names)
 
 
 def _rewritten(

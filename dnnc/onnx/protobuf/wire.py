@@ -80,8 +80,8 @@ def _read(buffer: Buffer, at: int, end: int, where: str) -> tuple[int, int]:
     try:
         return read_varint(buffer, at, end)
     except VarintError as error:
-        found = "the data ends inside a number of" if error.truncated else "a number of more than 10 bytes in"
-        raise WireError(f"{found} '{where}'", error.at, truncated=error.truncated) from None
+        problem = "the data ends inside a number of" if error.truncated else "a number of more than 10 bytes in"
+        raise WireError(f"{problem} '{where}'", error.at, truncated=error.truncated) from None
 
 
 def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: list[bytes], depth: int) -> int:

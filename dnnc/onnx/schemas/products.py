@@ -78,18 +78,18 @@ def _windows(node: Node, sizes: Shape, kernel: Sequence[Dim]) -> Shape:
     count = len(sizes)
     strides, dilations = node.listed("strides") or (1,) * count, node.listed("dilations") or (1,) * count
     pads, auto = node.listed("pads") or (0,) * (2 * count), node.text("auto_pad", "NOTSET")
-    made: list[Dim] = []
+    lengths: list[Dim] = []
     for i, (size, width) in enumerate(zip(sizes, kernel, strict=True)):
         if not isinstance(size, int) or not isinstance(width, int):
-            made.append(None)
+            lengths.append(None)
             continue
         reach = dilations[i] * (width - 1) + 1
         if auto.startswith("SAME"):
-            made.append(-(-size // strides[i]))
+            lengths.append(-(-size // strides[i]))
             continue
         room = size - reach + (pads[i] + pads[count + i] if auto == "NOTSET" else 0)
-        made.append((-(-room // strides[i]) if node.number("ceil_mode", 0) else room // strides[i]) + 1)
-    return tuple(made)
+        lengths.append((-(-room // strides[i]) if node.number("ceil_mode", 0) else room // strides[i]) + 1)
+    return tuple(lengths)
 
 
 def _conv(weight: int, *, last: bool | None = None) -> Rule:

@@ -57,8 +57,8 @@ def claims_of(model: ModelProto, inferred: ModelProto, first: ModelProto, where:
             types += [type_ for of_name in possible for type_ in of_name.get(name, ())]
             other = next((type_ for type_ in types if contradicts(stated, type_)), None)
             if other is None:
-                kept = without_shape(stated) if name in last or name in left else with_names(stated, names)
-                claim = better(types[0], kept)
+                usable = without_shape(stated) if name in last or name in left else with_names(stated, names)
+                claim = better(types[0], usable)
                 if claim != types[0]:
                     own[name] = claim
             elif not contradicts(without_shape(stated), without_shape(other)):
@@ -99,13 +99,13 @@ def _of_data_alone(model: ModelProto, opaque: frozenset[str]) -> frozenset[str]:
 
 def _possible(graph: GraphProto, known: Mapping[str, Type]) -> dict[str, list[Type]]:
     """Types that a value has in some runs, of what branches and loops make."""
-    found: dict[str, list[Type]] = {}
+    types: dict[str, list[Type]] = {}
     for node in graph.node:
         for ends in _ends(node, known):
             for name, type_ in zip(node.output, ends, strict=False):
                 if not isinstance(type_, UnknownType):
-                    found.setdefault(name, []).append(type_)
-    return found
+                    types.setdefault(name, []).append(type_)
+    return types
 
 
 def _ends(node: NodeProto, known: Mapping[str, Type]) -> Iterator[list[Type]]:

@@ -107,14 +107,14 @@ def _opened(graph: GraphProto, assumed: list[list[Type | None]]) -> list[list[Ty
     opened = []
     for (loop, types), before in zip(_loops(graph, {}), assumed, strict=True):
         handed_on = [type_of(value.type) for value in body_of(loop).output[1:]]
-        kept: list[Type | None] = []
+        carried: list[Type | None] = []
         for index, name in enumerate(carried_inputs(loop)):
             entering, held = types.get(name, UNKNOWN), before[index]
             if held is None:
-                kept.append(None if isinstance(entering, UnknownType) else entering)
+                carried.append(None if isinstance(entering, UnknownType) else entering)
             else:
-                kept.append(join(held, join(entering, handed_on[index] if index < len(handed_on) else UNKNOWN)))
-        opened.append(kept)
+                carried.append(join(held, join(entering, handed_on[index] if index < len(handed_on) else UNKNOWN)))
+        opened.append(carried)
     return opened
 
 

@@ -48,7 +48,7 @@ def _opaque(
             inner += results
             place += len(results)
         if _is_control(node):
-            made = {
+            open_results = {
                 name
                 for body, names in bodies
                 for name, result in zip(node.output, body.output[node.op_type == "Loop" :], strict=False)
@@ -56,8 +56,8 @@ def _opaque(
             }
         else:
             unknown = not _is_inferred(node, versions) or not own.isdisjoint(node_reads(node))
-            made = set(node.output) if unknown else set()
-        own |= {name for name in made if not is_complete(known[at].get(name, UNKNOWN))}
+            open_results = set(node.output) if unknown else set()
+        own |= {name for name in open_results if not is_complete(known[at].get(name, UNKNOWN))}
     return [own, *inner]
 
 
@@ -114,8 +114,8 @@ def _open(
             place = at + 1 + len(inner)
             inner += _open(body, known, opaque, place, own, repeated=repeated or node.op_type != "If")
         if repeated or _is_control(node) or not own.isdisjoint(node_reads(node)):
-            made = {name for name in node.output if not is_complete(known[at].get(name, UNKNOWN))}
-            own |= made - opaque[at]
+            open_results = {name for name in node.output if not is_complete(known[at].get(name, UNKNOWN))}
+            own |= open_results - opaque[at]
     return [own, *inner]
 
 
@@ -126,11 +126,11 @@ def _is_control(node: NodeProto) -> bool:
 def _is_inferred(node: NodeProto, versions: Mapping[str, int]) -> bool:
     """Whether onnx infers the results of the node, and of those in its graphs."""
     try:
-        found = schema(node.op_type, versions.get(node.domain, 0), node.domain)
+        definition = schema(node.op_type, versions.get(node.domain, 0), node.domain)
     except defs.SchemaError:
         return False
     inner = (other for _, graph in subgraphs(node) for each in graphs(graph) for other in each.node)
-    return found.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
+    return definition.has_type_and_shape_inference_function and all(_is_inferred(other, versions) for other in inner)
 
 
 __all__ = ["opaque_values", "open_values"]

@@ -132,11 +132,11 @@ class _Shapes:
 
 def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, NDArray[Any]], limits: Limits) -> bool:
     types = graph_types(graph)
-    kept, folded = [], []
-    made = 0  # bytes
+    remaining, folded = [], []
+    spent = 0  # bytes
     for node in graph.node:
         arrays: list[NDArray[Any]] | None = None
-        if made <= limits.all_shape_bytes and not any(True for _ in subgraphs(node)):
+        if spent <= limits.all_shape_bytes and not any(True for _ in subgraphs(node)):
             if node.op_type in ("Shape", "Size") and node.domain == "" and node.input[0] not in constants:
                 type_ = types.get(node.input[0])
                 if isinstance(type_, TensorType) and type_.elements is not None:
@@ -144,20 +144,20 @@ def _fold_once(graph: GraphProto, opsets: dict[str, int], constants: dict[str, N
             elif all(not name or name in constants for name in node.input):
                 arrays = evaluate_node(node, [constants.get(name) for name in node.input], opsets, limits.shape_bytes)
         if arrays is None:
-            kept.append(node)
+            remaining.append(node)
             continue
         for name, array in zip(node.output, arrays, strict=True):
-            made += array.nbytes
+            spent += array.nbytes
             constants[name] = array
             try:
                 folded.append(tensor_proto(to_dense(array), name))
             except KeyError:
-                kept.append(node)
+                remaining.append(node)
                 break
     if not folded:
         return False
     copies = []
-    for node in kept:
+    for node in remaining:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
         copies.append(copy)

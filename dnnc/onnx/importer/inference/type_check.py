@@ -38,8 +38,8 @@ class _Checker:
 
     def graph(self, graph: GraphProto, outer: Mapping[str, Type], place: str) -> None:
         own = graph_types(graph)
-        made = [name for node in graph.node for name in node.output]
-        for name in (*(value.name for value in graph.input), *made):
+        results = [name for node in graph.node for name in node.output]
+        for name in (*(value.name for value in graph.input), *results):
             type_ = own.get(name)
             if isinstance(type_, TensorType) and (fault := self._too_large(name, type_)):
                 self.sink.error(fault, where=f"{self.where}{place}")
