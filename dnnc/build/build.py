@@ -259,6 +259,14 @@ class Build:
         return [name[1:] for name in self.program().resources]
 
 
+def read_program(files: Snapshot) -> Module:
+    """The module of ``plan.ir`` as it was written, not expanded. Raises InvalidInput for text that is no valid IR."""
+    from dnnc.onnx import DIALECTS
+    from ir import load_module
+
+    return load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
+
+
 def require_programs(files: Snapshot) -> None:
     """Raises InvalidInput where the directory holds a plan and no programs."""
     if files.manifest.get("stages") == []:

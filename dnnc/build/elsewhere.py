@@ -64,14 +64,12 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
 def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
     """The hosts of the devices that a build uses, and the type of each device. Manifests of earlier versions lack them; then
     they are read from plan.ir, which takes seconds where that is large. Raises InvalidInput."""
-    from dnnc.build.build import PROGRAM
-    from dnnc.onnx import DIALECTS
-    from ir import load_module
+    from dnnc.build.build import PROGRAM, read_program
 
     manifest = files.manifest
     if "hosts" in manifest or PROGRAM not in files.contents:
         return _of(list, manifest.get("hosts")), _of(dict, manifest.get("types"))
-    topology = load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS).first(Topology)
+    topology = read_program(files).first(Topology)
     used = {device for stage in _of(list, manifest.get("stages")) for device in stage["devices"]}
     devices = [device for device in topology.devices if device.name in used] if topology is not None else []
     return sorted({device.host for device in devices}), {device.name: device.type for device in devices}

@@ -19,7 +19,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from dnnc.build.build import PROGRAM
+from dnnc.build.build import PROGRAM, read_program
 from dnnc.build.snapshot import Snapshot
 from dnnc.study.faults import (
     BuildMissing,
@@ -182,8 +182,7 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
     """The plan of a row's build. Raises InvalidInput if there is no build, no plan, or another plan than was measured."""
     from dnnc.build.plan_json import plan_to_json
     from dnnc.build.plan_reader import replay_from_json
-    from dnnc.onnx import DIALECTS
-    from ir import load_module, print_symbol
+    from ir import print_symbol
     from ir.core.module import Program, Schedule, Stage
     from passes.model.folding import expand
     from passes.model.spmd.undecided import undecided, undifferentiated
@@ -194,8 +193,7 @@ def read_stated(row: MeasuredRun) -> StatedPlan:
     if not row.build.is_dir():
         raise InvalidInput(BuildMissing(str(row.build)), where=row.where)
     files = Snapshot.open(row.build, only=(PROGRAM,))
-    text, where = files.text(PROGRAM), files.where(PROGRAM)
-    written = load_module(text, where, dialects=DIALECTS)
+    text, where, written = files.text(PROGRAM), files.where(PROGRAM), read_program(files)
     module = expand(written.without(Stage, Program))
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None:

@@ -62,11 +62,9 @@ def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
 
 def written_plan(files: Snapshot) -> Module:
     """The module of a build's ``plan.ir``. Raises InvalidInput if it has no plan."""
-    from dnnc.build.build import PROGRAM
-    from dnnc.onnx import DIALECTS
-    from ir import load_module
+    from dnnc.build.build import PROGRAM, read_program
 
-    module = load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
+    module = read_program(files)
     if module.first(Plan) is None:
         raise InvalidInput(BuildWithoutPlan(), where=files.where(PROGRAM))
     return module

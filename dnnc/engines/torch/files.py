@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
-from dnnc.build.build import PROGRAM
+from dnnc.build.build import PROGRAM, read_program
 from dnnc.build.snapshot import Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, read_memory, write_memory
 from dnnc.engines.torch.faults import InitialWeightsMissing, ProgramNotImported
@@ -124,11 +124,9 @@ def read_step(files: Snapshot) -> Step:
     """The training step of a build. Raises InvalidInput for a text that is no plan of one."""
     from dnnc.build.training import Step
     from dnnc.onnx import DIALECTS
-    from ir import load_module
     from passes.model.folding import expand
 
-    where = files.where(PROGRAM)
-    return Step.of(expand(load_module(files.text(PROGRAM), where=where, dialects=DIALECTS)), DIALECTS, where)
+    return Step.of(expand(read_program(files)), DIALECTS, files.where(PROGRAM))
 
 
 def _title(name: str) -> str:

@@ -24,7 +24,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnc.build.build import PLAN, PROGRAM, TORCH, require_programs
+from dnnc.build.build import PLAN, TORCH, read_program, require_programs
 from dnnc.build.plan_reader import plan_from_json
 from dnnc.build.snapshot import MANIFEST, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
@@ -166,27 +166,21 @@ class TrainingBuild:
 
     @cached_property
     def _host_of(self) -> Mapping[str, str]:
-        from dnnc.onnx import DIALECTS
-        from ir import load_module
         from ir.core.topology import Topology
 
-        topology = load_module(self.files.text(PROGRAM), where=self.files.where(PROGRAM), dialects=DIALECTS).first(Topology)
+        topology = read_program(self.files).first(Topology)
         return {device.name: device.host for device in topology.devices} if topology is not None else {}
 
 
 def resumption(build: TrainingBuild, checkpoint: Checkpoint) -> DiagnosticSink:
     """Warnings where training goes on from a checkpoint without the optimizer's state, which another optimizer wrote, or
     without a digest."""
-    from dnnc.onnx import DIALECTS
-    from ir import load_module
-
     sink, held = DiagnosticSink(), set(checkpoint.names)
     if checkpoint.digest is None:
         sink.warn(CheckpointWithoutDigest(), where=checkpoint.where)
     if not checkpoint.position.step:  # the build's own weights, or others', without a step done
         return sink
-    text, where = build.files.text(PROGRAM), build.files.where(PROGRAM)
-    resources = load_module(text, where=where, dialects=DIALECTS).resources.values()
+    resources = read_program(build.files).resources.values()
     lacking: dict[str, list[str]] = {}
     for resource in resources:
         optimizer = next((facet.name for facet in resource.facets if isinstance(facet, OptimizerState)), "sgd")
