@@ -1,4 +1,4 @@
-"""How values stand in an ``.npz`` as arrays: the one rule by which outputs are written and inputs are read.
+"""How values are stored in an ``.npz``: the rule for both outputs that are written and inputs that are read.
 
 - A tensor is the array of its name. Elements that numpy lacks (``ml_dtypes``) are unsigned integers of their width, those
   narrower than a byte one a byte: ``array.view(ml_dtypes.bfloat16)`` gives them back.
@@ -33,8 +33,8 @@ _NULS = 1 << 20
 
 
 def prefixes(names: Iterable[str]) -> dict[str, str]:
-    """What the names of a value's parts begin with, by the name of the value: no part has the name of another value, or of a
-    part of one."""
+    """The prefix of the names of a value's parts, by the name of the value. No part gets the name of another value or of its
+    part."""
     every = tuple(names)
     in_order, whole = sorted(every), set(every)
 
@@ -80,12 +80,12 @@ def _parts(key: str, prefix: str, type_: str, value: Any) -> Iterator[tuple[str,
 
 
 def _inner(type_: str) -> str:
-    """What a sequence or an optional is of."""
+    """The element type of a sequence or an optional."""
     return type_.partition("<")[2][:-1]
 
 
 def _element(type_: str) -> str:
-    """numpy's name of the element type of a tensor; empty for what is none."""
+    """numpy's name of the element type of a tensor; empty for another type."""
     return _DTYPES.get(re.split("[<x ]", type_.rstrip(">"))[-1], "")
 
 
@@ -111,8 +111,8 @@ def parts_of(name: str, prefix: str, type_: str, names: Collection[str]) -> list
 
 
 def from_arrays(name: str, prefix: str, type_: str, arrays: Mapping[str, Any]) -> Any:
-    """The value called ``name`` that the arrays hold; where ``arrays[name]`` is no array, that. Raises ValueError for an array
-    that is missing, for columns of unequal length, and for strings that are no UTF-8."""
+    """The value called ``name``, made of its arrays. Where ``arrays[name]`` is no array, it is the value. Raises ValueError for
+    a missing array, for columns of unequal length, and for strings that are not UTF-8."""
 
     def value(key: str, prefix: str, type_: str) -> Any:
         kind = type_.partition("<")[0]

@@ -1,9 +1,9 @@
 """Random inputs that a model accepts: indices stay inside their tables, masks keep something.
 
-What an integer input may hold follows from its use. Demands run backwards through the program, from the operands that are
-used as indices, masks or shapes, through ops that only move or convert values, to the arguments. What no rule reaches gets
-small integers. Floats are normal(0, 1); integers of 8 bits and fewer use their whole range. Generators are numpy's Philox
-keyed by the seed, so equal seeds give equal inputs.
+The values of an integer input follow from its use. Demands are propagated backwards through the program: from operands that are
+indices, masks or shapes, through ops that only move or convert values, to the arguments. An input without a demand gets small
+integers. Floats are normal(0, 1); integers of at most 8 bits use their whole range. The generator is numpy's Philox, keyed by
+the seed, so equal seeds give equal inputs.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ SYMBOL_SIZE = 2
 DEFAULT_LIMIT = 10
 """Integers that nothing constrains stay below this."""
 DRAWN_AHEAD = 256 << 20
-"""Bytes of random microbatches that are drawn before a run; of more, each is drawn when it is fed."""
+"""The most bytes of random microbatches to draw before a run. Beyond, each microbatch is drawn when it is fed."""
 _KEEP = 0.75
-"""Share of a mask that keeps its place; the first element of each row always does."""
+"""Share of the elements of a random mask that are 1; the first of each row always is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What an integer value must obey: ``limit``: 0 <= value < limit; ``mask``: 0 or 1; ``one``: used as a size, or a mask that
-    keeps all, so 1; ``exact``: this number."""
+    """Conditions on an integer value. ``limit``: 0 <= value < limit; ``mask``: 0 or 1; ``one``: 1, since it is a size, or
+    a mask that keeps everything; ``exact``: this number."""
 
     limit: int | None = None
     mask: bool = False
@@ -51,7 +51,7 @@ class Demand:
 
 
 _UNCHANGED = {"Cast": (0,), "CastLike": (0,), "Clip": (0,), "Pad": (0,), "Trilu": (0,), "Where": (1, 2)}
-"""Operands whose values come out unchanged, besides what an op selects from. Concat, Max and Min: all of them."""
+"""Operands whose values an op returns unchanged, by op. Not listed: the data of ops that select; all of Concat, Max and Min."""
 _SIZES = {
     "ConstantOfShape": (0,),
     "Expand": (1,),
@@ -63,7 +63,7 @@ _SIZES = {
     "Unsqueeze": (1,),
 }
 _MASKS = {"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor", "ReduceSum", "CumSum"}
-"""Ops that say that an integer nobody indexes with is a mask."""
+"""Ops whose integer operands are masks, unless they are indices too."""
 
 
 def random_inputs(build: Build, *, seed: int = 0, module: Module | None = None) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def input_demands(module: Module) -> dict[str, Demand]:
 
 
 def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resources: Mapping[str, Resource]) -> Demand:
-    """What ``op`` demands of its operand number ``index``, when ``wanted`` is demanded of its results."""
+    """The demand of ``op`` on its operand number ``index``, given the demand ``wanted`` on its results."""
     name = op.name.removeprefix("onnx.")
     demand = Demand()
     table = table_size(op, index, types)
@@ -161,8 +161,8 @@ def _demand(op: Op, index: int, wanted: Demand, types: Mapping[str, Type], resou
 
 
 def _positions(op: Op, index: int) -> int | None:
-    """What GroupQueryAttention's operands 5 and 6 tell: the last position of each sample, and how many there are. A cache that
-    comes out is as long as that; attention over fewer than the queries' positions is none."""
+    """The value of GroupQueryAttention's operand 5, the last position of each sample, or 6, the number of positions. The cache
+    that the op returns has that length."""
     cache = op.results[1].type if len(op.results) > 1 else None
     length = cache.shape[2] if isinstance(cache, TensorType) and cache.shape is not None and len(cache.shape) == 4 else None
     return length - (index == 5) if isinstance(length, int) else None

@@ -1,12 +1,12 @@
-"""From a person's arrays to microbatches, and from outputs to a file.
+"""Microbatches of a person's arrays, and files of outputs.
 
-An ``.npz`` holds one array per model input, under its name. Three ways to give several microbatches are told apart by shape:
+An ``.npz`` holds one array per model input, under its name. The shape of an array tells how it holds microbatches:
 
 - an array shaped as the input is one microbatch; beside stacked ones it is given to every microbatch;
 - an array with one axis more, in front, is a stack of microbatches;
 - ``microbatches=M`` splits the first axis of arrays that have the input's rank into M equal parts.
 
-How values that are no plain arrays stand in a file: ``dnnc.data.entries``.
+``dnnc.data.entries`` says how a file stores strings, sequences, maps and optionals.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Microbatches:
 
 
 Constants = Callable[[], Iterable[str]]
-"""Names of a model's constants, asked for where an array is of no input."""
+"""Returns the names of a model's constants. Called only where an array belongs to no input."""
 
 
 def read_inputs(
@@ -66,8 +66,9 @@ def read_inputs(
 
 
 def drawn(build: Build, count: int, seed: int | None, module: Module | None = None) -> tuple[Sequence[dict[str, Any]], bool]:
-    """Microbatches where a person gives none, and whether they are random: without a ``seed`` those that the build was compiled
-    with, all alike, if it was compiled with any. ``module``: its plan.ir when that was read already. Raises InvalidInput."""
+    """Microbatches for a run without ``--inputs``, and whether they are random. Without a ``seed``, a build that was compiled
+    with arrays runs on these, the same for each microbatch. ``module``: the program, where plan.ir was read already. Raises
+    InvalidInput."""
     if seed is None and build.given is not None:
         if not build.given:
             raise InvalidInput(InputsNotKept(), where=str(build.folder))

@@ -1,12 +1,11 @@
-"""An ``.npz`` of named arrays: written whole, and read though somebody else wrote it, names and headers first, data only of
-what the model takes.
+"""Files ``.npz`` of named arrays: written as a whole, and read without trust in who wrote them.
 
-The entry of an array is its name with ``.npy`` behind it. Where two arrays are called N and ``N.npy``, that of N is N alone, as
-a comment says: so ``numpy.load`` too finds each by its name.
+The entry of array N is called ``N.npy``. Where there is also an array called ``N.npy``, the entry of N is called N and has a
+comment that says so: ``numpy.load`` then finds both by their names.
 
-Invariants: nothing is unpacked before every entry's header was read and compared with its size, and ``wanted`` has agreed to
-the names, element types and shapes; what is unpacked has the size that its header declares; a small file cannot stand for
-gigabytes (``LIMITS.unpacked_ratio``); no pickle is read.
+Invariants of reading: before any data is unpacked, the header of every entry was read and compared with the entry's size, and
+``wanted`` accepted the names, element types and shapes; the unpacked data has the size that its header declares; a small file
+cannot unpack to gigabytes (``LIMITS.unpacked_ratio``); no pickle is read.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class Header:
 
 
 def read_npz(path: Path, wanted: Callable[[Mapping[str, Header]], None] = lambda headers: None) -> Arrays:
-    """Arrays by name. ``wanted`` is called with all headers before any array is read, and raises where they do not serve.
+    """Arrays by name. ``wanted`` is called with all headers before any array is read, and raises an error to refuse them.
 
     Raises InvalidInput for a file that is missing, is no ``.npz``, is damaged, holds pickled objects or unpacks to far more
     than it is."""
@@ -145,7 +144,7 @@ def _entries(archive: zipfile.ZipFile, where: str) -> dict[str, zipfile.ZipInfo]
 
 
 def _header(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, where: str) -> Header:
-    """What the entry declares, which its size must bear out."""
+    """The header of the entry. Raises InvalidInput where the size of the entry does not agree with it."""
     with archive.open(entry) as data:
         header = _read_header(data.read(_HEAD))
     if header.dtype.hasobject:

@@ -1,7 +1,7 @@
-"""Which integers a model accepts in an input whose elements are indices: classes, rows of a table.
+"""Ranges of inputs whose elements are indices: classes, rows of a table.
 
-An index that is out of range would end a rank in the middle of a step, by an IndexError of PyTorch that names no input. Only
-what is certain is told: an input is followed through ops that hand on each of its elements as it is, so every element is used.
+An index out of range would end a rank in the middle of a step with PyTorch's IndexError, which names no input. No valid input
+is refused: an input is followed only through ops that return each of its elements unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Samples that must be the same each time they are asked for, and for each process: digests of them.
+"""Digests of samples, which must be the same for each process and at each reading.
 
-A person's function is called anew by each process that reads its samples, and again where earlier ones are wanted again."""
+Each process calls a person's function anew, and calls it again to read earlier samples again."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The microbatches of training, by number: number k is the same whatever the plan, and the same when it is asked for again.
+"""The microbatches of training, by number: number k is the same for every plan and at every reading.
 
-Sources: ``synthetic`` (a pool of random microbatches in the ranges that the model needs, over and over, so that a model can
-learn it), an ``.npz`` file of samples by input, in an order shuffled anew each time all were seen, and ``module:function``, an
-importable function that is called with the seed and yields a dict of arrays for each microbatch. Two inputs come of none of
-these. The seed of a microbatch's dropouts, an argument that ``grad.mask`` alone reads, is drawn from the seed and the number.
-How many labels count in a step (``passes.training.losses``) is counted in the labels of all of its microbatches.
+There are three sources. ``synthetic``: a pool of random microbatches, repeated so that a model can learn them. An ``.npz`` file
+with the samples of each input, shuffled anew in each epoch. ``module:function``: an importable function that is called with
+the seed and yields a dict of arrays per microbatch. Two inputs come from no source. The seed of a microbatch's dropouts, an
+argument that ``grad.mask`` alone reads, is drawn from the seed and the number. The number of labels that count in a step
+(``passes.training.losses``) is counted over all microbatches of the step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ POOL = 16
 """Random microbatches that training goes through over and over."""
 SYNTHETIC = "synthetic"
 _FAULTS = (Exception, SystemExit)
-"""What a person's function may raise. A rank that it ended would leave the others waiting."""
+"""Exceptions of a person's function that become errors. Uncaught, they would end one rank, for which the others would wait."""
 
 
 class Data(Protocol):
@@ -198,7 +198,7 @@ def _rows(port: ValueInfo) -> int:
 
 
 def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) -> dict[str, Any]:
-    """The arrays of a file. What is wrong with their shapes is told before any is read."""
+    """The arrays of a file. Their headers are checked before any data is read."""
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
         allowed.check(name, arrays[name], str(path))
@@ -209,8 +209,8 @@ def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) ->
 
 
 def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
-    """Raises InvalidInput for NaN, or infinity, but not for minus infinity, which masks of attention hold. ``unit``: what the
-    first dimension counts."""
+    """Raises InvalidInput for NaN and infinity. Minus infinity is valid: masks of attention hold it. ``unit``: what the first
+    dimension counts."""
     if array.dtype.kind not in "fV":  # those of ml_dtypes are V
         return
     wrong = ~(array < np.inf)
@@ -239,8 +239,8 @@ def _check_samples(path: Path, ports: list[ValueInfo], headers: Mapping[str, Hea
 
 @dataclass
 class _Function:
-    """``kept``: the last microbatches, as many as a step has, which may ask for one again. Where one is asked for that came
-    before them the function is called again."""
+    """``kept``: the last microbatches, as many as a step has, since a step may read one twice. To read an earlier one, the
+    function is called again."""
 
     ports: list[ValueInfo]
     ranges: Mapping[str, Range]
@@ -271,7 +271,7 @@ class _Function:
         return self.microbatch(number)[name]
 
     def _begun(self) -> Iterator[Any]:
-        """What the function yields. Raises UsageError where there is no such function."""
+        """The iterator that the function returns. Raises UsageError where there is no such function."""
         where = f"--data {self.source}"
         name, _, attribute = self.source.partition(":")
         try:

@@ -1,7 +1,7 @@
-"""Which models there are, their options with the published dimensions as defaults, and the way to a module.
+"""The catalogue of models, with the published dimensions as defaults of their options, and the modules of them.
 
-Weights are seeded and random, made when somebody writes them. Above 2 GiB they are only declared, unless ``weights=random``
-asks for them: such a model can be planned, not run.
+Weights are random numbers from a seed, drawn when they are written to a file. Above 2 GiB they are only declared, unless
+``weights=random`` is given: a model with declared weights can be planned but not run.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _positions(most: int) -> Option:
 
 
 NARROWEST = 8
-"""Width of a head below which heads left at 0 are not made; bert-base and gpt2 know no such limit."""
+"""The least width of a head where ``heads`` is left at 0; bert-base and gpt2 have no such limit."""
 
 
 def _gpt(

@@ -15,7 +15,7 @@ CONVOLUTIONS = (2, 2, 4, 4, 4)
 
 
 def halved_five_times(values: dict[str, Value]) -> list[Fault]:
-    """Five pools halve the image."""
+    """Each of five pools halves the image."""
     image = int(values["image"])
     return [] if image % 32 == 0 else [NoMultiple("image", image, "32", f"image={max(32, image // 32 * 32)}")]
 

@@ -12,7 +12,7 @@ from ir.core.diagnostics import Fault
 
 
 def whole_patches(values: dict[str, Value]) -> list[Fault]:
-    """The image is cut into squares."""
+    """The patches are squares that cover the image without a rest."""
     image, patch = int(values["image"]), int(values["patch"])
     if image % patch == 0:
         return []

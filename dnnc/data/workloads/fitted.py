@@ -1,7 +1,7 @@
 """A profiled workload on the machines of a topology: what ``dnnc compile`` plans of one.
 
-A profile states seconds of ``accelerator`` and ``cpu``, whatever machines these were. ``fitted`` gives them to the device types
-of a topology, and turns what an objective does not read into what it reads:
+A profile states seconds of two device types, ``accelerator`` and ``cpu``, and does not say of which machines. ``fitted``
+assigns them to the device types of a topology, and rewrites the workload for the objective:
 
 - *Types.* Seconds of a type that the topology defines stay. Those of ``accelerator`` go to every accelerator type: each
   whose kind is not ``cpu``, or, where there is none, each that pays for its transfers (the worker processes of ``cpu-N``).
@@ -84,7 +84,7 @@ def fitted(
 
 
 def _types(ops: Sequence[Op], topology: Topology, where: str) -> tuple[dict[str, tuple[str, ...]], str]:
-    """The device types, by the name in the profile whose seconds they have; and a sentence on it. Raises InvalidInput."""
+    """The device types that each name of the profile stands for, and a sentence that says so. Raises InvalidInput."""
     stated = sorted({name[1:] for op in ops if (time := op.facet(Time)) for name, _ in time.seconds})
     defined = [type_ for type_ in topology.types if any(device.type == type_.name for device in topology.devices)]
     own = {type_.name for type_ in defined} & set(stated)
