@@ -1,4 +1,4 @@
-"""The grammars: the ``.lark`` files beside this one are the reference of the language; ``load`` is their only door.
+"""The grammars: the ``.lark`` files in this folder are the reference of the language, and ``load`` makes their parsers.
 
 Lark is imported at the first load, so that importing this package costs nothing. A loaded grammar is built once per process and
 set of options.
@@ -30,7 +30,7 @@ def load(name: str, start: str | tuple[str, ...] = "start", **options: Any) -> L
 
 
 def syntax_error() -> type[Exception]:
-    """The class of what a parser raises for a text that fits no rule (lark's ``UnexpectedInput``): it has ``line``, ``column``,
+    """The exception of a parser for a text that fits no rule (lark's ``UnexpectedInput``). It has ``line``, ``column``,
     ``token`` or ``char``, and ``expected`` or ``allowed``, a set of terminals."""
     from lark import UnexpectedInput
 

@@ -16,14 +16,17 @@ Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (`
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
 in several stages is listed in each.
 
-A plan that splits tensors has besides ``"sharding": {"uneven": false}``: whether shards may differ in length, and ``"memory"``
-where there was another limit per device than the topology's (bytes; -1: none). One of training says how many ``"microbatches"``
-a step has, which ``value``, ``bound`` and ``single`` are seconds of (0: there are no steps but a stream, and they are seconds
-per microbatch), and ``"flush": false`` where they are seconds from a step to the next, for which the pipeline is not emptied;
-of each stage's seconds (per microbatch, forward and backward) what the ``"backward"`` pass takes; and once a step, how long
-gradients of weights are synchronised and weights updated behind the last backward pass (``"sync"``), and how long gradients
-are synchronised while it runs (``"hidden"``). A stage on a mesh has, where ``"device"`` lists the members of the mesh row by
-row::
+A plan that splits tensors also has ``"sharding": {"uneven": false}``, which says whether shards may differ in length, with
+``"memory"`` (bytes; -1: no limit) where the limit per device was not the topology's.
+
+A plan for training has ``"microbatches"`` per step; ``value``, ``bound`` and ``single`` are seconds per step. With 0
+microbatches it trains on a stream without steps, and they are seconds per microbatch. With ``"flush": false`` they are seconds
+from the start of one step to the start of the next, because the pipeline is not emptied between steps. The seconds of a stage
+(per microbatch, forward and backward) include those of its ``"backward"`` pass. Once per step come ``"sync"``, seconds after
+the last backward pass in which gradients are synchronised and weights updated, and ``"hidden"``, seconds of synchronisation
+during that pass.
+
+A stage on a mesh lists the members of the mesh row by row in ``"device"``, and has::
 
     "mesh": {"name": "mesh", "axes": {"x": 2, "y": 2}},
     "seconds": {..., "collectives": 0.0004},
@@ -31,20 +34,20 @@ row::
     "weights": {"fc1.weight": {"x": "S(1)", "y": "R"}},
     "outputs": {"a": {"x": "S(1)", "y": "S(0)"}}
 
-and, in training, ``"sync": {"fc1.weight": "sfb", "fc1.bias": "ps(1)"}`` of weights whose gradients are not summed by
-all-reduce: ``reduce_scatter``, ``sfb``, or ``ps`` through the member at that place of the axis. That is, per axis the strategy
-of each op, a name of its layout rule, and how each weight is kept and each result of the model leaves: ``S(d)`` a shard of
-dimension d, ``R`` replicated. Where members get unequal parts, ``mesh`` has ``shares`` too, ``{"x": [3, 1], "y": [1, 1]}``. How
-all else lies follows; ``plan.ir`` shows it. Where collectives of another stage, or what passes between others, cross a link
-too, the seconds have ``"shared": {"bus": 0.0003}``: how long the stage's own keep it busy.
+Each op has a strategy of its layout rule per axis. Weights, and results of the model, have a placement per axis: ``S(d)``, a
+shard of dimension d, or ``R``, replicated. All other layouts follow from these; ``plan.ir`` shows them. In training, ``"sync":
+{"fc1.weight": "sfb", "fc1.bias": "ps(1)"}`` names weights whose gradients are not summed by all-reduce, but by
+``reduce_scatter``, ``sfb``, or ``ps(i)`` through member i of the axis. Where members get unequal parts, ``mesh`` has
+``shares``, ``{"x": [3, 1], "y": [1, 1]}``. The seconds have ``"shared": {"bus": 0.0003}`` for a link that transfers of other
+stages cross too: the stage's own collectives keep it busy for so long.
 
 Replaying (``dnnc compile MODEL -t TOPOLOGY --plan plan.json``) reads ``objective``, ``comm``, ``sharding``, ``microbatches``,
 ``flush``, and of each stage ``device``, ``ops``, axes and shares of its mesh, ``weights``, ``outputs`` and ``sync``; where a
 stage says ``sync``, weights without a line are summed by all-reduce. ``bound`` is kept where ``certificate.problem`` says that
 it was proven for the same model and topology, and on meshes for the same stages. To move an op, move its line; to move a stage,
-change its device; to split an op otherwise, change its strategy. A stage without ``device`` is placed by the compiler, unless
-the plan splits tensors; a weight or result that is not listed lies as costs least. An empty stage is an error, as is an op that
-is not listed or not known. Everything else is computed again. ``dnnc.plan/1`` is read where no stage is on a mesh.
+change its device; to split an op differently, change its strategy. The compiler places a stage without ``device``, unless the
+plan splits tensors, and gives a weight or result that is not listed the cheapest placement. An empty stage is an error, and so
+is an op that is missing or unknown. All other entries are computed again. ``dnnc.plan/1`` is read where no stage is on a mesh.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Files that stay open, their digests, and the memory of those of large weights: half a gigabyte takes long to hash.
+"""Open files, their digests, and a cache of the digests of large files: half a gigabyte takes long to hash.
 
-A digest is remembered in the user's cache folder by size, times of modification and of change, device and inode, all of which
-must be as they were. The time of change (ctime) cannot be set by a program, so whoever writes to the file changes it.
+The cache, in the user's cache folder, finds a digest by size, times of modification and of change, device and inode; all must
+be unchanged. The time of change (ctime) cannot be set by a program, so whoever writes to the file changes it.
 
 Invariants:
 1. a digest is only remembered of a file whose times are so far back that a later write shows in them, and whose size and times
@@ -28,19 +28,20 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 LARGE = 16 << 20
-"""Files from this many bytes up are remembered: smaller ones are hashed in milliseconds."""
+"""Digests of files with at least so many bytes are cached; smaller files are hashed in milliseconds."""
 _PIECE = 1 << 20
 _COARSE_SECONDS, _FINE_SECONDS = 3.0, 0.1
-"""How far back times must be: some file systems count whole (even) seconds, the others at least the ticks of the kernel."""
+"""A digest is cached only if the file's times are this old, because a write within one tick of the clock does not change them.
+Some file systems count in two seconds, the others in ticks of the kernel."""
 _KEPT = 256
-"""Digests that are remembered, the newest first."""
+"""Cached digests, the newest first."""
 _FILE_LIMIT = 1 << 20
 _NAME = "digests.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What tells that a file is still the one that was hashed: bytes, times in nanoseconds, and where it is."""
+    """Identifies the content of a file: size in bytes, times in nanoseconds, device and inode."""
 
     size: int
     modified: int
@@ -54,13 +55,13 @@ class Stamp:
         return cls(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_dev, status.st_ino)
 
     def is_settled(self, now: int) -> bool:
-        """Whether a write after ``now`` (nanoseconds since 1970) shows in the times."""
+        """Whether a write after ``now`` (nanoseconds since 1970) would change the times."""
         coarse = self.modified % 10**9 == 0 and self.changed % 10**9 == 0
         return now - max(self.modified, self.changed) > (_COARSE_SECONDS if coarse else _FINE_SECONDS) * 1e9
 
 
 def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None) -> str:
-    """``sha256:...`` of an open file's bytes from where it stands, read in pieces. ``progress`` is told the fraction. Raises
+    """``sha256:...`` of an open file's bytes from its current position, read in pieces. ``progress`` gets the fraction. Raises
     OSError."""
     digest, done, size = hashlib.sha256(), 0, os.fstat(file.fileno()).st_size
     while piece := file.read(_PIECE):
@@ -71,8 +72,8 @@ def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fract
 
 
 def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] = lambda fraction: None) -> bool:
-    """Whether the bytes of an open file have the digest ``expected``, from memory where the file is large and was hashed
-    before. Memory only ever confirms: a file is refused for its bytes alone. Raises OSError."""
+    """Whether the bytes of an open file have the digest ``expected``. The cache can only confirm it: before False is returned
+    the file is hashed. Raises OSError."""
     stamp = Stamp.of(file.fileno())
     if stamp.size >= LARGE and (list(astuple(stamp)), expected) in _remembered():
         return True
@@ -80,15 +81,15 @@ def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] 
 
 
 def known_digest(file: BinaryIO) -> str:
-    """The digest of an open file's bytes, from memory where the file is large and was hashed before. Raises OSError."""
+    """The digest of an open file's bytes, from the cache where it is there. Raises OSError."""
     stamp = Stamp.of(file.fileno())
     known = dict((tuple(key), digest) for key, digest in _remembered()) if stamp.size >= LARGE else {}
     return known.get(astuple(stamp)) or digest_weights(file)
 
 
 def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None, *, alone: bool = False) -> str:
-    """``digest_file`` of the whole file, to be remembered where it is large. ``alone``: nobody can write to the file while it
-    is hashed, so that its times need only lie back when that is over."""
+    """``digest_file`` of the whole file, cached where the file is large. ``alone``: nobody can write to the file while it is
+    hashed, so its times need to be old only at the end."""
     now, stamp = time.time_ns(), Stamp.of(file.fileno())
     digest = digest_file(file, progress)
     now = time.time_ns() if alone else now
@@ -111,12 +112,12 @@ class OpenFile:
         weakref.finalize(self, file.close)
 
     def digest(self) -> str:
-        """Of the bytes as they are now, whatever was known of them."""
+        """The digest of the bytes as they are now, hashed again."""
         self.file.seek(0)
         return digest_file(self.file)
 
     def known_digest(self) -> str:
-        """Of the bytes, hashed once, or from memory where the file is large and was hashed before."""
+        """The digest of the bytes, hashed once or from the cache."""
         if self.known is not None:
             return self.known
         self.file.seek(0)
@@ -141,7 +142,7 @@ class OpenFile:
 
 
 def _folder() -> Path | None:
-    """Where this user's caches are; None where that is not known."""
+    """The cache folder of this user; None where there is none."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     if os.path.isabs(base):
         return Path(base) / "dnnc"
@@ -152,7 +153,7 @@ def _folder() -> Path | None:
 
 
 def _remembered() -> list[tuple[list[int], str]]:
-    """Stamps and digests; none where there is no memory that can be believed."""
+    """The cached stamps and digests; none where the cache is missing, damaged, or writable for others."""
     folder = _folder()
     if folder is None:
         return []
@@ -169,7 +170,7 @@ def _remembered() -> list[tuple[list[int], str]]:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Whether nobody but this user can write there."""
+    """Whether only this user can write there."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
@@ -185,7 +186,7 @@ def _is_memory(data: Any) -> bool:
 
 
 def _remember(digests: list[tuple[list[int], str]]) -> None:
-    """Writes the memory whole; where that fails, it is as it was."""
+    """Writes the cache in one step; where that fails, the old one stays."""
     folder = _folder()
     if folder is None:
         return

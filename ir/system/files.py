@@ -1,4 +1,4 @@
-"""Reading a file that somebody else wrote: the one door for every input of the command.
+"""Opens and reads files that somebody else wrote. Every input of the command goes through here.
 
 Invariants: only regular files are opened (a FIFO would wait for ever, a device may have no end), a symbolic link is followed
 to what it names and that is held to the same rule; a file is opened once, so that what was checked is what is read; no more
@@ -83,13 +83,13 @@ def decode_input(file: BinaryIO, where: str, what: str, limit: int, *, hint: str
 
 
 def raise_exhausted(error: Exception, where: str) -> None:
-    """Raises OSError, with the name ``where``, if ``error`` says that no file at all can be opened: this one has no fault."""
+    """Raises OSError, with the name ``where``, if the process can open no file at all: this file is not the cause."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         raise OSError(error.errno, error.strerror, where) from None
 
 
 def kind_of_file(mode: int) -> str:
-    """What a path leads to, in words."""
+    """The kind of file, in words."""
     kinds = (
         (stat.S_ISDIR, "a folder"),
         (stat.S_ISFIFO, "a FIFO"),

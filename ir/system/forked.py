@@ -1,5 +1,5 @@
-"""A call in a child process of its own, bounded in time and memory: for libraries that an input can make run for ever with
-Python's lock held, fill the memory or crash.
+"""Calls a function in a child process, bounded in time and memory: for libraries that a bad input makes run for ever with
+Python's lock held, fill the memory, or crash.
 
 The child is a fork, so the call sees the memory of this process as it is. It does nothing but the call, and ends itself: at
 the time limit by an alarm of the system, which needs no lock, and on Linux with the thread that waits for it, whatever ends
@@ -26,7 +26,7 @@ _DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 class CallFailedError(Exception):
-    """The call raised; the text is that of its exception."""
+    """The call raised an exception, whose text this has."""
 
 
 class CallKilledError(Exception):
@@ -34,11 +34,11 @@ class CallKilledError(Exception):
 
 
 def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> bytes:
-    """What ``call`` returns.
+    """The result of ``call`` in a child process.
 
-    Raises TimeoutError where it takes longer than ``seconds``; MemoryError where it takes more than ``memory`` bytes beside
-    what this process has (where the system tells that: Linux); CallKilledError; CallFailedError for whatever else it raises.
-    Where there is no fork (Windows) the call is made here, without bounds."""
+    Raises TimeoutError after ``seconds``; MemoryError where the call takes ``memory`` bytes more than this process has (on
+    Linux); CallKilledError where a signal ended it; CallFailedError for any other exception. Without fork (Windows) the call is
+    made in this process, without bounds."""
     if not hasattr(os, "fork"):
         return _opened(*_made(call))
     if seconds <= 0:
@@ -84,7 +84,7 @@ def _status(child: int) -> int:
 
 
 def _received(read: int) -> tuple[int | None, bytes]:
-    """What the child answered; (None, b"") where it ended before."""
+    """The answer of the child; (None, b"") where it ended without one."""
     data = bytearray()
     while len(data) < _HEADER or len(data) < _HEADER + int.from_bytes(data[1:_HEADER], "little"):
         part = os.read(read, 1 << 20)
@@ -112,7 +112,7 @@ def _made(call: Callable[[], bytes]) -> tuple[int, bytes]:
 
 
 def _death_tie() -> Callable[[], None]:
-    """What makes the system kill a process when its parent ends; nothing where it cannot."""
+    """A function that asks the system to kill this process when its parent ends; it does nothing where the system cannot."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     import ctypes
@@ -130,7 +130,7 @@ def _death_tie() -> Callable[[], None]:
 def _be_the_child(
     call: Callable[[], bytes], seconds: float, memory: int, tie: Callable[[], None], write: int, mask: set[int | signal.Signals]
 ) -> NoReturn:
-    """The child's whole life. ``mask``: the signals that this process blocked before the fork."""
+    """Runs the child from fork to exit. ``mask``: the signals that this process blocked before the fork."""
     try:
         tie()
         _take_default_handlers()
@@ -150,8 +150,8 @@ def _be_the_child(
 
 
 def _take_default_handlers() -> None:
-    """Signals end this process as they end any other, with no word to the descriptor that tells the parent of its own; what is
-    ignored stays ignored."""
+    """Gives signals their default effect and takes away the descriptor by which the parent learns of its own signals. Ignored
+    signals stay ignored."""
     faulthandler.disable()
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
@@ -160,8 +160,8 @@ def _take_default_handlers() -> None:
 
 
 def _limit_memory(size: int) -> Callable[[], None]:
-    """From now on this process gets at most ``size`` bytes more than it has, and leaves no image of its memory when it crashes.
-    Returns what lifts the limit."""
+    """Limits this process to ``size`` bytes more than it has now, and turns off core dumps. Returns a function that lifts the
+    limit."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -1,4 +1,4 @@
-"""Files and folders that are not whole yet, or only scratch, and that nobody leaves behind.
+"""Temporary files and folders, and files that are not whole yet: all are removed at the end, however that comes.
 
 Each lies under a hidden or private name and is locked (``flock``) by the process that made it; it is removed when that process
 is done with it, by whatever way but SIGKILL. What a killed process left is not locked, and the next that makes one for the
@@ -39,11 +39,11 @@ __all__ = [
 ]
 
 PARTIAL = ".partial"
-"""How the name of everything ends that is to become a result."""
+"""The end of the name of each file and folder that is to become a result."""
 _SCRATCH = "dnnc-scratch-"
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _made: set[Path] = set()
-"""What this process has made and not yet removed or moved into place."""
+"""Files and folders that this process has made and neither removed nor moved into place."""
 
 
 @contextmanager
@@ -60,8 +60,8 @@ def scratch_folder() -> Iterator[Path]:
 
 
 def temporary_directory() -> Path:
-    """Where scratch goes: the first of TMPDIR, TEMP, TMP and the system's places that can be written. ``tempfile`` finds it by
-    writing a file there, which a signal at the wrong moment leaves."""
+    """The folder for scratch: the first writable one of TMPDIR, TEMP, TMP and the system's. Python's ``tempfile`` looks for it
+    by writing a file, which a signal at the wrong moment would leave behind."""
     named = [os.environ.get(variable, "") for variable in ("TMPDIR", "TEMP", "TMP")]
     for place in filter(None, (*named, "/tmp", "/var/tmp", "/usr/tmp")):
         if os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
@@ -96,8 +96,8 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def refuse_special(path: Path) -> None:
-    """Raises InvalidInput where ``path`` leads to a device, a FIFO, a socket or a folder: a file put in its place would end
-    it, ``/dev/null`` for everybody."""
+    """Raises InvalidInput where ``path`` leads to a device, a FIFO, a socket or a folder: a file in its place would destroy it,
+    for example ``/dev/null``."""
     with suppress(OSError, ValueError):
         mode = os.stat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -106,7 +106,7 @@ def refuse_special(path: Path) -> None:
 
 @contextmanager
 def told_of_disk(path: Path, hint: str) -> Iterator[None]:
-    """Turns what a disk refuses inside (it is full, read-only or broken, or a file may not grow so large) into InvalidInput."""
+    """Turns an OSError of the disk (it is full, read-only or broken, or a file may not grow so large) into InvalidInput."""
     try:
         yield
     except OSError as error:
@@ -131,8 +131,8 @@ def locked_folder(base: Path, prefix: str, suffix: str = "") -> Iterator[Path]:
 def _locked(base: Path, prefix: str, suffix: str, *, folder: bool) -> Iterator[Path]:
     """A new folder or file in ``base`` that this process holds locked. Raises OSError.
 
-    Until it is locked another process may take it for a dead one's and remove it: then the next is made. Who removes holds the
-    lock meanwhile, so what is still there under its name once it is locked stays there."""
+    Before it is locked, another process may think that its maker is dead and remove it; then another is made. A process locks
+    what it removes, so a folder that still has its name after it was locked here stays."""
     while True:
         path = base / f"{prefix}{os.urandom(6).hex()}{suffix}"
         with _mine(path):
@@ -154,12 +154,12 @@ def _locked(base: Path, prefix: str, suffix: str, *, folder: bool) -> Iterator[P
 
 
 def partials(folder: Path, name: str) -> list[Path]:
-    """What writers of ``name`` in ``folder`` have there, or left there."""
+    """Unfinished files and folders of writers of ``name`` in ``folder``, alive or dead."""
     return [folder / entry for entry in _names(folder) if entry.startswith(f".{name}.") and entry.endswith(PARTIAL)]
 
 
 def remove_dead(paths: Iterable[Path]) -> None:
-    """Removes those that belong to this user and that no process holds locked."""
+    """Removes the paths that belong to this user and that no process holds locked."""
     for path in paths:
         with suppress(OSError):
             handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -173,8 +173,8 @@ def remove_dead(paths: Iterable[Path]) -> None:
 
 @contextmanager
 def _mine(path: Path) -> Iterator[None]:
-    """Removes what this process makes at ``path`` inside. Where an exception comes in the way of that too, it is done when the
-    process ends: a signal may come at any moment."""
+    """Removes ``path`` at the end of the block. Where an exception (a signal may raise one at any moment) interrupts that, the
+    path is removed when the process ends."""
     _made.add(path)
     try:
         yield
@@ -185,7 +185,7 @@ def _mine(path: Path) -> Iterator[None]:
 
 @atexit.register
 def remove_own() -> None:
-    """Removes whatever this process has made and not yet removed."""
+    """Removes all that this process has made and not yet removed."""
     for path in tuple(_made):
         _remove(path)
 
@@ -206,7 +206,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def umask() -> int:
-    """The process's umask; reading it means setting it for a moment."""
+    """The process's umask, which can be read only by setting it for a moment."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

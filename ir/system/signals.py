@@ -1,5 +1,4 @@
-"""Requests to end: SIGTERM and SIGHUP become an exception, as Ctrl-C does, so that every ``with`` and ``finally`` on the way
-cleans up.
+"""Turns SIGTERM and SIGHUP into an exception, as Python does with Ctrl-C, so that every ``with`` and ``finally`` cleans up.
 
 The exit code is 128 + the signal's number, as a shell has it for a process that the signal ended. A signal that the process
 was started with as ignored (``nohup``) stays ignored. All three wait where an exception would be lost or do harm: in the
@@ -24,11 +23,11 @@ __all__ = ["GRACE", "Terminated", "end_soon_after_a_request", "termination_raise
 _REQUESTS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 _CALLED_FROM_C = (f"{os.sep}llvmlite{os.sep}", os.path.join("numpy", "_core", "_internal.py"))
 GRACE = 5.0
-"""Seconds to clean up in, once a request to end has come."""
+"""Seconds for cleaning up after SIGTERM or SIGHUP."""
 
 
 class Terminated(SystemExit):
-    """A request to end, raised in the main thread."""
+    """SIGTERM or SIGHUP came; raised in the main thread."""
 
     def __init__(self, number: int) -> None:
         super().__init__(128 + number)
@@ -68,8 +67,8 @@ def _must_wait(frame: FrameType | None) -> bool:
 
 @contextmanager
 def termination_raises() -> Iterator[None]:
-    """While inside, a request to end is raised as ``Terminated``, and Ctrl-C as KeyboardInterrupt. Does nothing outside the
-    main thread, and for signals that somebody handles already."""
+    """In the block, SIGTERM and SIGHUP raise ``Terminated``, and Ctrl-C KeyboardInterrupt. Does nothing outside the main
+    thread, or for signals that have a handler already."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -99,9 +98,9 @@ def termination_raises() -> Iterator[None]:
 
 
 def end_soon_after_a_request(clean: Callable[[], None]) -> None:
-    """From now on a request to end that ``termination_raises`` catches ends this process after ``GRACE`` seconds at the latest,
-    then with ``clean`` from beside: the main thread may be deep in a solver, where no exception reaches it, or in a callback
-    that swallowed it. For a process that has nothing else to do."""
+    """From now on this process ends at most ``GRACE`` seconds after a signal that ``termination_raises`` handles. Another
+    thread then calls ``clean`` and ends it, because the main thread may be in a solver, which no exception reaches, or in a
+    callback that swallowed the exception. For a process that does nothing else."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""How torch is loaded so that it needs nothing of its surroundings and leaves nothing there.
+"""Loads torch so that it works in any directory and leaves no files behind.
 
 While torch is loaded, MKL ends the process where the current directory was removed. ``torch._dynamo``, which optimizers load,
 fails there too, and makes a folder for compiled kernels in the temporary directory, which dnnc never fills.
