@@ -1,6 +1,6 @@
-"""Attribute values that no run survives: shape inference is silent about them, hangs, crashes or misreads the graph.
+"""Attribute values with which shape inference hangs, crashes or misreads the graph, or every run fails.
 
-Asked for nodes of ONNX files before anything is inferred (``checks``) and for ops by the verifier (``opdefs``).
+``checks`` tests the nodes of an ONNX file before inference; the verifier tests ops by way of ``opdefs``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 _TERM = r"[A-Za-z ]*(?:\.\.\.[A-Za-z ]*)?"
 _EQUATION = re.compile(rf"{_TERM}(?:,{_TERM})*(?:->{_TERM})?")
-"""onnx 1.23 searches a term with any other character for its end forever."""
+"""In a term with any other character, onnx 1.23 searches for the end of the term forever."""
 _SHOWN = 60
 
 _COUNTS = frozenset(
@@ -19,16 +19,16 @@ _COUNTS = frozenset(
         *("hidden_size", "num_heads", "kv_num_heads", "qkv_hidden_sizes"),
     }
 )
-"""Attributes that count or measure something, in whatever operator: whole numbers from 1 on."""
+"""Attributes that are whole numbers from 1 on, in every operator that has them."""
 _ZERO_IS_NONE = frozenset({"RotaryEmbedding", "MRotaryEmbedding", "Attention.kv_num_heads"})
-"""Operators, and attributes of one, for which 0 says that no number is given."""
+"""Operators, or attributes of one operator, where 0 is valid and means "not given"."""
 _MOST = (1 << 31) - 1
 """The largest of them: onnx makes as many results as ``num_outputs`` says before it compares."""
 
 
 def value_faults(operator: str, inputs: int, values: Mapping[str, object]) -> list[str]:
-    """What is wrong with the attributes of an operator of ONNX or of ONNX Runtime's own. ``values``: those that it has, by
-    name."""
+    """The faults of a node's attributes, each a sentence, for operators of ONNX and of ONNX Runtime. ``values``: its attributes
+    by name."""
     equation, scanned = values.get("equation"), values.get("num_scan_inputs")
     if operator == "Einsum" and isinstance(equation, str) and not _EQUATION.fullmatch(equation):
         shown = equation if len(equation) <= _SHOWN else equation[:_SHOWN] + "..."

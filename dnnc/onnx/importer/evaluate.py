@@ -1,8 +1,8 @@
 """Constant evaluation: one operator on constants, by ONNX's own reference implementation.
 
-Evaluated are the operators of which ``_elements`` knows, before anything is allocated, how large their results become and how
-much work they are: arithmetic element by element, reductions, movement, products. Refused (None, never an exception): every
-other operator; inputs or results larger than the limit; whatever the reference cannot do.
+Evaluated are operators whose result size and work ``_elements`` can bound before anything is allocated: elementwise
+arithmetic, reductions, movement, products. The result is None, never an exception, for every other operator, for inputs or
+results over the limit, and where the reference implementation fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _PRODUCTS = frozenset({"Gather", "GatherND", "GatherElements", "MatMul", "MatMul
 """Operators whose results, and whose work, are no more than the product of the sizes of their inputs."""
 
 _KNOWN_SINCE = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "Resize": 13, "Upsample": 1 << 30, "GroupNormalization": 21}
-"""Operators whose meaning changed, of which the reference knows only the newer one: not evaluated in opsets before."""
+"""Operators whose meaning changed in this opset. The reference implements the newer meaning only, so older opsets are not
+evaluated."""
 
 
 class OnnxEvaluator:
@@ -134,7 +135,7 @@ def _width(array: NDArray[Any]) -> int:
 
 
 def _elements(node: onnx.NodeProto, inputs: Sequence[NDArray[Any] | None]) -> float:
-    """At least the elements of all results and the steps of the work, infinity for an operator that is not evaluated."""
+    """An upper bound of the elements of all results and steps of work; infinity for an operator that is not evaluated."""
 
     def numbers(index: int) -> list[float]:
         array = inputs[index] if index < len(inputs) else None

@@ -73,8 +73,8 @@ def _names(graph: GraphProto) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """What a body becomes when its calls are expanded: ``nodes`` in all and their ``size`` in bytes, ``graphs`` and ``calls``
-    nested in each other."""
+    """Totals of a body after expansion: ``nodes``, their ``size`` in bytes, and the depths to which ``graphs`` and ``calls``
+    nest."""
 
     nodes: int = 0
     size: int = 0
@@ -110,7 +110,7 @@ def _extent(
     where: str,
     limits: Limits,
 ) -> _Extent:
-    """The extent of a body, each function measured once. ``known``: functions so far; ``stack``: the calls that lead here.
+    """The extent of a body. ``known``: extents of functions so far, each computed once; ``stack``: the calls that lead here.
     Raises InvalidInput for a function that calls itself, and for calls nested too deep."""
     total = size = graphs = calls = 0
     for node in nodes:
@@ -137,8 +137,8 @@ def _extent(
 
 
 def _loaded_bytes(node: NodeProto) -> int:
-    """Bytes in the model file of the tensors that the node carries as attributes: the import reads them for every copy, save
-    those of a ``Constant``, which the copies share."""
+    """Bytes of external data of the node's tensor attributes. The import reads these for every copy of the node; copies of a
+    ``Constant`` share theirs."""
     if node.op_type == "Constant":
         return 0
     tensors = [tensor for attribute in node.attribute for tensor in (attribute.t, *attribute.tensors)]

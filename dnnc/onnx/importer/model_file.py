@@ -1,7 +1,7 @@
-"""Opening an ONNX file: what kind of file it is, whether it is whole, and its model without the weights.
+"""Opening an ONNX file: its model without the weights, or an error that says what the file seems to be instead.
 
-Nothing is read that is not needed: the file is mapped, its structure is walked (``wire``), large payloads stay where they are.
-Every fault raises InvalidInput that says what the file seems to be; what comes out is well formed (``wellformed``).
+The structure of the file is walked without reading large tensors (``wire``), which stay in the file. The model that is returned
+is well formed (``wellformed``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _MAGIC = (
     (b"\x80\x04", "a Python pickle"),
 )
 _NESTED_BRACKETS = 300
-"""onnx's parser of text recurses with each bracket, on a stack that has an end; its protobuf nests 100 deep at most."""
+"""onnx's text parser recurses at each bracket and would overflow its stack; protobuf messages nest at most 100 deep anyway."""
 
 _BLOCK = 1 << 16
 """Bytes of a model that are read at once."""
@@ -76,7 +76,7 @@ def open_model(path: Path, limits: Limits = LIMITS) -> tuple[onnx.ModelProto, Op
 
 
 class _Bytes:
-    """The bytes of an open file, read in blocks as they are asked for. Not mapped: a file that somebody cuts off would end the
+    """The bytes of an open file, read in blocks on demand. Not mapped: a mapped file that somebody truncates would kill the
     process."""
 
     def __init__(self, file: OpenFile) -> None:

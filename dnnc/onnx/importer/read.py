@@ -1,16 +1,16 @@
-"""ONNX model to module: one function ``@main``, its weights as resources, nothing of the computation dropped.
+"""ONNX model to module: the whole computation as one function ``@main``, with weights as resources.
 
-The steps: open (``model_file``), inline functions, check and order (``checks``), bind dimensions and infer types (``shapes``),
-then translate name by name. Names are ONNX's, with their sigil; a name that two branches share gets a suffix in the second.
+The steps: open the file (``model_file``), inline functions, check and sort nodes (``checks``), bind dimensions, infer types
+(``inference``), translate. Names are ONNX's behind a sigil; a name that occurs in two branches gets a suffix in the second.
 
-Weights: large ones stay where they are (``External`` into the weight file or into the .onnx file itself); those under
-``wire.INLINE_LIMIT`` bytes are ``Inline``, so that arithmetic on shapes is readable. A large ``Constant`` becomes a resource, a
-sparse initializer the dense one that it stands for. An initializer that is also an input (all are, in IR version 3) is a
-resource; where that hides an optional input (IR version 4 on) a warning says so.
+Weights: large ones stay in their file (``External``: the weight file or the .onnx file itself); those under
+``wire.INLINE_LIMIT`` bytes are ``Inline``, so that arithmetic on shapes is readable. A large ``Constant`` becomes a resource. A
+sparse initializer becomes a dense one. An initializer that is also an input (all are, in IR version 3) becomes a resource; from
+IR version 4 on, where the input was optional, a warning says so.
 
-Dropped on purpose, since no pass and no runtime reads them: doc strings, names of graphs, denotations, quantization
-annotations, device configurations, metadata of the model, its values and nodes (but the exporter's scope, which goes into the
-location, and ``dnnc.compile.training``, which becomes the facet ``training``). Dropped with a warning: training information.
+Dropped, since no pass and no runtime reads them: doc strings, names of graphs, denotations, quantization annotations, device
+configurations, and metadata of the model, its values and nodes. Two entries of a node's metadata are kept: the exporter's scope
+as location, and ``dnnc.training`` as facet ``training``. Training information is dropped with a warning.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class _Translator:
         return Region(args, ops, tuple(scope[value.name] for value in graph.output))
 
     def _facets(self, node: NodeProto) -> Facets:
-        """What the file says of a node's training."""
+        """The facet ``training`` of a node, from its metadata."""
         said = next((entry.value for entry in node.metadata_props if entry.key == TRAINING_KEY), None)
         if said is None:
             return ()
@@ -289,7 +289,7 @@ class _Translator:
         return tuple((name, by_name[name]) for name in sorted(by_name))
 
     def _load(self, proto: onnx.AttributeProto) -> None:
-        """Brings back the data of tensors that an operator carries as an attribute and that stayed in the file."""
+        """Reads the external data of an attribute's tensors into them."""
         for tensor in [*([proto.t] if proto.HasField("t") else []), *proto.tensors]:
             if tensor.data_location == TensorProto.EXTERNAL:
                 data = self._data(tensor, proto.name)
@@ -301,7 +301,7 @@ class _Translator:
                 del tensor.external_data[:]
 
     def _data(self, tensor: TensorProto, name: str = "") -> ResourceData | None:
-        """Where the data of a tensor is; None after an error."""
+        """The data of a tensor, or its place in a file; None after an error."""
         name = name or tensor.name
         try:
             type_ = tensor_type(tensor)
@@ -334,7 +334,7 @@ class _Translator:
 
 
 def _whole(text: str | None, default: int) -> int:
-    """A place in a file. Raises ValueError for what is no number that one can have."""
+    """An offset or length in bytes. Raises ValueError for another text than a number."""
     if text is None:
         return default
     if not (text.isascii() and text.isdigit()) or len(text) > 18:
