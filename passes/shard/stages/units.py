@@ -1,9 +1,10 @@
 """Units: the pieces between the places where a function may be cut into stages, and which runs of them are alike.
 
 Order: that of ``fold``, a topological one in which every copy of a repeated part lies in one stretch; so any run of units from
-the first on is a downset. A *cut* lies where few values cross: in a valley of their number, then of their bytes, along the
-order; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are the deepest
-within some ops around them, as few as needed. A *run* is a stretch of units, what a stage holds.
+the first on is a downset. A *cut* lies where few values cross: in a valley of their number along the order, at each place of
+it, of whatever bytes; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are
+the deepest within some ops around them, by the number of values, then by their bytes; as few as needed. A *run* is a stretch of
+units, what a stage holds.
 
 Constant ops (``passes.model.constants``) are in no unit: a run holds what it needs of them.
 
@@ -77,15 +78,15 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
     for p in range(len(order)):
         count[p + 1] += count[p]
         size[p + 1] += size[p]
+    count[0] = count[-1] = len(func.ops) + len(made)  # the ends are no cuts
     crossing = list(zip(count, size, strict=True))
-    crossing[0] = crossing[-1] = (len(order), 0)  # the ends are no cuts
     found: list[int] = []
     start = 1
     while start < len(order):
         behind = start
-        while crossing[behind] == crossing[start]:
+        while count[behind] == count[start]:
             behind += 1
-        if crossing[start - 1] > crossing[start] < crossing[behind]:
+        if count[start - 1] > count[start] < count[behind]:
             found += range(start, behind)
         start = behind
     around = 1

@@ -414,6 +414,15 @@ def test_nothing_is_better_than_a_plan_of_a_module_without_ops() -> None:
         ShardPass(stages=0).run(module, replace(pass_context(DiagnosticSink()), incumbent=mesh))
 
 
+def test_a_chain_is_cut_before_any_op_whatever_its_widths() -> None:
+    """A stage on each of two equal devices holds half of the products, though the last ones make the smallest values."""
+    module = costed(text_of([64, 64, 64, 32, 16, 8], False, [1, 1], [1, 1], 1e12, 1e12))
+    assert Oracle(module, blocks_of(module)).units.count == 5
+    plan = ShardPass(mesh="1", stages=2).run(module, pass_context(DiagnosticSink())).first(Plan)
+    assert plan is not None
+    assert max(stage.working for stage in plan.stages) < 0.65 * sum(stage.working for stage in plan.stages)
+
+
 def test_units_are_downsets() -> None:
     from passes.model.graph import reads
     from tests.passes.shard.models import prepared, problem_of
@@ -564,7 +573,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     search = StageSearch(Bounding(module, topology, network(topology), found, blocks, training=True, microbatches=8))
     (one,) = {block.mesh.devices: block for block in blocks.blocks if block.mesh.devices == ("d10",)}.values()
     (four,) = [block for block in blocks.blocks if block.mesh.sizes == (4,)]
-    made = search.solver.solve((StageRun(0, 1, one), StageRun(1, search.bounding.units.count, four)), math.inf)
+    made = search.solver.solve((StageRun(0, 2, one), StageRun(2, search.bounding.units.count, four)), math.inf)
     assert isinstance(made, SolvedStages)
     solved, spent = search.valued(made)
     told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "feasible", 0.0, (), microbatches=8)
