@@ -22,7 +22,7 @@ from dnnc.engines.onnxruntime.transport.edges import Edge, ValueSpec
 
 
 class Process(Protocol):
-    """A process that was started. The end of its standard input is the end of its life."""
+    """A process that was started. It exits when its standard input ends."""
 
     @property
     def pid(self) -> int: ...
@@ -47,16 +47,16 @@ class Launcher(Protocol):
     """Starts the processes of a run."""
 
     def start(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> Process:
-        """A process that does what ``config`` says of a device. ``descriptors``: those of its ends of channels, of the memory
-        that it shares and of the pipe for what it says, which keep their numbers."""
+        """Starts the process of a device, which ``config`` describes. It inherits ``descriptors``, of channels, shared memory
+        and its control pipe, under the same numbers."""
 
 
 # Transport
 
 
 class End(Protocol):
-    """A process's end of an edge: of all that goes from one process to another. Values lie in *slots*, one for each microbatch
-    that is under way; those of known size have places in it, others stream through it (``streams``)."""
+    """A process's end of an edge, which carries all values from one process to another. Each microbatch under way has a *slot*:
+    values of known size lie in it at fixed places, others stream through it (``streams``)."""
 
     edge: Edge
     count: int
@@ -67,10 +67,10 @@ class End(Protocol):
         """The tensors of known size in a slot, in place."""
 
     def hear(self) -> None:
-        """Takes note of what the other end has done; blocks until there is something. Raises EOFError when it has gone."""
+        """Reads tokens of the other end; blocks until there is one. Raises EOFError when its process has ended."""
 
     def fileno(self) -> int:
-        """A descriptor that can be read when there is something to hear."""
+        """A descriptor that is readable when there are tokens."""
 
 
 class Outgoing(End, Protocol):
@@ -87,12 +87,12 @@ class Outgoing(End, Protocol):
         """Hands over ``count`` values of a slot from number ``first`` on, all of known size. Raises EOFError."""
 
     def sending(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
-        """As ``send``, with the ``values`` of unknown size, yielding each time that it must hear of the other end to go on."""
+        """As ``send``, with ``values`` of unknown size too. Yields each time that it needs a token of the other end."""
 
 
 class Incoming(End, Protocol):
-    """The end that receives. ``arrived``: of each value, the slots in which it is there and that were not taken yet, in order
-    of microbatch."""
+    """The end that receives. ``arrived``: for each value, the slots that hold it and were not taken yet, in order of
+    microbatch."""
 
     arrived: Any
 
@@ -104,17 +104,17 @@ class Incoming(End, Protocol):
         """The slot of the next microbatch, which is complete."""
 
     def values(self, slot: int) -> Mapping[str, Any]:
-        """What is in a slot, whose values have arrived."""
+        """The values in a slot, once all have arrived."""
 
     def release(self, slot: int) -> None:
         """Lets the other end fill the slot again. Raises EOFError."""
 
 
 class Group(Protocol):
-    """A member's part in the collectives of its stage, which are numbered; all members take part in them in the same order.
+    """A member's part in the collectives of its stage. They are numbered, and all members run them in this order.
 
-    Operands are written and results read where the transport wants them, so nothing is copied on the way. Places come in
-    turns: a member may write the operand of the next microbatch while another still reads this one's result."""
+    The transport says where operands are written and results read, so nothing is copied. There are ``turns`` such places: a
+    member may write the operand of the next microbatch while another still reads the result of this one."""
 
     @property
     def collectives(self) -> tuple[Collective, ...]:
@@ -135,7 +135,7 @@ class Group(Protocol):
 
 
 class Transport(Protocol):
-    """A process's way to the others. What its ends are, the starter of the run has said in the process's configuration."""
+    """How a process reaches the others. The starter describes its ends in the process's configuration."""
 
     def incoming(self, end: Any) -> Incoming:
         """The end of an edge to this process."""
@@ -153,8 +153,8 @@ class Transport(Protocol):
 class Runnable(Protocol):
     """What a device runs for each microbatch: a stage's model, or a member of a mesh with its collectives.
 
-    Values go in and come out by name. A *binding* is what a program has worked out for given places of its inputs and outputs:
-    it holds as long as the values lie there, so a stream of microbatches makes a few and runs each many times."""
+    Inputs and outputs have names. A *binding* fixes where a program reads inputs and writes outputs: a stream of microbatches
+    reuses the same places, so it makes few bindings and runs each many times."""
 
     turns: int
     """How many bindings of the same places differ: a member uses the places of its collectives in turns."""
@@ -178,24 +178,24 @@ class Runnable(Protocol):
         """Runs once; returns the outputs, those in ``targets`` where these lie."""
 
     def take_spans(self, start: float, end: float) -> list[tuple[str, float, float, str]]:
-        """What the last run did from ``start`` to ``end``: action, start, end, title."""
+        """The spans of the last run, from ``start`` to ``end``: action, start, end, title."""
 
 
 class Loaded(Runnable, Protocol):
-    """A program as an executor makes it: one model."""
+    """One model, loaded by an executor."""
 
     outputs: tuple[ValueSpec, ...]
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """What it is fed."""
+        """Names of its inputs."""
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None, /) -> dict[str, Any]:
         """Runs once, as ``Runnable.run``."""
 
     @property
     def ops_taken(self) -> Mapping[str, int]:
-        """How many of its ops each part of the executor (a provider of ONNX Runtime) takes; empty where nobody counts."""
+        """How many of its ops each provider of the executor runs; empty where the executor does not count them."""
 
 
 class Executor(Protocol):

@@ -76,9 +76,9 @@ class Member:
         self._places = dict(feeds)
         for level in self.levels:
             if program := self.pieces.get(level):
-                made = {spec.name: self._place(spec, targets) for spec in program.outputs}
-                steps.append(Step(f"segment {level}", program, program.bind(self._places, made)))
-                self._places |= made
+                written = {spec.name: self._place(spec, targets) for spec in program.outputs}
+                steps.append(Step(f"segment {level}", program, program.bind(self._places, written)))
+                self._places |= written
             for number, collective in self._at(level):
                 place, source = self.exchange.operand(number, self.turn), self._places[collective.operand]
                 apart = place.data.ctypes.data != source.data.ctypes.data
@@ -88,7 +88,7 @@ class Member:
         return tuple(steps)
 
     def placed(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Where every value of the binding made last lies."""
+        """Where every value of the last binding lies."""
         return self._places
 
     def run_bound(self, binding: Any) -> None:
@@ -151,14 +151,14 @@ def _title(collective: Collective) -> str:
 def _buffers(
     levels: Sequence[int], pieces: Mapping[int, Loaded], collectives: Sequence[Collective], leaving: set[str]
 ) -> dict[str, Array]:
-    """A buffer for each value that a segment makes for later segments alone. Values that leave the stage are in no hurry to
-    be overwritten, so theirs (used where a slot is elsewhere) are never shared."""
+    """A buffer for each value that only later segments read. A value that leaves the stage has a buffer of its own, because it
+    is read after the last segment."""
     last: dict[str, int] = {}
     for level in levels:
         if level in pieces:
             last.update(dict.fromkeys(pieces[level].input_names, level))
     in_shared = {collective.operand for collective in collectives}
-    found: dict[str, Array] = {}
+    buffers: dict[str, Array] = {}
     free: list[Array] = []
     busy: list[tuple[int, Array]] = []
     for level in levels:
@@ -171,10 +171,10 @@ def _buffers(
             fitting = [buffer for buffer in free if buffer.size >= spec.size]
             buffer = min(fitting, key=lambda b: b.size) if fitting else np.empty(spec.size, np.uint8)
             free = [other for other in free if other is not buffer]
-            found[spec.name] = buffer
+            buffers[spec.name] = buffer
             if spec.name not in leaving:
                 busy.append((last.get(spec.name, level), buffer))
-    return found
+    return buffers
 
 
 __all__ = ["Member", "Piece", "Span"]

@@ -1,13 +1,13 @@
-"""A run of a build: its processes are fed, what they make is collected, and they are watched over.
+"""A run of a build: feeds the processes, collects their outputs, and notices when one fails or hangs.
 
-One thread, one selector: tokens of the edges that the starter shares with stages, the control and error pipes of the
-processes. Each process is told how many microbatches there are and follows its device's row of the schedule
-(``dnnc.engines.onnxruntime.rows``), as soon as what it waits for is there.
+One thread waits on one selector: for tokens of the edges between the starter and stages, and for the control pipe and the
+standard error of each process. The starter tells each process how many microbatches there are; the process then follows its
+device's row of the schedule (``dnnc.engines.onnxruntime.rows``).
 
 Invariants:
-1. leaving the ``with`` block, by whatever way, leaves no process; shared memory has no name, so nothing can be left of it;
-2. a process whose life line (its standard input) ends exits by itself, so even a starter killed by SIGKILL leaves nothing;
-3. every failure of a stage becomes one RuntimeFailure that names the stage at fault, not a neighbour that noticed it.
+1. no process outlives the ``with`` block, however it is left; shared memory has no name, so it ends with the processes;
+2. a process exits when its standard input ends, so a starter killed by SIGKILL leaves nothing either;
+3. a failing stage raises one RuntimeFailure that names that stage, not a neighbour that lost its connection to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended
 from dnnc.engines.onnxruntime.results import Event, RunResult
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
-from dnnc.engines.onnxruntime.starting import Port, Processes, RunOptions
+from dnnc.engines.onnxruntime.starting import Processes, RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, to_user
 from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.engines.onnxruntime.transport.parts import assemble
@@ -54,7 +54,7 @@ _GRACE = 2.0
 
 
 class Pipeline:
-    """The running devices of a build. ``with Pipeline(build) as pipeline: pipeline.run(microbatches)``, as often as needed."""
+    """The running processes of a build: ``with Pipeline(build) as pipeline: pipeline.run(...)``, any number of runs."""
 
     def __init__(self, build: Build, options: RunOptions | None = None) -> None:
         self.build = build
@@ -101,7 +101,7 @@ class Pipeline:
         for sink in self._all.sinks:
             self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(process.ready for process in self._all.every):
-            self._turn()
+            self._wait()
 
     def close(self) -> None:
         """Ends every process and closes everything; may be called again."""
@@ -124,25 +124,27 @@ class Pipeline:
         else:  # made when they are fed; several stages may read the model's inputs
             take = lru_cache(16)(lambda number: _raw(microbatches[number]))
         collectors = [Collector(self.build) for _ in range(count)]
-        upcoming = {id(sink): iter(self._mine(sink, count)) for sink in self._all.sinks}
-        left = sum(len(self._mine(sink, count)) for sink in self._all.sinks)
+        upcoming = {id(sink): iter(self._microbatches_of(sink, count)) for sink in self._all.sinks}
+        left = sum(len(self._microbatches_of(sink, count)) for sink in self._all.sinks)
         completed = [0.0] * count
         begin = time.monotonic()
         self._begun = time.monotonic_ns()
-        self._feeding = {id(feed): _feed_all(feed.side, map(take, self._mine(feed, count))) for feed in self._all.feeds}
+        self._feeding = {
+            id(feed): _feed_all(feed.side, map(take, self._microbatches_of(feed, count))) for feed in self._all.feeds
+        }
         try:
-            self._tell([base + count, events])
+            self._send_order([base + count, events])
             for feed in self._all.feeds:
-                self._pump(feed)
+                self._feed_on(feed)
             while left:
-                for sink in self._turn():
+                for sink in self._wait():
                     while sink.side.complete:
                         microbatch = next(upcoming[id(sink)])
                         collectors[microbatch].collect(sink)
                         left -= 1
                         completed[microbatch] = time.monotonic() - begin
         except EOFError:
-            self._blame()
+            self._raise_failure()
         seconds = time.monotonic() - begin
         log, cpu = self._collect_events(base, begin) if events else ((), ())
         order = [port.name for port in self.build.outputs]
@@ -150,12 +152,12 @@ class Pipeline:
         self.build.files.confirm()
         return RunResult(outputs, seconds, tuple(completed), log, cpu)
 
-    def _mine(self, port: Port, count: int) -> range:
+    def _microbatches_of(self, port: StarterEnd, count: int) -> range:
         """The microbatches of a run of so many that go through a feed or sink."""
         return range((port.first - self._base) % port.step, count, port.step)
 
-    def _tell(self, message: Any) -> None:
-        """A line to every process. Raises EOFError where one has gone."""
+    def _send_order(self, message: Any) -> None:
+        """Writes a line to every process. Raises EOFError where one has ended."""
         for process in self._all.every:
             assert process.popen.stdin is not None
             try:
@@ -164,16 +166,16 @@ class Pipeline:
             except BrokenPipeError:
                 raise EOFError from None
 
-    def _pump(self, feed: Port) -> None:
-        """Feeds on until a free slot is lacking."""
+    def _feed_on(self, feed: StarterEnd) -> None:
+        """Feeds microbatches until no slot is free."""
         generator = self._feeding.get(id(feed))
         if generator is not None and next(generator, _FED) is _FED:
             del self._feeding[id(feed)]
 
-    def _turn(self) -> list[Port]:
-        """Waits for something to happen and deals with it; returns the sinks that have new tokens. Raises RuntimeFailure."""
+    def _wait(self) -> list[StarterEnd]:
+        """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure."""
         timeout = self.options.timeout
-        ready: list[Port] = []
+        ready: list[StarterEnd] = []
         for key, _ in self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4)):
             what, subject = key.data
             if what == "free":
@@ -182,25 +184,25 @@ class Pipeline:
                 self._read_tokens(subject)
                 ready.append(subject)
             elif what == "control":
-                self._hear(subject)
+                self._read_answers(subject)
             else:
-                self._listen(subject)
+                self._read_stderr(subject)
         if any(process.closed for process in self._all.every):
-            self._blame()
+            self._raise_failure()
         if timeout is not None:
             self._check_time(timeout)
         return ready
 
-    def _read_tokens(self, port: Port) -> None:
+    def _read_tokens(self, port: StarterEnd) -> None:
         try:
             port.side.hear()
             if isinstance(port.side, Sender):
-                self._pump(port)
+                self._feed_on(port)
         except EOFError:
-            self._blame()
+            self._raise_failure()
 
-    def _hear(self, process: DeviceProcess) -> None:
-        """Reads answers of a process."""
+    def _read_answers(self, process: DeviceProcess) -> None:
+        """Reads what a process wrote to its control pipe."""
         data = os.read(process.control, 1 << 16)
         if not data:
             process.closed = True
@@ -217,8 +219,8 @@ class Pipeline:
             else:
                 process.answers.append(message)
 
-    def _listen(self, process: DeviceProcess) -> None:
-        """Keeps the last lines of what a process says on standard error."""
+    def _read_stderr(self, process: DeviceProcess) -> None:
+        """Keeps the last lines of a process's standard error."""
         assert process.popen.stderr is not None
         data = os.read(process.popen.stderr.fileno(), 1 << 16)
         if not data:
@@ -231,10 +233,10 @@ class Pipeline:
             self._selector.unregister(what)
 
     def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...]]:
-        """What every device did, in order of start, and the processor seconds of each stage."""
+        """The events of all devices in order of start, and the processor seconds of each stage."""
         while not all(process.answers for process in self._all.every):
-            self._turn()
-        found: list[Event] = []
+            self._wait()
+        events_of_all: list[Event] = []
         cpu = [0.0] * len(self.build.stages)
         for process in self._all.every:
             answer = process.answers.popleft()
@@ -243,21 +245,21 @@ class Pipeline:
                 for action, stage, microbatch, start, end, title, channels in answer["events"]
                 for channel in channels
             ]
-            found += own
+            events_of_all += own
             busy = {
                 stage: sum(e.end - e.start for e in own if e.stage == stage and e.action == "F") for stage in process.members
             }
             whole = sum(busy.values())
             for stage, seconds in busy.items():
                 cpu[stage] += answer["cpu"] * (seconds / whole if whole else 1 / len(busy))
-        found.sort(key=lambda e: (e.start, e.stage, e.end))
-        return tuple(found), tuple(cpu)
+        events_of_all.sort(key=lambda e: (e.start, e.stage, e.end))
+        return tuple(events_of_all), tuple(cpu)
 
     # Failing
 
     def _doing(self, process: DeviceProcess) -> tuple[int, str]:
-        """The stage that a process was last seen at, and what it was doing. Processes number microbatches through all runs,
-        messages from the current one's start."""
+        """The stage that a process last worked on, and what it did. Its status counts microbatches over all runs, the text
+        from the start of this run."""
         state, microbatch, _, stage = (int(word) for word in self._all.status[process.number])
         return stage, DOING[state].format(max(0, microbatch - self._base))
 
@@ -278,16 +280,16 @@ class Pipeline:
             states = "; ".join(f"{process.label(stage)} is {doing}" for process, stage, doing in seen)
             raise StageStopped(NothingMoves(2 * limit, states))
 
-    def _blame(self) -> NoReturn:
-        """Finds the stage at fault, for neighbours of a dead one end too. Raises RuntimeFailure."""
+    def _raise_failure(self) -> NoReturn:
+        """Raises the RuntimeFailure of the stage that failed first: the neighbours of a dead stage end too."""
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
             for key, _ in self._selector.select(0.01):
                 what, subject = key.data
                 if what == "control":
-                    self._hear(subject)
+                    self._read_answers(subject)
                 elif what == "stderr":
-                    self._listen(subject)
+                    self._read_stderr(subject)
                 else:
                     self._forget(key.fileobj)
             for process in self._all.every:
@@ -302,21 +304,21 @@ class Pipeline:
 
 
 class Collector:
-    """The outputs of one microbatch as they come in."""
+    """Collects the outputs of one microbatch."""
 
     def __init__(self, build: Build) -> None:
         self.build = build
         self.outputs: dict[str, Any] = {}
         self._parts: dict[str, dict[int, tuple[Part, Raw]]] = defaultdict(dict)
 
-    def collect(self, sink: Port) -> None:
-        """What has arrived from one place. Raises EOFError when its process has gone."""
+    def collect(self, sink: StarterEnd) -> None:
+        """Takes the values that one place sent. Raises EOFError when its process has ended."""
         slot = sink.side.take()
         self.take(sink.place, sink.side.values(slot))
         sink.side.release(slot)
 
     def take(self, maker: Place, values: Mapping[str, Any]) -> None:
-        """What one place made; copied, for it lies in a slot."""
+        """Copies the values of one place, whose slot is filled again later."""
         stage = self.build.stages[maker.stage]
         if not stage.members:
             self.outputs.update((name, to_user(value)) for name, value in values.items())

@@ -31,18 +31,17 @@ from dnnc.onnx.elements import Array
 STARTING, LOADING, RECEIVING, WAITING, RUNNING, SENDING, MEETING = range(7)
 """What a process is doing. WAITING: for a free slot of a consumer; MEETING: exchanging parts with the other members."""
 LANE = object()
-"""What a step waits for that a step of another lane will do."""
+"""The blocker of a step that waits for a step of another lane."""
 
 _NONE: Mapping[str, Any] = {}
 _NO_CHANNELS = (None,)
 
 Mark: TypeAlias = Callable[[int, int, int], None]
-"""Told what the process is doing, for which stage, at which microbatch."""
+"""Called with what the process is doing, the stage and the microbatch."""
 Event: TypeAlias = tuple[str, int, int, float, float, str, tuple[int | None, ...]]
 """A step: action, stage, microbatch, start, end, title, and the channel of each of its actions."""
 Ends: TypeAlias = Sequence[Any]
-"""The sides of an edge, of which number m modulo their count has microbatch m: one for each replica of the stage at its other
-end, None where that never has a microbatch of ours."""
+"""Edge ends, one per replica of the other stage; end m % n handles microbatch m, None where no microbatch of ours does."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class Work:
 
 
 Handed: TypeAlias = tuple[Outgoing, int, Mapping[str, Any]]
-"""A slot of an edge that a microbatch has, and its values whose size was not known before."""
+"""An edge, its slot of a microbatch, and the values of unknown size of that slot."""
 
 
 @dataclass(slots=True)
@@ -101,20 +100,20 @@ class Receive:
 @dataclass(slots=True)
 class Send:
     """``send`` of some channels of a stage. ``parts``: position among the stage's outputs of each edge that carries some, and
-    ranges of their values (first, count). ``given``: what ``F`` has made and is to be handed over, in order of ``parts``."""
+    ranges of their values (first, count). ``ready``: what ``F`` has made and not handed over yet, in order of ``parts``."""
 
     work: Work
     offset: int
     channels: tuple[int, ...]
     parts: list[tuple[int, list[tuple[int, int]]]]
-    given: deque[list[Handed]] = field(default_factory=deque)
+    ready: deque[list[Handed]] = field(default_factory=deque)
 
     def blocker(self, microbatch: int) -> Any:
-        return None if self.given else LANE
+        return None if self.ready else LANE
 
     def run(self, microbatch: int, follower: Follower) -> None:
         start, stage = time.monotonic(), self.work.stage
-        for (_, ranges), handed in zip(self.parts, self.given.popleft(), strict=True):
+        for (_, ranges), handed in zip(self.parts, self.ready.popleft(), strict=True):
             for first, count in ranges:
                 follower.hand_over(stage, microbatch, handed, first, count)
         follower.events.append(("send", stage, microbatch, start, time.monotonic(), "", self.channels))
@@ -180,9 +179,9 @@ class Compute:
             receiver.release(slot)
         handed = list(zip(sides, slots, values, strict=True))
         for send in self.sends:
-            send.given.append([handed[position] for position, _ in send.parts])
-        for made in handed[len(work.sends) :]:
-            follower.hand_over(work.stage, microbatch, made, 0, made[0].count)
+            send.ready.append([handed[position] for position, _ in send.parts])
+        for to_starter in handed[len(work.sends) :]:
+            follower.hand_over(work.stage, microbatch, to_starter, 0, to_starter[0].count)
 
     def _bound(self, inputs: Mapping[Incoming, int], sides: Sequence[Outgoing], slots: Sequence[int]) -> Bound:
         """What to run for these slots: a binding that stays right as long as the process lives."""
@@ -254,7 +253,7 @@ class Follower:
                 self.await_one(waiting)
 
     def await_one(self, waiting: Sequence[tuple[Step, int, Any]]) -> None:
-        """Waits until one of these steps may go on, each of which its blocker holds. Raises EOFError."""
+        """Waits until the blocker of one of these steps changes. Raises EOFError."""
         wanted = [(step, microbatch, side) for step, microbatch, side in waiting if side is not LANE]
         if not wanted:
             raise RuntimeError("the rows wait for each other")
@@ -263,7 +262,7 @@ class Follower:
         self.wait(step.work.stage, microbatch, [side for *_, side in wanted], state)
 
     def wait(self, stage: int, microbatch: int, sides: Sequence[End], state: int) -> None:
-        """Hears of one of ``sides`` at least; goes on reading what streams to this process meanwhile. Raises EOFError."""
+        """Waits for a token of one of ``sides``; meanwhile reads what streams to this process. Raises EOFError."""
         self.mark(state, stage, microbatch)
         if len(sides) == 1 and not self._streaming:
             sides[0].hear()
@@ -315,8 +314,8 @@ def _steps(works: Mapping[int, Work], lane: Sequence[Sequence[Any]]) -> list[Ste
             read = [(ends, numbers) for ends, numbers in zip(work.receives, parts, strict=True) if numbers]
             steps.append(Receive(work, offset, tuple(channels), read))
         else:
-            made = [(position, _ranges(numbers)) for position, numbers in enumerate(parts) if numbers]
-            steps.append(Send(work, offset, tuple(channels), made))
+            sent = [(position, _ranges(numbers)) for position, numbers in enumerate(parts) if numbers]
+            steps.append(Send(work, offset, tuple(channels), sent))
     return steps
 
 
@@ -334,13 +333,13 @@ def _numbers(ends: Ends, channels: Sequence[int]) -> list[int]:
 
 def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Ascending numbers as ranges: first and count of each."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for number in numbers:
-        if found and sum(found[-1]) == number:
-            found[-1] = found[-1][0], found[-1][1] + 1
+        if ranges and sum(ranges[-1]) == number:
+            ranges[-1] = ranges[-1][0], ranges[-1][1] + 1
         else:
-            found.append((number, 1))
-    return found
+            ranges.append((number, 1))
+    return ranges
 
 
 def _feeds(inputs: Mapping[Incoming, int]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The processes of a run: what they share is made, they are started, one for each device, and ended.
+"""Starts and ends the processes of a run, one for each device, and makes the memory and pipes that they share.
 
-Invariants: whatever is made here is closed by ``close``, also where starting fails in the middle; shared memory has no name, so
-nothing can be left of it.
+Invariants: ``close`` closes everything that was made here, also where starting fails in the middle; shared memory has no name,
+so none of it outlives the processes.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class RunOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """The starter's side of a link: it carries microbatches ``first``, ``first + step`` and so on of ``place``."""
+class StarterEnd:
+    """The starter's end of a link to ``place``, which carries microbatches ``first``, ``first + step`` and so on."""
 
     side: Any
     first: int
@@ -82,8 +82,9 @@ class _Models:
 
 @dataclass(slots=True)
 class _Wires:
-    """The sides of links that a place has: to each stage (or member of a mesh) one for each of its replicas, None where they
-    never have a microbatch in common; and those that it shares with the starter."""
+    """The ends of links at one place. ``receives``, ``sends``: by the stage (or member of a mesh) at the other end, one for
+    each of its replicas, None for a replica that works on none of this place's microbatches; ``feeds``, ``sinks``: from and to
+    the starter."""
 
     receives: dict[Any, list[Any]] = field(default_factory=dict)
     sends: dict[Any, list[Any]] = field(default_factory=dict)
@@ -106,8 +107,8 @@ class Processes:
         self.launcher: Launcher = launcher or LocalProcesses()
         self.options = options
         self.every: list[DeviceProcess] = []
-        self.feeds: list[Port] = []
-        self.sinks: list[Port] = []
+        self.feeds: list[StarterEnd] = []
+        self.sinks: list[StarterEnd] = []
         self.status = np.zeros((0, STATUS_WORDS), np.int64)
         self._descriptors: list[int] = []
 
@@ -133,9 +134,9 @@ class Processes:
             stages = []
             for place, of_place in zip(every, wires, strict=True):
                 if place.device == device:
-                    told, more = self._stage(place, of_place, models, groups)
-                    stages.append(told)
-                    passed += more
+                    stage_config, descriptors = self._stage(place, of_place, models, groups)
+                    stages.append(stage_config)
+                    passed += descriptors
             self.status[number, 3] = stages[0]["stage"]
             config = {
                 "process": number,
@@ -151,21 +152,21 @@ class Processes:
                 "stages": stages,
                 "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
             }
-            members = {told["stage"]: told.get("member", -1) for told in stages}
+            members = {config_of["stage"]: config_of.get("member", -1) for config_of in stages}
             self.every.append(DeviceProcess(number, device, members, self.launcher.start(config, passed), control_read))
-        kept = {process.control for process in self.every}
-        for port in (*self.feeds, *self.sinks):
-            kept |= {port.side.descriptors.read, port.side.descriptors.write}
-        for descriptor in [d for d in self._descriptors if d not in kept]:
+        of_starter = {process.control for process in self.every}
+        for end in (*self.feeds, *self.sinks):
+            of_starter |= {end.side.descriptors.read, end.side.descriptors.write}
+        for descriptor in [d for d in self._descriptors if d not in of_starter]:
             os.close(descriptor)
             self._descriptors.remove(descriptor)
 
     def _stage(
         self, place: Place, wires: _Wires, models: _Models, groups: Mapping[int, tuple[int, Places, Mapping[Any, Any]]]
     ) -> tuple[dict[str, Any], list[int]]:
-        """What a process is told of a stage that it works on, and the descriptors that go with it."""
+        """The configuration of a stage on a process, and the descriptors that the process needs for it."""
         stage = self.build.stages[place.stage]
-        told = {
+        config = {
             "stage": place.stage,
             "first": place.first,
             "every": place.step,
@@ -177,11 +178,11 @@ class Processes:
         passed = [descriptor for side in wires.ends for descriptor in side[1]]
         if stage.members:
             more, descriptors = _member_config(stage, place.position, models, *groups[place.stage], wires)
-            return {**told, **more}, passed + descriptors
+            return {**config, **more}, passed + descriptors
         specs = output_specs(self.build, place.stage)
         assert stage.model is not None
         more = {"model": models.places[stage.model], "outputs": [[s.name, s.element, s.shape] for s in specs]}
-        return {**told, **more}, passed
+        return {**config, **more}, passed
 
     def _connect(self, every: Sequence[Place]) -> list[_Wires]:
         """Makes every link; returns the sides of each place."""
@@ -194,10 +195,10 @@ class Processes:
             sends = link.sent.to_json(), (sender.memory, sender.read, sender.write)
             receives = link.received.to_json(), (receiver.memory, receiver.read, receiver.write)
             if link.source == FEEDER:
-                self.feeds.append(Port(Sender(link.sent, sender), link.first, link.step, every[link.target]))
+                self.feeds.append(StarterEnd(Sender(link.sent, sender), link.first, link.step, every[link.target]))
                 wires[link.target].feeds.append(receives)
             elif link.target == FEEDER:
-                self.sinks.append(Port(Receiver(link.received, receiver), link.first, link.step, every[link.source]))
+                self.sinks.append(StarterEnd(Receiver(link.received, receiver), link.first, link.step, every[link.source]))
                 wires[link.source].sinks.append(sends)
             else:
                 self._note(wires[link.source].sends, every[link.target], sends)
@@ -223,15 +224,16 @@ class Processes:
 
     def _models(self) -> _Models:
         """The stage models, as they were verified, one after the other in memory that the processes read."""
-        files, found, offset = self.build.files, {}, 0
+        files, places_of_models, offset = self.build.files, {}, 0
         names = tuple(dict.fromkeys(name for stage in self.build.stages for name in stage.models))
         for name in names:
             size = len(files.read(name))
-            found[name] = (offset, size, files.weights_for(name))
+            places_of_models[name] = (offset, size, files.weights_for(name))
             offset += size
         memory = self._memory(offset, "the stage models")
         write_memory(memory, map(files.read, names))
-        return _Models(memory, found, tuple({d for _, _, weights in found.values() for d in weights.values()}))
+        descriptors = {d for _, _, weights in places_of_models.values() for d in weights.values()}
+        return _Models(memory, places_of_models, tuple(descriptors))
 
     def _memory(self, size: int, purpose: str) -> int:
         """Shared memory. Raises InvalidInput where the system does not give so much: a manifest may ask for any."""
@@ -292,7 +294,7 @@ def _member_config(
     pipes: Mapping[tuple[int, int], tuple[int, int]],
     wires: _Wires,
 ) -> tuple[dict[str, Any], list[int]]:
-    """What a member's process is told besides, and the descriptors that go with it. ``pipes``: by sender and receiver."""
+    """What only the configuration of a member of a mesh has, and its descriptors. ``pipes``: by sender and receiver."""
     program = stage.members[member]
     peers = [(peer, pipes[peer, member][0], pipes[member, peer][1]) for peer in peers_of(stage.collectives, member)]
     leaving = [end for sides in (*wires.sends.values(), wires.sinks) for end in sides if end]
@@ -315,4 +317,4 @@ def _member_config(
     return config, [memory, *(descriptor for _, *both in peers for descriptor in both)]
 
 
-__all__ = ["Port", "Processes", "RunOptions"]
+__all__ = ["Processes", "RunOptions", "StarterEnd"]

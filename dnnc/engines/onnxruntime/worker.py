@@ -1,10 +1,10 @@
 """A device as a process, which follows its row of the schedule (``dnnc.engines.onnxruntime.rows``). Started as ``python -m
 dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starting``.
 
-Standard input holds one line of JSON (the configuration) and then stays open as a life line: when it ends, whatever the reason
-(the run is over, the starter was killed), the process exits at once. Each line on it begins a run: the number of its first
-microbatch that is not to be done, and whether to tell what was done when. Answers and errors go as lines of JSON to the control
-pipe. The process imports numpy, onnxruntime and the standard library only.
+Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
+last microbatch, and whether to report events. When standard input ends (the run is over, or the starter was killed), the
+process exits at once. Answers and errors go to the control pipe as lines of JSON. The process imports numpy, onnxruntime and the
+standard library only.
 
 Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
 stage; an output that goes to several stages is copied to the others. Values that are no tensors of fixed-width elements go
@@ -37,13 +37,13 @@ from dnnc.onnx.providers import Provider
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
 PEER_GONE = 75
-"""Exit status of a stage whose neighbour went away; the neighbour has the fault."""
+"""Exit status of a stage that lost a neighbour: the neighbour's failure is the reason."""
 FAILED = 70
-"""Exit status after an error that was reported on the control pipe."""
+"""Exit status after an error that went to the control pipe."""
 
 
 class Worker:
-    """A device's process and its conversation with the starter. ``stage`` and ``microbatch``: what it is at."""
+    """A device's process and its messages to the starter. ``stage``, ``microbatch``: what it works on now."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self.config = config
@@ -65,8 +65,8 @@ class Worker:
         self.status[3] = stage
         self.status[0] = state
 
-    def say(self, message: Mapping[str, Any]) -> None:
-        """One line of JSON to the starter; lost when it has gone."""
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Writes one line of JSON to the starter; ends this process when the starter has ended."""
         line, start = json.dumps(message).encode() + b"\n", 0
         with self.write_lock:
             try:
@@ -75,12 +75,12 @@ class Worker:
             except BrokenPipeError:
                 os._exit(PEER_GONE)
 
-    def blame(self, error: str) -> None:
-        """Says what went wrong at what the process is at."""
-        self.say({"error": error, "stage": self.stage, "microbatch": self.microbatch})
+    def report(self, error: str) -> None:
+        """Tells the starter of an error, with the stage and microbatch at which it happened."""
+        self.send({"error": error, "stage": self.stage, "microbatch": self.microbatch})
 
-    def obey(self, buffered: bytes) -> None:
-        """Thread: takes runs; ends the process when the life line ends, at any time."""
+    def read_orders(self, buffered: bytes) -> None:
+        """Thread: queues the runs that the starter orders; ends the process when standard input ends."""
         while True:
             *lines, buffered = buffered.split(b"\n")
             for line in lines:
@@ -95,7 +95,7 @@ class Worker:
         follower = Follower([self.load(stage) for stage in self.config["stages"]], self.config["lanes"], self.mark)
         done = 0
         self.mark(RECEIVING, self.stage, done)
-        self.say({"ready": True})
+        self.send({"ready": True})
         try:
             while True:
                 until, events = self.runs.get()
@@ -103,13 +103,13 @@ class Worker:
                 done = until
                 self.mark(RECEIVING, self.stage, done)
                 if events:
-                    self.say({"events": follower.events, "cpu": time.process_time()})
+                    self.send({"events": follower.events, "cpu": time.process_time()})
                 follower.events = []
         except EOFError:
             os._exit(PEER_GONE)
 
     def load(self, stage: Mapping[str, Any]) -> Work:
-        """A stage with its program, and its sides of edges. Raises what onnxruntime raises."""
+        """A stage with its program and its ends of edges. Raises what onnxruntime raises."""
         self.mark(LOADING, stage["stage"], 0)
         return Work(
             stage["stage"],
@@ -123,7 +123,7 @@ class Worker:
         )
 
     def whole(self, stage: Mapping[str, Any]) -> Loaded:
-        """The program of a stage that is no mesh."""
+        """The program of a stage that is not split over a mesh."""
         program = self.program(stage["model"], _specs(stage["outputs"]))
         refuse_idle([program], self.config["provider"]["provider"])
         return program
@@ -137,7 +137,7 @@ class Worker:
         return Member(pieces, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
 
     def meet(self, meeting: bool) -> None:
-        """The member that is run comes to a collective, or to a segment."""
+        """Notes that a member begins a collective, or a segment."""
         self.mark(MEETING if meeting else RUNNING, self.stage, self.microbatch)
 
     def program(self, place: list[Any], outputs: tuple[ValueSpec, ...]) -> Loaded:
@@ -163,15 +163,15 @@ def main() -> None:
     if config["cores"] and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, config["cores"])
     worker = Worker(config)
-    threading.Thread(target=worker.obey, args=(rest,), daemon=True).start()
+    threading.Thread(target=worker.read_orders, args=(rest,), daemon=True).start()
     try:
         worker.run()
     except MemoryError:
-        worker.blame("out of memory")
+        worker.report("out of memory")
     except ProviderUnavailable as error:
-        worker.blame(str(error))
+        worker.report(str(error))
     except Exception as error:  # whatever a model can raise is reported by the starter, with the stage's name
-        worker.blame(f"{type(error).__name__}: {error}")
+        worker.report(f"{type(error).__name__}: {error}")
     sys.stderr.flush()
     os._exit(FAILED)
 

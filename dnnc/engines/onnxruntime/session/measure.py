@@ -55,10 +55,10 @@ def _measurements(events: Iterable[Mapping[str, Any]], ops: Mapping[str, Op]) ->
         if op is None:
             continue
         runs[op.id] += 1
-        made = [value for value in op.results if value.name]
-        found = event["args"].get("output_type_shape", [])
-        if len(found) == len(made):  # what is no tensor is left out there
-            for value, entry in zip(made, found, strict=True):
+        results = [value for value in op.results if value.name]
+        entries = event["args"].get("output_type_shape", [])
+        if len(entries) == len(results):  # onnxruntime lists tensors only
+            for value, entry in zip(results, entries, strict=True):
                 if isinstance(value.type, TensorType):
                     shapes[value.name] = "x".join(map(str, next(iter(entry.values()))))
     return Measurements(shapes, runs)

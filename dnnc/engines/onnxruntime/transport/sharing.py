@@ -56,12 +56,12 @@ class _Slot:
 
 def places(collectives: Sequence[Collective], uses: Mapping[str, Uses] | None = None) -> Places:
     """Where everything lies. ``uses`` by value; what it does not name is taken to be read to the end."""
-    given = _Given(collectives, uses or {})
-    operand_slots = given.allocate(range(len(collectives)), given.operand_sizes, given.operand_free)
+    allocator = _Allocator(collectives, uses or {})
+    operand_slots = allocator.allocate(range(len(collectives)), allocator.operand_sizes, allocator.operand_free)
     shared = [n for n, collective in enumerate(collectives) if collective.shared]
-    result_slots = given.allocate(shared, given.result_sizes, given.result_free)
+    result_slots = allocator.allocate(shared, allocator.result_sizes, allocator.result_free)
     private = [n for n, collective in enumerate(collectives) if not collective.shared]
-    own_slots = given.allocate(private, given.own_sizes, given.own_free)
+    own_slots = allocator.allocate(private, allocator.own_sizes, allocator.own_free)
     size = _lay(_distinct([*operand_slots.values(), *result_slots.values()]), 0)
     own = 0
     for slot in _distinct(own_slots.values()):
@@ -91,7 +91,7 @@ def _lay(slots: Iterable[_Slot], position: int) -> int:
     return position
 
 
-class _Given:
+class _Allocator:
     """The collectives, in order, and when their values are used."""
 
     def __init__(self, collectives: Sequence[Collective], uses: Mapping[str, Uses]) -> None:
@@ -100,7 +100,7 @@ class _Given:
 
     def allocate(self, numbers: Iterable[int], sizes: Any, free: Any) -> dict[int, _Slot]:
         """A slot for each collective; ``free(j, i)``: whether i may write where j did."""
-        found: dict[int, _Slot] = {}
+        slots: dict[int, _Slot] = {}
         users: list[tuple[_Slot, list[int]]] = []
         for number in numbers:
             wanted = sizes(number)
@@ -112,8 +112,8 @@ class _Given:
                 slot = _Slot()
                 users.append((slot, [number]))
             slot.grow(wanted)
-            found[number] = slot
-        return found
+            slots[number] = slot
+        return slots
 
     def operand_sizes(self, number: int) -> dict[int, int]:
         """Of members whose operand does not lie inside the result."""

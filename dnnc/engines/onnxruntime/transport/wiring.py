@@ -1,4 +1,4 @@
-"""Which place hands what to which: the edges of a build between its stages, and the links between their places.
+"""Who sends what to whom: the edges of a build between its stages, and the links between their places.
 
 A *place* is where a stage is worked on: one, or one for each of its replicas (which take microbatches in turn), or one for each
 member of its mesh (which work on each microbatch together). A device has one process, for all places on it. An *edge* holds all
@@ -83,11 +83,11 @@ def build_edges(build: Build) -> tuple[Edge, ...]:
             values[FEEDER, stage.index] = {}
         if not any(producer == stage.index for producer, _ in values):
             values[stage.index, FEEDER] = {}
-    flow, found = build.flow, []
+    flow, edges = build.flow, []
     for (p, c), specs in sorted(values.items()):
         slots = flow.slots if FEEDER in (p, c) else edge_slots(flow.comm, p, c, flow.slots)
-        found.append(Edge(p, c, tuple(specs.values()), slots, channels=tuple(channels[p, c])))
-    return tuple(found)
+        edges.append(Edge(p, c, tuple(specs.values()), slots, channels=tuple(channels[p, c])))
+    return tuple(edges)
 
 
 def stage_places(build: Build) -> tuple[Place, ...]:
@@ -104,7 +104,7 @@ def links(build: Build) -> tuple[Link, ...]:
     numbers: dict[int, list[int]] = {FEEDER: [FEEDER]}
     for number, place in enumerate(stage_places(build)):
         numbers.setdefault(place.stage, []).append(number)
-    found = []
+    every = []
     for edge in build_edges(build):
         maker, reader = (build.stages[end] if end != FEEDER else None for end in (edge.producer, edge.consumer))
         if (maker and maker.members) or (reader and reader.members):
@@ -116,9 +116,9 @@ def links(build: Build) -> tuple[Link, ...]:
         for a, b in pairs:
             first, step = _common(a, b, maker, reader)
             sent, received = _sides(edge, maker, reader, a, b)
-            found.append(Link(numbers[edge.producer][a], numbers[edge.consumer][b], sent, received, first, step))
-    kept = [link for link in found if link.sent.values or not _idle(link, found)]
-    return tuple(sorted(kept, key=lambda link: (link.source, link.target)))
+            every.append(Link(numbers[edge.producer][a], numbers[edge.consumer][b], sent, received, first, step))
+    needed = [link for link in every if link.sent.values or not _idle(link, every)]
+    return tuple(sorted(needed, key=lambda link: (link.source, link.target)))
 
 
 def _idle(link: Link, every: Sequence[Link]) -> bool:
@@ -168,11 +168,11 @@ def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, 
         delivered = [part for part in maker.members[a].outputs if part.delivers]
         values = tuple({part.value: _of_part(edge, part, part.value) for part in delivered}.values())
         return (replace(edge, values=values),) * 2
-    given = {part.channel: part for part in (maker.members[a].sends if maker.members else ())}
-    taken = {part.channel: part for part in (reader.members[b].receives if reader.members else ())}
+    outgoing = {part.channel: part for part in (maker.members[a].sends if maker.members else ())}
+    incoming = {part.channel: part for part in (reader.members[b].receives if reader.members else ())}
     sent, received, channels = [], [], []
     for channel in (c for c in reader.receives if c.source == maker.index):
-        out, into = given.get(channel.id), taken.get(channel.id)
+        out, into = outgoing.get(channel.id), incoming.get(channel.id)
         if (reader.members and into is None) or (maker.members and out is None):
             continue
         some = out or into
@@ -190,9 +190,9 @@ def _of_part(edge: Edge, part: Part, name: str) -> ValueSpec:
 
 
 def peers_of(collectives: Sequence[Collective], member: int) -> tuple[int, ...]:
-    """Members with which one shares a group, ascending."""
-    found = {peer for collective in collectives for peer in collective.group_of(member)}
-    return tuple(sorted(found - {member}))
+    """The other members in groups of a member, ascending."""
+    peers = {peer for collective in collectives for peer in collective.group_of(member)}
+    return tuple(sorted(peers - {member}))
 
 
 def uses_of(stage: StageProgram) -> dict[str, Uses]:
