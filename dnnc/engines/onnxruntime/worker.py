@@ -3,8 +3,8 @@ dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starting``.
 
 Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
 last microbatch, and whether to report events. When standard input ends (the run is over, or the starter was killed), the
-process exits at once. Answers and errors go to the control pipe as lines of JSON. The process imports numpy, onnxruntime and the
-standard library only.
+process exits at once. Answers and errors go to the control pipe as lines of JSON. The process imports numpy, onnxruntime and
+the standard library only.
 
 Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
 stage; an output that goes to several stages is copied to the others. Values that are no tensors of fixed-width elements go

@@ -90,23 +90,24 @@ def from_array(array: Any) -> torch.Tensor:
     """A tensor on the elements of a numpy array, of ``ml_dtypes`` too. Raises InvalidInput for a type that torch lacks."""
     if array.dtype.isbuiltin == 1:
         return torch.as_tensor(array)
-    found = getattr(torch, array.dtype.name, None)
-    if found is None:
+    dtype = getattr(torch, array.dtype.name, None)
+    if dtype is None:
         raise InvalidInput(NoElementType(array.dtype.name))
-    return torch.as_tensor(array.view(f"u{array.dtype.itemsize}")).view(found)
+    return torch.as_tensor(array.view(f"u{array.dtype.itemsize}")).view(dtype)
 
 
 def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: Position) -> None:
     """Write ``path`` whole or not at all; what a killed writer of another checkpoint left beside it goes. Raises InvalidInput
     where the disk refuses."""
-    kept = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    contiguous = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         remove_dead(path.parent.glob(f".*{path.suffix}.*{PARTIAL}"))
         with termination_raises(), locked_folder(path.parent, f".{path.name}.", PARTIAL) as folder:
             whole = folder / path.name  # safetensors writes it under a name of its own first
-            said = {"step": str(position.step), "seed": str(position.seed), "sha256": _digest_of(kept, position)}
-            save_file(kept, str(whole), said)
+            digest = _digest_of(contiguous, position)
+            header = {"step": str(position.step), "seed": str(position.seed), "sha256": digest}
+            save_file(contiguous, str(whole), header)
             with whole.open("rb") as file:
                 os.fsync(file.fileno())
             whole.chmod(0o666 & ~umask())
@@ -149,10 +150,10 @@ class Checkpoint:
     def of(cls, file: OpenFile, where: str) -> Checkpoint:
         """The checkpoint in an open file. Raises InvalidInput for what is none."""
         start, header = _header(file, where)
-        found = header.pop("__metadata__", {})
-        told = found if isinstance(found, dict) else {}
+        metadata = header.pop("__metadata__", {})
+        metadata = metadata if isinstance(metadata, dict) else {}
         entries = _entries(header, start, file.stamp.size, where)
-        return cls(file, where, _position(told, where), told.get("sha256"), entries)
+        return cls(file, where, _position(metadata, where), metadata.get("sha256"), entries)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -163,7 +164,7 @@ class Checkpoint:
         """A part of each tensor; nothing else is read. What is ``optional`` may be missing. Raises InvalidInput for a tensor
         that is missing, or of another type or shape."""
         optional = set(optional)
-        found: dict[str, torch.Tensor] = {}
+        tensors: dict[str, torch.Tensor] = {}
         for name, part in wanted.items():
             entry = self._entries.get(name)
             if entry is None:
@@ -173,8 +174,8 @@ class Checkpoint:
             if (entry.dtype, entry.shape) != (part.dtype, part.shape):
                 types = _words(entry.dtype, entry.shape), _words(part.dtype, part.shape)
                 raise InvalidInput(WeightOfOtherType(name, *types), where=self.where)
-            found[name] = self._read(entry, part.box)
-        return found
+            tensors[name] = self._read(entry, part.box)
+        return tensors
 
     def verify(self) -> None:
         """Read all of it. Raises InvalidInput where it is not what was written."""
@@ -184,7 +185,7 @@ class Checkpoint:
     def contents(self) -> str:
         """The SHA-256 of its contents: what the header says (``verify`` holds it against them), or else what they give. Raises
         InvalidInput."""
-        return self._found() if self.digest is None else self.digest
+        return self._computed_digest() if self.digest is None else self.digest
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Every tensor. Raises InvalidInput."""
@@ -196,17 +197,17 @@ class Checkpoint:
             raise InvalidInput(CheckpointChanged(), where=self.where)
 
     def _differs(self) -> bool:
-        """Whether the contents are now others than their digest says."""
-        return self._found() != self.digest
+        """Whether the contents differ from their digest."""
+        return self._computed_digest() != self.digest
 
-    def _found(self) -> str:
-        """The SHA-256 of what is in the file."""
-        found = _digest(self.position)
+    def _computed_digest(self) -> str:
+        """The SHA-256 of the tensors in the file."""
+        digest = _digest(self.position)
         for name, entry in sorted(self._entries.items()):
-            found.update(_told(name, entry.dtype, entry.shape))
+            digest.update(_described(name, entry.dtype, entry.shape))
             for chunk in self._chunks(entry):
-                found.update(chunk)
-        return found.hexdigest()
+                digest.update(chunk)
+        return digest.hexdigest()
 
     def _read(self, entry: _Entry, box: tuple[tuple[int, int], ...]) -> torch.Tensor:
         """A part of a tensor, all of it where there is no box. Of its first dimension no more is read than the part has."""
@@ -241,18 +242,18 @@ class Checkpoint:
 
 def _digest_of(tensors: Mapping[str, torch.Tensor], position: Position) -> str:
     """The SHA-256 of a checkpoint of these tensors, which are contiguous."""
-    found = _digest(position)
+    digest = _digest(position)
     for name, tensor in sorted(tensors.items()):
-        found.update(_told(name, tensor.dtype, tuple(tensor.shape)))
-        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(_described(name, tensor.dtype, tuple(tensor.shape)))
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _digest(position: Position) -> hashlib._Hash:
     return hashlib.sha256(json.dumps([position.step, position.seed]).encode())
 
 
-def _told(name: str, dtype: torch.dtype, shape: Iterable[int]) -> bytes:
+def _described(name: str, dtype: torch.dtype, shape: Iterable[int]) -> bytes:
     return json.dumps([name, str(dtype), [*shape]]).encode()
 
 
@@ -274,23 +275,24 @@ def _header(file: OpenFile, where: str) -> tuple[int, dict[str, Any]]:
 
 def _entries(header: Mapping[str, Any], start: int, size: int, where: str) -> dict[str, _Entry]:
     """The tensors of a header, by name, in their order in the file, which they fill. Raises InvalidInput."""
-    found: dict[str, _Entry] = {}
+    entries: dict[str, _Entry] = {}
     ends: dict[str, int] = {}
-    for name, told in header.items():
-        told = told if isinstance(told, dict) else {}
-        dtype, shape, place = _DTYPES.get(str(told.get("dtype"))), _sizes(told.get("shape")), _sizes(told.get("data_offsets"))
+    for name, value in header.items():
+        fields = value if isinstance(value, dict) else {}
+        dtype, shape = _DTYPES.get(str(fields.get("dtype"))), _sizes(fields.get("shape"))
+        place = _sizes(fields.get("data_offsets"))
         if dtype is None or shape is None or place is None or len(place) != 2:
             _refuse(where, f"its header does not say type, shape and place of '{name}'")
-        found[name], ends[name] = _Entry(dtype, shape, start + place[0]), start + place[1]
-    found = dict(sorted(found.items(), key=lambda item: (item[1].offset, ends[item[0]])))
+        entries[name], ends[name] = _Entry(dtype, shape, start + place[0]), start + place[1]
+    entries = dict(sorted(entries.items(), key=lambda item: (item[1].offset, ends[item[0]])))
     end = start
-    for name, entry in found.items():
+    for name, entry in entries.items():
         if entry.offset != end or ends[name] != end + entry.nbytes:
             _refuse(where, f"the place of '{name}' is not that of its elements")
         end = ends[name]
     if end != size:
         _refuse(where, f"it has {size} bytes, its header tells of {end}")
-    return found
+    return entries
 
 
 def _sizes(numbers: Any) -> tuple[int, ...] | None:

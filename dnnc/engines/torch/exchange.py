@@ -33,24 +33,24 @@ def torch_dtype(dtype: DType) -> torch.dtype:
     """PyTorch's element type. Raises InvalidInput for one that it lacks."""
     if dtype not in DTYPES:
         raise InvalidInput(NoElementType(dtype.value))
-    found = getattr(torch, DTYPES[dtype])
-    assert isinstance(found, torch.dtype)
-    return found
+    torch_type = getattr(torch, DTYPES[dtype])
+    assert isinstance(torch_type, torch.dtype)
+    return torch_type
 
 
 MOST_PASSED = 2
-"""Messages to one rank that are passed on and may be under way. Nothing that comes back tells when they have arrived; but the
-rank needs no more from this one to receive those before, since the members of a mesh have the same rows."""
+"""Forwarded messages to one rank that may be under way. A forwarded message is never acknowledged, so the sender waits for the
+older ones; the receiver needs nothing else from it to receive them, since all members of a mesh have the same rows."""
 SWAPPED = 1 << 18
-"""Bytes that a rank gives to all others, up to which a sum is made by each of them: of two ranks on gloo one of 64 KiB takes 50
-us so and 115 us by ``all_reduce``, one of 256 KiB 100 and 190 us, one of 4 MiB 2 and 1.5 ms (the fastest of a hundred)."""
+"""Up to so many bytes sent by a rank, all ranks exchange their terms and each adds them up, instead of ``all_reduce``. Best of
+100 on two ranks of gloo, exchange and ``all_reduce``: 64 KiB 50 and 115 us, 256 KiB 100 and 190 us, 4 MiB 2 and 1.5 ms."""
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX}
 
 
 @dataclass(slots=True)
 class Pending:
-    """A message under way; ``tensor`` is kept alive. ``peer``: the rank at the other end; ``place``: that of its action in the
-    row of that rank, None for one of an update; ``passed``: it is passed on, by a rank that did not make it."""
+    """A message under way, whose ``tensor`` stays alive. ``peer``: the rank at the other end; ``place``: where its action
+    stands in the row of that rank, None for a message of an update; ``passed``: this rank forwards it and did not make it."""
 
     tensor: torch.Tensor
     work: Any
@@ -65,10 +65,10 @@ class Pending:
 
 @dataclass(slots=True)
 class Network:
-    """The connections of a rank: process groups by stage and ranks, since sums of two stages may begin in any order; messages
-    that were sent and may not have arrived; tensors for a stage of this rank, by channel and microbatch (``here``). ``most``:
-    messages under way at most, more than valid rows need: a stage that waits for no gradients would run far ahead of the
-    next. ``slowed``: waits before what leaves this rank."""
+    """The connections of a rank. ``groups``: process groups by stage and ranks, since sums of two stages may begin in any
+    order; ``outgoing``: messages that may not have arrived; ``here``: tensors for another stage of this rank, by channel and
+    microbatch; ``rows``: places of actions in rows, by rank; ``most``: the limit of messages under way, above what valid rows
+    need: without it a stage that waits for no gradients would run far ahead of the next; ``slowed``: waits before a send."""
 
     step: Step
     rank: int
@@ -90,7 +90,7 @@ class Network:
         return 1 + channel.number * self.step.microbatches + microbatch % self.step.microbatches
 
     def send(self, tensor: torch.Tensor, channel: Channel, microbatch: int) -> None:
-        """Hand a tensor to the ranks that get it from this one, which made it or passes it on."""
+        """Send a tensor, which this rank made or forwards, to the ranks that get it from this one."""
         readers = self.step.readers(channel, self.rank, microbatch)
         if not readers:
             return
@@ -105,7 +105,7 @@ class Network:
             place = self.place(reader, Action(RECEIVE, channel.target.index, microbatch, channel.number))
             self.outgoing.append(Pending(tensor, work, reader, place, passed))
             if passed:
-                self._let_go(reader)
+                self._await_forwarded(reader)
         if not self.most:
             row = self.step.row(self.rank)
             deepest = max(action.microbatch or 0 for action in row)
@@ -113,17 +113,17 @@ class Network:
         while len(self.outgoing) > self.most:
             self.outgoing.pop(0).wait()
 
-    def _let_go(self, reader: int) -> None:
-        """Waits for all but the last few messages that were passed on to a rank."""
+    def _await_forwarded(self, reader: int) -> None:
+        """Wait for all but the last ``MOST_PASSED`` messages that were forwarded to a rank."""
         left = sum(pending.passed and pending.peer == reader for pending in self.outgoing) - MOST_PASSED
-        kept = []
+        under_way = []
         for pending in self.outgoing:
             if left > 0 and pending.passed and pending.peer == reader:
                 pending.wait()
                 left -= 1
             else:
-                kept.append(pending)
-        self.outgoing = kept
+                under_way.append(pending)
+        self.outgoing = under_way
 
     def place(self, rank: int, action: Action) -> tuple[int, int] | None:
         """Where an action stands in the row of a rank; None for one that is part of an update."""
@@ -136,16 +136,17 @@ class Network:
         return self.step.maker(channel, self.rank, microbatch) == self.rank
 
     def arrived(self, pending: Pending) -> torch.Tensor:
-        """Wait for a tensor. Its sender has received all that it receives before this in its row: that is let go of."""
+        """Wait for a tensor. Its sender has then received everything that stands before this send in its row, so messages to it
+        from there are complete."""
         tensor = pending.wait()
-        kept = []
+        under_way = []
         for sent in self.outgoing:
-            known = sent.place is not None and pending.place is not None
-            if sent.peer == pending.peer and known and sent.place < pending.place:  # type: ignore[operator]
+            in_rows = sent.place is not None and pending.place is not None
+            if sent.peer == pending.peer and in_rows and sent.place < pending.place:  # type: ignore[operator]
                 sent.wait()
             else:
-                kept.append(sent)
-        self.outgoing = kept
+                under_way.append(sent)
+        self.outgoing = under_way
         return tensor
 
     def receive(self, channel: Channel, microbatch: int) -> Pending:
@@ -202,8 +203,8 @@ class Bucket:
 
 @dataclass(slots=True)
 class Served:
-    """A sum, or maximum, that one rank of a group makes: the others have begun to send it their tensors, and get the result
-    when they wait for it. ``terms``: on the server, what the others send."""
+    """A sum, or maximum, that one rank of a group computes (the server): the others send it their tensors and receive the
+    result in ``wait``. ``terms``: on the server, the tensors of the others."""
 
     total: torch.Tensor
     others: list[int]
@@ -303,7 +304,7 @@ class Exchange:
         bucket.work = self._reduced(bucket.total, channel, reduction)
 
     def _reduced(self, tensor: torch.Tensor, channel: int, reduction: str) -> Any:
-        """Begin to make ``tensor`` the sum, or maximum, of the terms of the group; what tells when it is."""
+        """Begin to turn ``tensor`` into the sum, or maximum, of the terms of the group; returns what to wait for."""
         self.network.slowed.wait()
         server, group = self._served(channel), self._group(channel)
         if server is None:
@@ -340,9 +341,9 @@ class Exchange:
 
     def send(self, tensor: torch.Tensor, channel: int) -> None:
         """Send a tensor of the update."""
-        found = self.network.step.channels[channel]
-        if self.network.rank in self.network.step.ends(found, 0)[0]:
-            self.network.send(tensor, found, 0)
+        sent = self.network.step.channels[channel]
+        if self.network.rank in self.network.step.ends(sent, 0)[0]:
+            self.network.send(tensor, sent, 0)
 
     def _group(self, channel: int) -> Any:
         return self.network.groups[self.stage.index, self._ranks(channel)]

@@ -1,4 +1,4 @@
-"""The interpreter of rows: what one rank does in training.
+"""Runs the row of one rank in training, action by action.
 
 ``F``, ``I``, ``W`` call the functions of the stage's file, ``B`` calls those of the backward pass, ``U`` the update. ``recv``
 waits for a tensor that was asked for ``AHEAD`` receives before; ``send`` does not wait. A value that a phase keeps for a later
@@ -89,8 +89,8 @@ class Trainer:
         network: Network,
         mark: Callable[[str], None] = lambda doing: None,
     ) -> None:
-        """``load`` gives what a program of the build defines, by its name there; ``mark`` is told what the rank does, before
-        it does it."""
+        """``load`` returns the functions that a program of the build defines, by the program's file name; ``mark`` is called
+        before each action with its description."""
         self.step, self.rank, self.network, self.weights, self.mark = step, rank, network, weights, mark
         self.row, self.flush, self.microbatches = step.row(rank), not step.schedule.periodic, step.microbatches
         self.phases = functions_of(step.schedule)
@@ -110,9 +110,9 @@ class Trainer:
             reads = {key: tuple(name for at, name in arrives if at in phases) for key, phases in self.phases.items()}
             comm = Exchange.of(network, stage)
             read = {name for op in program.ops if phase_of(op.facets) != UPDATE for name in op.operands}
-            kept = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
-            moved = {name for name, phase in kept if phase == FORWARD}  # running averages, of which all passes move the same
-            replaced = tuple(name[1:] for name, phase in kept if phase == UPDATE and name in read - moved)
+            assigned = [(op.operands[0], phase_of(op.facets)) for op in program.ops if op.name == ASSIGN]
+            moved = {name for name, phase in assigned if phase == FORWARD}  # averages: all passes move one tensor
+            replaced = tuple(name[1:] for name, phase in assigned if phase == UPDATE and name in read - moved)
             self.stages[stage.index] = _Running(stage, functions, comm, arguments, results, sent, reads, replaced)
 
     def run(self, first: int, count: int, data: Data) -> Iterator[tuple[int, float]]:

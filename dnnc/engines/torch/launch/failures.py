@@ -1,8 +1,8 @@
-"""Why training ended: the one reason that a person is told, of what ranks say and how they ended.
+"""Chooses the one reason why training ended, from the reports of ranks and their exit statuses.
 
-It is, in this order: the first rank that says of itself what went wrong; the first that ended without a word, by a signal or in
-the middle of its work; one that said nothing while others waited for it in vain. A rank is *lost* when it ended because
-another did not answer.
+The reason is the first of these that exists: the earliest report of a rank's own error; the first rank that ended without a
+report, by a signal or in the middle of its work; a rank that stood still while others waited for it. A rank is *lost* when it
+ended because another did not answer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Ended:
     apart: bool = False
 
     def reason(self, seconds: float) -> DnncError:
-        """The error that tells a person why; ``seconds``: how long ranks waited for each other."""
+        """The error to raise; ``seconds``: how long ranks waited for each other."""
         own = said_by([one for one in self.reports if not one["lost"]])
         if own is not None:
             return self._own(own)
@@ -70,12 +70,12 @@ class Ended:
         return StageStopped(RankStalled(seconds, self._doing(rank)), where=self._at(rank))
 
     def _own(self, said: Mapping[str, Any]) -> DnncError:
-        """What a rank said of itself. Usage and input are faults of all ranks alike and need no rank."""
+        """The error that a rank reported. Faults of usage and of input are the same on all ranks, so they name none."""
         code = said["code"]
-        told = [Diagnostic.from_json(one) for one in said["diagnostics"]]
+        diagnostics = [Diagnostic.from_json(one) for one in said["diagnostics"]]
         if code in (ExitCode.USAGE, ExitCode.INVALID_INPUT):
-            return (UsageError if code == ExitCode.USAGE else InvalidInput)(told)
-        first = told[0]
+            return (UsageError if code == ExitCode.USAGE else InvalidInput)(diagnostics)
+        first = diagnostics[0]
         machine = machine_hint(first.message)
         failure = StageStopped if machine else RuntimeFailure
         failure = Interrupted if code == ExitCode.INTERRUPTED else failure
@@ -83,7 +83,7 @@ class Ended:
         return failure(fault, where=self._at(said["rank"]))
 
     def _ended(self, rank: int, status: int) -> DnncError:
-        """A rank that ended without a word."""
+        """The error of a rank that ended without a report."""
         machine = machine_ended(status, "\n".join(self.said))
         outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGXCPU)
         failure = StageStopped if outside else RuntimeFailure

@@ -1,8 +1,8 @@
-"""What a rank tells the process that started it: what it does now, each step that is done, and why it ends.
+"""Reports of a rank to the process that started it: what it does now, each step that is done, and why it ends.
 
-A rank has a descriptor of its own for this, so what a data function or a library prints is never taken for it, and memory that
-all ranks of the host share: telling needs no disk. A rank that somebody started by hand prints steps to standard output and
-faults to standard error.
+Steps and faults go through a pipe of the rank's own, so nothing that a data function or a library prints is taken for a report.
+What a rank does now stands in memory that all ranks of the host share, so no report needs a disk. A rank that somebody started
+by hand prints steps to standard output and faults to standard error.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ DONE = "done"
 _SIZE = 120
 """Bytes that say what a rank does."""
 _LAST = 1 << 24
-"""Where, behind these, the step stands with which all ranks are to end."""
+"""The offset, behind the texts of all ranks, of the step after which all ranks are to end."""
 _NOTICE = 0.2
-"""Seconds in which every rank sees that."""
+"""Seconds within which every rank reads that step."""
 _IN_STEP = re.compile(r" in step (\d+)$")
 
 
@@ -74,9 +74,9 @@ class Telling:
             for diagnostic in diagnostics:
                 print(f"rank {os.environ.get('RANK', '0')}: {diagnostic}", file=sys.stderr, flush=True)
             return
-        told = [one.to_json() for one in diagnostics]
-        said = {"rank": self.job.rank, "code": int(code), "lost": lost, "time": time.time(), "diagnostics": told}
-        self._tell({"failed": said})
+        texts = [one.to_json() for one in diagnostics]
+        report = {"rank": self.job.rank, "code": int(code), "lost": lost, "time": time.time(), "diagnostics": texts}
+        self._tell({"failed": report})
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         if self.job is None:
@@ -87,8 +87,8 @@ class Telling:
 
 
 class Listening:
-    """The starter's side, of the ranks of one host. ``steps``: what was heard and not taken yet; ``failures``: why ranks ended,
-    as ``Telling.failed`` has it."""
+    """The starter's side, for the ranks of one host. ``steps``: reported and not yet taken; ``failures``: reports of
+    ``Telling.failed``."""
 
     def __init__(self, marks: int) -> None:
         self.marks = marks
@@ -97,7 +97,7 @@ class Listening:
         self._rests: dict[int, bytes] = {}
 
     def hear(self, descriptor: int) -> bool:
-        """Read what a rank tells; whether it told anything."""
+        """Read the reports of a rank; False where it has ended."""
         data = os.read(descriptor, 1 << 16)
         *lines, self._rests[descriptor] = (self._rests.get(descriptor, b"") + data).split(b"\n")
         for message in map(json.loads, lines):
@@ -108,14 +108,14 @@ class Listening:
         return bool(data)
 
     def doing(self, places: int) -> dict[int, str]:
-        """What each of so many ranks does, by place; of those that have begun to tell."""
-        told = os.pread(self.marks, places * _SIZE, 0).ljust(places * _SIZE, b"\0")
-        words = (told[place * _SIZE : (place + 1) * _SIZE].decode("ascii").strip("\0 ") for place in range(places))
+        """What each of ``places`` ranks does, by place; ranks that have not begun to report are left out."""
+        data = os.pread(self.marks, places * _SIZE, 0).ljust(places * _SIZE, b"\0")
+        words = (data[place * _SIZE : (place + 1) * _SIZE].decode("ascii").strip("\0 ") for place in range(places))
         return {place: text for place, text in enumerate(words) if text}
 
     def ask_to_end(self, doing: Mapping[int, str], pace: float) -> bool:
-        """Ask ranks that do this, whose steps take ``pace`` seconds each, to end with a step that none has done when it sees
-        this. Returns whether they are training already."""
+        """Ask the ranks to end after a step that none of them will have finished when it reads this. ``doing``: what they do;
+        ``pace``: seconds of a step. Returns whether they are training already."""
         steps = [int(found[1]) for words in doing.values() if (found := _IN_STEP.search(words))]
         if steps:
             last = max(steps) + 1 + math.ceil(_NOTICE / max(pace, 1e-3))
