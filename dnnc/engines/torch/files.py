@@ -83,14 +83,14 @@ class TrainingFiles:
         them. Raises OSError."""
         texts = list(self.build.contents.items())
         weights = {name: file.descriptor for name, file in self.build.weights.items()}
-        told = {
+        description = {
             "folder": str(self.build.folder),
             "manifest": dict(self.build.manifest),
             "texts": [(name, len(text)) for name, text in texts],
             "weights": weights,
             "resumed": None if self.resumed is None else [self.resumed.file.descriptor, self.resumed.where],
         }
-        head = json.dumps(told).encode()
+        head = json.dumps(description).encode()
         pieces = [len(head).to_bytes(_LENGTH, "little"), head, *(text for _, text in texts)]
         memory = anonymous_memory(sum(map(len, pieces)))
         try:
@@ -106,16 +106,16 @@ class TrainingFiles:
         from dnnc.engines.torch.checkpoint import Checkpoint
 
         length = int.from_bytes(read_memory(memory, 0, _LENGTH), "little")
-        told = json.loads(read_memory(memory, _LENGTH, length))
+        description = json.loads(read_memory(memory, _LENGTH, length))
         contents, offset = {}, _LENGTH + length
-        for name, size in told["texts"]:
+        for name, size in description["texts"]:
             contents[name] = read_memory(memory, offset, size)
             offset += size
-        listed = told["manifest"]["files"]
-        weights = {name: _opened(number, listed[name]["sha256"]) for name, number in told["weights"].items()}
-        resumed = told["resumed"]
+        listed = description["manifest"]["files"]
+        weights = {name: _opened(number, listed[name]["sha256"]) for name, number in description["weights"].items()}
+        resumed = description["resumed"]
         return cls(
-            Snapshot(Path(told["folder"]), told["manifest"], contents, weights),
+            Snapshot(Path(description["folder"]), description["manifest"], contents, weights),
             None if resumed is None else Checkpoint.of(_opened(resumed[0]), resumed[1]),
         )
 

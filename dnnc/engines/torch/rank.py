@@ -177,8 +177,8 @@ def last_step(telling: Telling, done: int) -> int:
 
 
 def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
-    """The seconds that a rank waits for each one that it computes, by texts ``DEVICE=K`` of any devices of the topology, also
-    idle ones. Raises UsageError for a device that the topology lacks."""
+    """The factor K of a rank's device among texts ``DEVICE=K`` (seconds waited per second computed), 0 where none names it.
+    Raises UsageError for a device that the topology lacks."""
     topology, factors = step.module.first(Topology), slow_devices(slow)
     there = [device.name for device in topology.devices] if topology is not None else list(step.devices)
     for device in factors:
@@ -188,39 +188,39 @@ def slowness(step: Step, rank: int, slow: Sequence[str]) -> float:
 
 
 def load_weights(step: Step, rank: int, initial: Checkpoint, resumed: Checkpoint | None) -> dict[str, torch.Tensor]:
-    """What a rank holds of each resource: from the checkpoint where it is resumed, of what that lacks from the build. Raises
-    InvalidInput for a checkpoint that lacks a weight that is trained, or holds one that the plan lacks."""
+    """This rank's part of each resource: from the checkpoint that training goes on from, or else from the build. Raises
+    InvalidInput for a checkpoint that lacks a trained weight, or holds one that the plan lacks."""
     parts, states = dict[str, Part](), dict[str, float]()
     for name, box in step.held(rank).items():
         resource = step.resources[name]
         parts[name[1:]] = Part(torch_dtype(tensor_type(resource.type).dtype), _shape(step, name), box)
         if isinstance(resource.data, Splat):
             states[name[1:]] = float(resource.data.value)
-    found = _resumed(step, parts, resumed) if resumed is not None else {}
-    rest = {name: part for name, part in parts.items() if name not in found}
-    found.update(initial.parts(rest, states))
+    weights = _resumed(step, parts, resumed) if resumed is not None else {}
+    rest = {name: part for name, part in parts.items() if name not in weights}
+    weights.update(initial.parts(rest, states))
     for name, value in states.items():
-        if name not in found:
-            found[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
-    return found
+        if name not in weights:
+            weights[name] = torch.full([length for _, length in parts[name].box], value, dtype=parts[name].dtype)
+    return weights
 
 
 def _resumed(step: Step, parts: Mapping[str, Part], checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """What a checkpoint holds of these parts. It may lack weights that its plan did not train, but none that this one does; it
-    may hold the state of another optimizer."""
+    """The ``parts`` that a checkpoint holds. It may lack weights that this plan does not train, and may hold the state of
+    another optimizer."""
     states = {state for names in STATE.values() for state in names}
     for name in checkpoint.names:
         weight, _, state = name.rpartition(".")
         if f"@{name}" not in step.resources and not (state in states and f"@{weight}" in step.resources):
             raise InvalidInput(WeightNotInPlan(name), where=checkpoint.where)
-    found = checkpoint.parts(parts, parts)
-    for name in sorted(found.keys() & {name[1:] for name in changed(step)}):
-        require_finite(name, found[name], checkpoint.where)
+    weights = checkpoint.parts(parts, parts)
+    for name in sorted(weights.keys() & {name[1:] for name in changed(step)}):
+        require_finite(name, weights[name], checkpoint.where)
     for name in parts:
         trained = any(isinstance(facet, OptimizerState) for facet in step.resources[f"@{name}"].facets)
-        if trained and name not in found:
+        if trained and name not in weights:
             raise InvalidInput(TrainedWeightMissing(name), where=checkpoint.where)
-    return found
+    return weights
 
 
 def save(step: Step, trainer: Trainer, world: int, path: Path, where: Position, *, finite: bool) -> None:
@@ -264,12 +264,12 @@ def _shape(step: Step, name: str) -> tuple[int, ...]:
 
 def _owners(step: Step, name: str, world: int) -> list[tuple[int, tuple[tuple[int, int], ...]]]:
     """Ranks that together hold a weight, the first of those that hold the same part."""
-    found: dict[tuple[tuple[int, int], ...], int] = {}
+    owners: dict[tuple[tuple[int, int], ...], int] = {}
     for rank in range(world):
         held = step.held(rank)
         if name in held:
-            found.setdefault(held[name], rank)
-    return [(rank, box) for box, rank in found.items()]
+            owners.setdefault(held[name], rank)
+    return [(rank, box) for box, rank in owners.items()]
 
 
 def _received(

@@ -1,8 +1,8 @@
-"""A rank that stands for a slower machine: it waits in proportion to what it computes.
+"""A rank that emulates a slower machine: it sleeps in proportion to what it computes.
 
-With a factor K the rank sleeps K times the processor seconds of its main thread: before each message that it sends, before each
-collective, and behind each action. So others wait for it where they would wait for a device of 1 / (1 + K) of the speed.
-Processor seconds leave out what the rank waits for others, and what the machine gives to other processes meanwhile.
+With a factor K the rank sleeps K times the processor seconds of its main thread: before each message and each collective, and
+after each action. So other ranks wait as they would for a device of 1 / (1 + K) of the speed. Processor seconds exclude the
+time that the rank waits for others and the time that the machine gives to other processes.
 """
 
 from __future__ import annotations

@@ -188,21 +188,21 @@ def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tupl
 
 def _of_weights_alone(program: LocalProgram) -> dict[str, Op]:
     """Ops that depend on constants and weights alone and draw no random numbers, by what they make, in order."""
-    found: dict[str, Op] = {}
+    makers: dict[str, Op] = {}
     for op in program.ops:
-        if not is_collective(op) and not has(op, RANDOM) and all(name[0] == "@" or name in found for name in reads(op)):
-            found.update((value.name, op) for value in op.results)
-    return found
+        if not is_collective(op) and not has(op, RANDOM) and all(name[0] == "@" or name in makers for name in reads(op)):
+            makers.update((value.name, op) for value in op.results)
+    return makers
 
 
 def _makers(fixed: Mapping[str, Op], wanted: set[str]) -> list[Op]:
     """Those of the ops ``fixed`` that make what is ``wanted``, and what they read themselves, in order."""
-    found: dict[str, Op] = {}
+    makers: dict[str, Op] = {}
     for name, op in reversed(list(fixed.items())):
         if name in wanted:
-            found[op.id] = op
+            makers[op.id] = op
             wanted |= set(reads(op))
-    return list(found.values())[::-1]
+    return list(makers.values())[::-1]
 
 
 def _local(name: str, type_: Type) -> Local:

@@ -85,13 +85,13 @@ class TrainOptions:
 
     def arguments(self) -> list[str]:
         """The options of a rank, which gets the build and the checkpoint by ``TrainingFiles``."""
-        told = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
-        told += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
-        told += ["--compared"] * self.compared
-        told += [word for device in self.slow for word in ("--slow", device)]
+        words = ["--steps", str(self.steps), "--data", self.data, "--seed", str(self.seed), "--every", str(self.every)]
+        words += ["--timeout", str(self.timeout), "--threads", str(self.threads)]
+        words += ["--compared"] * self.compared
+        words += [word for device in self.slow for word in ("--slow", device)]
         for name, path in (("--checkpoint", self.checkpoint), ("--out", self.out)):
-            told += [name, str(path.absolute())] if path is not None else []
-        return told
+            words += [name, str(path.absolute())] if path is not None else []
+        return words
 
     def alike(self, digest: str) -> dict[str, Any]:
         """What all hosts must have alike, beside which of them this is. ``digest``: of the build."""
@@ -101,8 +101,8 @@ class TrainOptions:
         if self.resume is not None:
             position = self.resume.position
             resumed = f"a checkpoint of step {position.step}, seed {position.seed}, SHA-256 {self.resume.contents()}"
-        given = {"--checkpoint": self.checkpoint is not None, "--resume": resumed, "--data": data, "--emulate": self.emulate}
-        return {"node": self.node, "nodes": self.nodes, **more, **given}
+        options = {"--checkpoint": self.checkpoint is not None, "--resume": resumed, "--data": data, "--emulate": self.emulate}
+        return {"node": self.node, "nodes": self.nodes, **more, **options}
 
 
 @dataclass(frozen=True)
@@ -148,17 +148,17 @@ class TrainingBuild:
             names = list(dict.fromkeys(hosts))
             if len(names) != options.nodes:
                 raise UsageError(OtherNumberOfHosts(len(names), listing(names)), where=f"--nodes {options.nodes}")
-            found = {node: [rank for rank in every if hosts[rank] == name] for node, name in enumerate(names)}
+            ranks = {node: [rank for rank in every if hosts[rank] == name] for node, name in enumerate(names)}
         else:
             count, rest = divmod(len(every), options.nodes)
             if rest or not count:
                 raise UsageError(RanksUneven(options.nodes, len(every)), where="--nodes")
-            found = {node: [*every[node * count : (node + 1) * count]] for node in range(options.nodes)}
+            ranks = {node: [*every[node * count : (node + 1) * count]] for node in range(options.nodes)}
         if options.nodes > 1 and not options.meeting:
             raise UsageError(MeetingPlaceMissing(), where="--meet")
-        if options.node not in found:
+        if options.node not in ranks:
             raise UsageError(NodeOutside(options.node, options.nodes), where="--node")
-        return found[options.node]
+        return ranks[options.node]
 
     def host(self, rank: int) -> str:
         """The host of a rank in the topology."""
@@ -245,11 +245,11 @@ def train(
     if interrupted:
         raise KeyboardInterrupt
     ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
-    found = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said), apart=options.nodes > 1)
+    ended = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said), apart=options.nodes > 1)
     if hung:
-        raise found.hangs(sorted(doing), options.timeout + _SLACK)
+        raise ended.hangs(sorted(doing), options.timeout + _SLACK)
     if any(ranks.ends.values()) or any(words != DONE for words in doing.values()):
-        raise found.reason(options.timeout)
+        raise ended.reason(options.timeout)
     confirm()
     return time.perf_counter() - began
 
