@@ -1,7 +1,7 @@
-"""What changes in an op that runs on a shard, besides that its tensors are smaller: data that ``localise`` carries out.
+"""Changes of an op that runs on a shard, beside smaller tensors. They are data; ``localise`` applies them.
 
-Most ops need nothing: they work on what they get. Those that spell a size or a place need one of these, along the factor that
-is sharded (``start`` and ``length`` are the shard's, ``size`` the factor's, in units).
+Most ops need no change. Ops that state a size or an index need one of these, along the sharded factor (``start`` and ``length``
+are those of the shard, ``size`` that of the factor, in units).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class LocalShape:
-    """Operand ``operand`` spells the shape of result ``result``: on a shard, that of the shard's result (Reshape, Expand)."""
+    """Operand ``operand`` is the shape of result ``result``; on a shard, the shape of the shard's result (Reshape, Expand)."""
 
     operand: int
     result: int = 0
@@ -20,7 +20,8 @@ class LocalShape:
 
 @dataclass(frozen=True, slots=True)
 class LocalEntry:
-    """Entry ``position`` of the constant operand ``operand`` counts along the factor: times length / size."""
+    """Entry ``position`` of the constant operand ``operand`` is a length along the factor; it is multiplied by length /
+    size."""
 
     operand: int
     position: int
@@ -28,8 +29,8 @@ class LocalEntry:
 
 @dataclass(frozen=True, slots=True)
 class LocalAttribute:
-    """Attribute ``key`` (a number, such as the groups of a Conv or the heads of an attention) counts along the factor: times
-    length / size."""
+    """Attribute ``key`` is a length along the factor, such as the groups of a Conv or the heads of an attention; it is
+    multiplied by length / size."""
 
     key: str
 
@@ -47,18 +48,18 @@ class ShiftIndices:
 
 @dataclass(frozen=True, slots=True)
 class ScaleResult:
-    """The first result is a mean along the factor: times length / size it is the shard's term of the whole mean."""
+    """The first result is a mean along the factor; multiplied by length / size, it is the shard's term of the whole mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class AsReshape:
-    """The op would take a shard's dimension of length 1 for another (Squeeze of all that are 1): it becomes a Reshape to the
-    shape of the shard's result."""
+    """The op would mistake a shard's dimension of length 1 (Squeeze of all dimensions of length 1), so it becomes a Reshape to
+    the shape of the shard's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedResult:
-    """The result tells of the whole tensor (Shape, Size): the op becomes the constant ``values``."""
+    """The result describes the whole tensor (Shape, Size), so the op becomes the constant ``values``."""
 
     values: tuple[int, ...]
 

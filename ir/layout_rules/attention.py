@@ -1,6 +1,6 @@
 """Layout rules of fused attention and rotary embedding, ONNX's own and ONNX Runtime's.
 
-Samples and heads are apart. Heads that share keys and values (grouped queries) are split by these: the factor's size is the
+Samples and heads are parallel. Heads that share keys and values (grouped queries) are split by these: the factor's size is the
 number of key and value heads. Where heads lie inside a wider dimension, each is a unit of it, and the attribute that counts
 them is adapted.
 """
@@ -13,7 +13,7 @@ from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
 
 def attention(draft: Draft) -> None:
     """Attention(Q, K, V, mask, past key, past value): ``[B, H, L, D]``, or ``[B, L, H D]`` with the heads' numbers as
-    attributes. Queries are apart too unless a causal mask counts them."""
+    attributes. Queries are parallel too unless a causal mask counts them."""
     split = draft.rank(0) == 4
     count = draft.numbers(1)[1] if split else int(draft.get("kv_num_heads"))
     caches: list[Place] = [(4, 0), (5, 0), (-2, 0), (-3, 0), (-4, 0)]
@@ -69,7 +69,7 @@ def _samples(draft: Draft, mask: int) -> list[Place]:
 
 def packed_attention(draft: Draft) -> None:
     """com.microsoft.Attention(input [B, L, I], weights [I, 3 H D], bias, mask, past [2, B, H, P, D], attention bias): samples
-    are apart; no shard's heads are contiguous in the packed weights."""
+    are parallel; no shard's heads are contiguous in the packed weights."""
     draft.tie("batch", (0, 0), *_samples(draft, 3), (4, 1), (5, 0), (-1, 0), (-2, 1))
 
 
@@ -92,13 +92,14 @@ def grouped_query(draft: Draft) -> None:
 
 
 def linear_attention(draft: Draft) -> None:
-    """com.microsoft.LinearAttention(query [B, L, H D], key, value, state [B, Hkv, D, Dv], decay, rate): samples are apart."""
+    """com.microsoft.LinearAttention(query [B, L, H D], key, value, state [B, Hkv, D, Dv], decay, rate): samples are
+    parallel."""
     draft.tie("batch", *((i, 0) for i in range(6)), (-1, 0), (-2, 0))
 
 
 def causal_conv(draft: Draft) -> None:
     """com.microsoft.CausalConvWithState(input [B, C, L], weight [C, 1, K], bias [C], state [B, C, K - 1]): samples and channels
-    are apart."""
+    are parallel."""
     if draft.get("channels_last", 0) or draft.get("state_channels_last", 0) or draft.get("ndim", 1) != 1 or draft.present(-3):
         raise UnfitError("channels last")
     draft.tie("batch", (0, 0), (3, 0), (-1, 0), (-2, 0))

@@ -1,7 +1,7 @@
 """Layout rules of ops that pick or put elements by index: Gather and Scatter in their forms, OneHot.
 
-The dimension that is indexed may be split where an index that points elsewhere can be made to yield zero: every member then has
-the elements that it holds, and the result is their sum (an embedding split by vocabulary). Elsewhere it is whole.
+An indexed dimension may be split where an index into another shard can be made to yield zero: the results of the members are
+then terms of a sum (an embedding split by vocabulary). Otherwise the dimension is whole.
 """
 
 from __future__ import annotations

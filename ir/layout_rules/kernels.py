@@ -1,7 +1,7 @@
 """Layout rules of losses and of the backward kernels of ``grad``.
 
-A kernel is split as its forward op is: what is parallel there is parallel in the gradient of an input, and summed in that of a
-weight. All are linear in the gradient that comes in, their first operand, which may be a term of a sum.
+A kernel is split like its forward op: a parallel dimension there is parallel in the gradient of an input, and summed in the
+gradient of a weight. All kernels are linear in their first operand, the incoming gradient, which may be a term of a sum.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def conv_weight(draft: Draft) -> None:
 
 
 def pool(draft: Draft) -> None:
-    """``dY`` and, for MaxPool, ``X`` to ``dX``: samples and channels are apart."""
+    """``dY`` and, for MaxPool, ``X`` to ``dX``: samples and channels are parallel."""
     sources = (1, -1) if draft.present(1) else (-1,)
     for dim, name in enumerate(("batch", "channel")):
         draft.tie(name, (0, dim), *((i, dim) for i in sources))
@@ -111,8 +111,8 @@ def resize(draft: Draft) -> None:
 
 
 def loss(draft: Draft) -> None:
-    """Losses of scores ``[N, C, ..]`` and labels ``[N, ..]``: samples and places are apart. A sum is a term of the whole sum; a
-    mean has no rule: how many labels count in a shard is not known."""
+    """Losses of scores ``[N, C, ..]`` and labels ``[N, ..]``: samples and places are parallel. A sum is a term of the whole
+    sum; a mean has no rule: how many labels count in a shard is not known."""
     reduction = draft.get("reduction", "mean")
     if reduction == "mean":
         raise UnfitError("a mean of the labels that count")
@@ -140,7 +140,7 @@ def _score(dim: int) -> int:
 
 
 def attention(draft: Draft) -> None:
-    """``dY, Q, K, V, mask`` to ``dQ, dK, dV``: samples and heads are apart; heads are split by those of K and V."""
+    """``dY, Q, K, V, mask`` to ``dQ, dK, dV``: samples and heads are parallel; heads are split by those of K and V."""
     split = draft.rank(1) == 4
     count = draft.numbers(2)[1] if split else int(draft.get("kv_num_heads"))
     masks = draft.rank(4) if draft.present(4) else 0

@@ -1,7 +1,7 @@
-"""An op as it runs on one shard: smaller types, and what ``Factor.adapt`` asks for carried out.
+"""Makes the op that runs on one shard: smaller types, and the changes that ``Factor.adapt`` lists.
 
-Operands and results keep their names (on the shard they are the shard's parts), so that a lowering may put the ops that come
-back in place of the op. Facets that measure the whole op are dropped.
+Operands and results keep their names, which then mean the parts of the shard, so that a lowering can replace the op by the ops
+made here. Facets that measure the whole op are dropped.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Cut:
 
 
 def local_type(type_: Type, places: Iterable[tuple[int | None, Cut]]) -> Type:
-    """``type_`` with each dimension that a cut lies along (None: none) as long as the shard is, and no layout."""
+    """``type_`` without a layout, each cut dimension as long as the shard."""
     if not isinstance(type_, TensorType) or type_.shape is None:
         return type_
     shape = list(type_.shape)
@@ -53,7 +53,7 @@ def localise(op: Op, operand_types: Sequence[Type | None], cuts: Sequence[Cut], 
 
 
 class _Shard:
-    """The ops before the op, the op, and those behind it, while they are put together."""
+    """Collects the ops before the op, the op, and those after it."""
 
     def __init__(self, op: Op, operand_types: Sequence[Type | None], cuts: Sequence[Cut], constants: Constants) -> None:
         self.op = op
@@ -135,7 +135,7 @@ class _Shard:
         return self.constant(type_.dtype, _shape(type_), scaled)
 
     def shift(self, adapt: ShiftIndices, cut: Cut) -> None:
-        """Indices from the shard's start on; what lies outside has no effect."""
+        """Indices relative to the start of the shard; indices outside the shard have no effect."""
         indices = self.operands[adapt.operand]
         type_ = self.operand_types[adapt.operand]
         if not isinstance(type_, TensorType):
@@ -162,7 +162,7 @@ class _Shard:
             self.behind("onnx.Where", lambda before: (mask, before, nothing))
 
     def behind(self, name: str, operands: Callable[[str], tuple[str, ...]]) -> None:
-        """Appends an op that makes the first result out of what the op made of it before."""
+        """Appends an op that makes the first result from what the op yields."""
         result = self.results[0]
         raw = self.fresh(result.type)
         self.after.insert(0, self.new(name, operands(raw.name), result))

@@ -1,7 +1,7 @@
 """Layout rules of ops that move elements without changing them, or make them from nothing.
 
-All commute with sums and maxima of terms. A dimension that keeps its elements in order is a parallel factor; one along which
-they are joined, cut, padded or reordered is whole.
+All of them commute with sums and maxima of terms. A dimension whose elements stay in order is a parallel factor; one along
+which elements are joined, cut, padded or reordered is whole.
 """
 
 from __future__ import annotations
@@ -155,13 +155,13 @@ def pad(draft: Draft) -> None:
 
 
 def depth_space(draft: Draft) -> None:
-    """DepthToSpace and SpaceToDepth: samples are apart."""
+    """DepthToSpace and SpaceToDepth: samples are parallel."""
     draft.tie("batch", (0, 0), (-1, 0))
     draft.passes((0,), reductions=BOTH)
 
 
 def trilu(draft: Draft) -> None:
-    """Trilu: matrices are apart."""
+    """Trilu: matrices are parallel."""
     rank = draft.rank(0)
     draft.tie_same((0, -1), whole=(rank - 2, rank - 1))
     draft.passes((0,))
@@ -191,7 +191,8 @@ def resize(draft: Draft) -> None:
 
 
 def constant(draft: Draft) -> None:
-    """What has no operands to be split by: Constant, Range, EyeLike. A replicated result is sliced where a part is wanted."""
+    """Ops without operands that could be split: Constant, Range, EyeLike. A reader that needs a part slices the replicated
+    result."""
 
 
 def constant_of_shape(draft: Draft) -> None:

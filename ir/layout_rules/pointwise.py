@@ -1,7 +1,7 @@
 """Layout rules of ops that work element by element, broadcasting included.
 
-Every dimension of the result is a parallel factor; an operand that broadcasts along one lacks it. What differs is which
-operands may be terms of a reduction.
+Every dimension of the result is a parallel factor; an operand that broadcasts along one lacks it. The ops differ in the
+operands that may be terms of a reduction.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ def identity(draft: Draft) -> None:
 
 
 def dropout(draft: Draft) -> None:
-    """Dropout that does not train hands its operand on. One that trains draws random numbers, other ones on every shard: no
-    rule."""
+    """Dropout returns its operand at inference. In training it draws other random numbers on every shard, so it has no rule."""
     if draft.constant(2) not in ((0,), None) or (draft.present(2) and draft.constant(2) is None):
         raise UnfitError("may be training")
     if draft.opset < 7 and not draft.get("is_test", 0):

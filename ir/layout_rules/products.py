@@ -1,7 +1,7 @@
-"""Layout rules of what multiplies and adds along inner dimensions: matrix products, Einsum, convolutions, pooling, recurrence.
+"""Layout rules of ops that sum products along inner dimensions: matrix products, Einsum, convolutions, pooling, recurrence.
 
-An inner dimension is a factor of kind sum: split, every member has a term of the result. A bias is added once, so under a split
-sum it must be a term as well, standing on one member.
+An inner dimension is a factor of kind sum: if it is split, every member has a term of the result. The bias is then a term too,
+and one member has it, so that it is added once.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def patches(draft: Draft, kernel: Sequence[int], sources: tuple[int, ...], targe
 
 
 def _pool(*, linear: bool) -> Draw:
-    """Pooling by windows: samples and channels are apart."""
+    """Pooling by windows: samples and channels are parallel."""
 
     def draw(draft: Draft) -> None:
         if len(draft.results) > 1:  # MaxPool's indices count through the whole tensor
@@ -183,7 +183,7 @@ def global_max(draft: Draft) -> None:
 
 
 def recurrent(draft: Draft) -> None:
-    """RNN, GRU, LSTM(X [T, B, I], W, R, bias, lengths [B], initial h [D, B, H], initial c, peepholes): samples are apart."""
+    """RNN, GRU, LSTM(X [T, B, I], W, R, bias, lengths [B], initial h [D, B, H], initial c, peepholes): samples are parallel."""
     if draft.get("layout", 0):
         raise UnfitError("batch first")
     draft.tie("batch", (0, 1), (4, 0), (5, 1), (6, 1), (-1, 2), (-2, 1), (-3, 1))

@@ -1,7 +1,7 @@
-"""Layout rules of ops on integers that stand for scaled numbers, and of products with packed weights.
+"""Layout rules of ops on quantised tensors, and of products with packed weights.
 
-Where an op rounds its result, the terms of a sum would each be rounded: the inner dimension of such a product is whole. Where
-it takes the scale of an operand from all of its elements, that operand is whole too; DynamicQuantizeLSTM, which does so with
+An op that rounds its result would round each term of a sum, so the inner dimension of such a product is whole. An operand whose
+scale is computed from all of its elements is whole too; DynamicQuantizeLSTM, which does so with
 its input and states, has no rule. Scales and zero points lie along the dimension that they belong to, or are one for all.
 """
 
@@ -16,7 +16,7 @@ from ir.layout_rules.rule import Kind
 
 def matmul_nbits(draft: Draft) -> None:
     """com.microsoft.MatMulNBits(A [.., K], B [N, blocks, bytes], scales, zero points, order [K], bias [N]): rows of A and of B
-    are apart. Blocks of K may be split where the scales are [N, blocks]; in one vector they lie row behind row."""
+    are parallel. Blocks of K may be split where the scales are [N, blocks]; in one vector they lie row behind row."""
     columns, inner = int(draft.get("N")), int(draft.get("K"))
     rank = draft.rank(0)
     for dim in range(rank - 1):
@@ -103,7 +103,7 @@ def softmax(draft: Draft) -> None:
 
 
 def pool(draft: Draft) -> None:
-    """com.microsoft.QLinear(Global)AveragePool: samples and channels are apart."""
+    """com.microsoft.QLinear(Global)AveragePool: samples and channels are parallel."""
     channel = draft.rank(0) - 1 if draft.get("channels_last", 0) else 1
     draft.tie("batch", (0, 0), (-1, 0))
     draft.tie("channel", (0, channel), (-1, channel))
@@ -131,7 +131,7 @@ def gather_blocks(draft: Draft) -> None:
 
 def embedding(draft: Draft) -> None:
     """com.microsoft.EmbedLayerNormalization(ids [B, L], segments, words, positions, segments' table, scale, shift, mask,
-    position ids): samples are apart."""
+    position ids): samples are parallel."""
     draft.tie("batch", (0, 0), (1, 0), (7, 0), (8, 0), (-1, 0), (-2, 0), (-3, 0))
 
 

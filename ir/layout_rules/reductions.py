@@ -1,7 +1,7 @@
-"""Layout rules of ops that look along dimensions: reductions, normalisations, Softmax, scans, sorting.
+"""Layout rules of ops along dimensions: reductions, normalisations, Softmax, scans, sorting.
 
-A dimension that is reduced by addition or maximum is a factor of that kind; one along which places depend on each other in
-another way is whole. All others are parallel.
+A dimension that is reduced by sum or maximum is a factor of that kind; one along which elements depend on each other in another
+way is whole. All others are parallel.
 """
 
 from __future__ import annotations

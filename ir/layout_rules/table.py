@@ -1,4 +1,4 @@
-"""Which op has which rule, and which have none."""
+"""The layout rule of each op, and the ops without one."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def numbers_of(dense: Dense) -> Numbers | None:
 
 
 def resource_numbers(resource: Resource) -> Numbers | None:
-    """The elements of a small constant resource, or None. One that is trained is no constant: each step changes it."""
+    """The elements of a small constant resource, or None. A trained weight is no constant, because each step changes it."""
     if not isinstance(resource.type, TensorType) or any(isinstance(facet, OptimizerState) for facet in resource.facets):
         return None
     match resource.data:
@@ -112,7 +112,7 @@ def resource_numbers(resource: Resource) -> Numbers | None:
 
 
 class Surroundings:
-    """What rules need to know around an op: types and constants by name. Results of ops are added by ``see``, in order."""
+    """Types and constants by name, which rules read. ``see`` adds the results of the ops, in order."""
 
     def __init__(self, resources: Iterable[Resource] = (), opsets: Mapping[str, int] | None = None) -> None:
         self.opsets = opsets

@@ -1,6 +1,7 @@
-"""Layout rules of the training step's own ops: those of an update go element by element, each tensor as the weight lies.
+"""Layout rules of the training step's own ops. An update works element by element, with each tensor in the layout of the
+weight.
 
-Means of microbatches are means of terms as well: a gradient stays ``P(sum)`` until it is reduced once a step.
+The mean over microbatches commutes with a sum of terms, so a gradient stays ``P(sum)`` until it is reduced, once per step.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ def assign(draft: Draft) -> None:
 
 
 def detach(draft: Draft) -> None:
-    """Its operand, split or summed as it may be."""
+    """The operand, in any layout."""
     draft.tie_same((0, -1))
     draft.passes((0,))
     draft.no_gradient.add(0)
 
 
 def mask(draft: Draft) -> None:
-    """Whole on every member, which then takes its part: so the mask is the same however its reader is split."""
+    """Every member makes the whole mask and takes its part, so the mask does not depend on how its reader is split."""
 
 
 def _optimizer(name: str) -> Draw:
