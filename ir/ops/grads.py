@@ -14,6 +14,7 @@ single; ``hyperparameters`` gives the decimal numbers that a person wrote.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from ir.core.attributes import AttrKind, single
 from ir.core.ops import Op
@@ -189,6 +190,20 @@ def written_resources(ops: Iterable[Op]) -> set[str]:
     return names
 
 
+def averages_in_order(ops: Iterable[Op]) -> tuple[Op, ...]:
+    """The ops without a need for ``grad.assign``: a batch normalisation that trains by running averages which an earlier one
+    among ``ops`` moved reads the results of that one in their place. So does a layer that a model calls twice."""
+    new: dict[str, str] = {}
+    made = []
+    for op in ops:
+        if op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
+            averages = op.operands[3:5]
+            op = replace(op, operands=(*op.operands[:3], *(new.get(name, name) for name in averages), *op.operands[5:]))
+            new.update((name, value.name) for name, value in zip(averages, op.results[1:3], strict=False) if value.name)
+        made.append(op)
+    return tuple(made)
+
+
 __all__ = [
     "ACCUMULATE",
     "ASSIGN",
@@ -204,6 +219,7 @@ __all__ = [
     "STATE",
     "STEP",
     "UNBIASED",
+    "averages_in_order",
     "hyperparameters",
     "written_resources",
 ]

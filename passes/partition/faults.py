@@ -126,7 +126,10 @@ class CutJoined(Fault, code="E3220"):
     """The two ops on the sides of a cut can only be in one stage."""
 
     message = "{maker} and {reader} must share a stage, so no cut falls between them"
-    hint = "a quantisation, a shared weight or a value of unknown size (--inputs measures it) joins them"
+    hint = (
+        "a quantisation, a shared weight, a batch normalisation that is called twice or a value of unknown size "
+        "(--inputs measures it) joins them"
+    )
     maker: str
     reader: str
 

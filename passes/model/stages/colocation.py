@@ -11,8 +11,8 @@
    up their gradients once a step.
 
 4. *Colours*: ops of one colour (a workload's ``color`` facet) of the same side of a training graph.
-5. *Changing state*: a ``grad.assign`` of the forward phase (a running average of batch normalisation) with all that read the
-   resource: a stage of its own would change a copy.
+5. *Changing state*: all that read a running average of batch normalisation, where one of them moves it in training: two calls
+   of one layer in different stages would each move a copy.
 6. *Masks* of dropouts with what reads them: a mask is made from a number that every stage has, and is never worth sending.
 
 An If, Loop or Scan is one op. Random ops of ONNX share no state, so nothing joins them.
@@ -29,7 +29,7 @@ from ir.core.facets import Color, Direction
 from ir.core.module import Module
 from ir.core.ops import Op, Value
 from ir.core.types import BytesType, DType, TensorType
-from ir.ops.grads import ASSIGN, MASK
+from ir.ops.grads import MASK, written_resources
 from passes.model.graph import reads
 from passes.model.liveness import resource_bytes
 from passes.model.sizes import sized_results
@@ -51,7 +51,6 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
     painted: dict[tuple[int, str], int] = {}
     read = [reads(op) for op in func.ops]
     fixed: list[int] = []
-    changed: list[str] = []
     for i, op in enumerate(func.ops):
         for name in read[i]:
             readers.setdefault(name, []).append(i)
@@ -61,8 +60,6 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             stays = stays or not _can_travel(value)
         if stays:
             fixed.append(i)
-        if op.name == ASSIGN:
-            changed.append(op.operands[0])
         color = op.facet(Color)
         if color is not None:
             first = painted.setdefault((color.color, op.facet(Direction, FORWARD).direction), i)
@@ -84,8 +81,8 @@ def colocation(module: Module) -> tuple[tuple[int, ...], ...]:
             if op.name == MASK or not _can_travel(value):
                 for reader in readers.get(value.name, ()):
                     classes.join(i, reader)
-    for name in changed:
-        for user in readers[name]:
+    for name in sorted(written_resources(func.ops)):
+        for user in readers.get(name, ()):
             classes.join(readers[name][0], user)
     edges = _edges(maker, read)
     if classes.joined:

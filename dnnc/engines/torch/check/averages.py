@@ -1,4 +1,5 @@
-"""The running averages of batch normalisation in the unsplit step: each microbatch moves them, in order.
+"""The running averages of batch normalisation in the unsplit step: each microbatch moves them, in order. A layer
+that the model calls twice moves them twice.
 
 Replicas of a stage take microbatches in turn, and each moves averages of its own, by the momentum of as many microbatches as
 there are replicas; behind the step all go on from the mean of these (phase U of ``plan.ir``).
@@ -15,7 +16,7 @@ from dnnc.build.training import Step
 from ir.core.facets import StageSet
 from ir.core.module import Func
 from ir.core.ops import Op, Value
-from ir.ops.grads import BATCH_NORMALIZATION
+from ir.ops.grads import BATCH_NORMALIZATION, averages_in_order
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Averages:
 
     def shown(self, forward: Func) -> Func:
         """``forward`` with what averages become as further results, in the order of ``new``."""
-        return replace(forward, results=(*forward.results, *self.new.values()))
+        return replace(forward, ops=averages_in_order(forward.ops), results=(*forward.results, *self.new.values()))
 
     def read(self, microbatch: int) -> dict[str, torch.Tensor]:
         """What a microbatch, counted from 0 in its step, finds."""

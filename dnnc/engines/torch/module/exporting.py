@@ -58,13 +58,6 @@ def exported(
 ) -> Exported:
     """Raises InvalidInput for what cannot be exported, and for what would not train as it does in PyTorch; UsageError where the
     exporter needs a package that is missing."""
-    for name, part in module.named_modules():
-        cumulative = isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.momentum is None
-        if cumulative and part.training and part.track_running_stats:
-            message = (
-                f"'{name}' averages over all batches alike (momentum=None), which needs a count that no ONNX operator keeps"
-            )
-            raise InvalidInput(message, where=_where(name, part), hint=f"give it a momentum, such as 0.1, or {_INFER}")
     program = _program(module, args, dict(kwargs), dynamic_shapes, dropout)
     _refuse_random(program.exported_program)
     _refuse_changes(program.exported_program)
@@ -91,12 +84,12 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         import onnxscript  # noqa: F401  (the exporter needs it, and says so only in a traceback)
     except ImportError as error:
         raise UsageError("from_torch needs onnxscript", hint="pip install 'dnnc[train]'") from error
-    silent = logging.root.manager.disable
+    silent, rewriting = logging.root.manager.disable, Rewriting(dropout=dropout, exporting=True)
     with warnings.catch_warnings(), torch.enable_grad(), as_it_was(module):
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)  # torch tells of packages that the module may not even use, and what it tried
         try:
-            with contextlib.redirect_stderr(io.StringIO()), guarded(), Rewriting(dropout=dropout, exporting=True):
+            with contextlib.redirect_stderr(io.StringIO()), guarded(), _no_cumulative(module), rewriting:
                 return torch.onnx.export(
                     module, args, kwargs=kwargs, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
                 )
@@ -138,11 +131,26 @@ def as_it_was(module: torch.nn.Module) -> Iterator[None]:
                     buffer.copy_(before)
 
 
-def _where(name: str, part: torch.nn.Module) -> str:
-    return f"module '{name}' ({type(part).__name__})"
-
-
 # -- what cannot be kept ------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _no_cumulative(module: torch.nn.Module) -> Iterator[None]:
+    """Inside, a call of a batch normalisation in training whose momentum is None raises InvalidInput."""
+
+    def refuse(part: torch.nn.Module, args: Any) -> None:
+        if part.training and part.track_running_stats:
+            message = "batch normalisation with momentum=None counts its batches, and no operator of ONNX keeps that count"
+            raise InvalidInput(message, hint=f"give it a momentum, such as 0.1, or {_INFER}")
+
+    kind = torch.nn.modules.batchnorm._BatchNorm
+    cumulative = [part for part in module.modules() if isinstance(part, kind) and part.momentum is None]
+    hooks = [part.register_forward_pre_hook(refuse) for part in cumulative]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _refuse_random(program: Any) -> None:

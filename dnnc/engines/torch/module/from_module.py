@@ -53,8 +53,8 @@ def from_torch(
     kwargs = _in_order(module, example_inputs) if isinstance(example_inputs, Mapping) else {}
     args = (example_inputs,) if one else () if isinstance(example_inputs, Mapping) else tuple(example_inputs)
     with restored():
-        refuse_draws(module, lambda: _called(module, args, kwargs))
         made = exported(module, args, kwargs, dynamic_shapes=dynamic_shapes, dropout=dropout)
+        refuse_draws(module, lambda: _called(module, args, kwargs))  # behind the export, which refuses what changes weights
         try:
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
                 files = _write(made.model, Path(folder, target.name))

@@ -76,8 +76,7 @@ class Rewriting(TorchFunctionMode):
         if self.exporting and func is functional.embedding_bag:
             given = inspect.signature(func).bind(*args, **kwargs)
             given.apply_defaults()
-            if _is_plain(given.arguments):
-                return _bagged(**given.arguments)
+            return _bagged(**given.arguments)
         return func(*args, **kwargs)
 
 
@@ -180,29 +179,37 @@ def _smoothed(
     return likely * (1 - label_smoothing) + even * (label_smoothing / classes)
 
 
-def _is_plain(given: dict[str, Any]) -> bool:
-    """Whether bags are the rows of a matrix of indices, and are summed or averaged."""
-    odd = given["max_norm"] is not None or given["scale_grad_by_freq"] or given["offsets"] is not None
-    return not odd and given["mode"] in ("sum", "mean") and given["input"].dim() == 2
-
-
 def _bagged(
     input: torch.Tensor,
     weight: torch.Tensor,
+    offsets: torch.Tensor | None,
+    max_norm: float | None,
     mode: str,
     per_sample_weights: torch.Tensor | None,
+    include_last_offset: bool,
     padding_idx: int | None,
     **_: Any,
 ) -> torch.Tensor:
-    """``embedding_bag``, whose export has sizes that depend on values: sum or mean of each bag's rows but the padding."""
+    """``embedding_bag``, whose export has sizes that depend on values: sum, mean or maximum of each bag's rows but the padding,
+    and 0 for a bag without any. Raises InvalidInput for ``max_norm``."""
+    if max_norm is not None:
+        message = "embedding_bag with max_norm changes the rows that it reads, which a model file cannot keep"
+        raise InvalidInput(message, hint="leave max_norm out, or scale the table once before the export")
     rows = functional.embedding(input, weight, padding_idx)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
-    if padding_idx is None:
-        return rows.sum(1) if mode == "sum" else rows.mean(1)
-    counted = (input != padding_idx % weight.shape[0]).to(rows.dtype)
-    total = (rows * counted.unsqueeze(-1)).sum(1)
-    return total if mode == "sum" else total / counted.sum(1, keepdim=True).clamp(min=1)
+    counted = torch.ones_like(input) if padding_idx is None else (input != padding_idx % weight.shape[0]).to(input.dtype)
+    if offsets is not None:
+        bags = offsets.shape[0] - include_last_offset
+        places = torch.arange(input.shape[0], device=input.device)
+        bag = (places.unsqueeze(1) >= offsets).sum(1) - 1
+        counted = counted * (torch.arange(bags, device=input.device).unsqueeze(1) == bag).to(input.dtype)
+    present = counted.to(rows.dtype)  # [bags, places]; rows are [places, width] with offsets, [bags, places, width] without
+    if mode == "max":
+        low = torch.where(counted.unsqueeze(-1) != 0, rows, torch.finfo(rows.dtype).min)
+        return torch.where(counted.sum(1, keepdim=True) != 0, low.amax(1), 0.0)
+    total = present @ rows if offsets is not None else (rows * present.unsqueeze(-1)).sum(1)
+    return total if mode == "sum" else total / present.sum(1, keepdim=True).clamp(min=1)
 
 
 __all__ = ["Rewriting", "guarded"]

@@ -116,6 +116,12 @@ def counted(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x * m.sub.steps
 
 
+def in_bags(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """The bags hold 2, 0, 1 and 3 rows; row 1 may be padding."""
+    last = [6] if m.sub.include_last_offset else []
+    return x + m.sub(torch.tensor([0, 3, 1, 2, 1, 4]), torch.tensor([0, 2, 2, 3, *last]))
+
+
 def stochastic_depth(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return x if m.training and random.random() < 1e-9 else x * 2
 
@@ -177,6 +183,16 @@ CASES = {
     "EmbeddingBag with padding": Case(
         lambda m, x: x + m.sub(torch.tensor([[0, 1], [1, 1], [1, 2], [3, 3]])), lambda: nn.EmbeddingBag(5, 6, padding_idx=1)
     ),
+    "EmbeddingBag with offsets": Case(in_bags, lambda: nn.EmbeddingBag(5, 6, mode="sum", padding_idx=1)),
+    "the mean of bags": Case(in_bags, lambda: nn.EmbeddingBag(5, 6, padding_idx=1)),
+    "the maximum of bags": Case(in_bags, lambda: nn.EmbeddingBag(5, 6, mode="max", padding_idx=1)),
+    "the last offset is included": Case(in_bags, lambda: nn.EmbeddingBag(5, 6, mode="max", include_last_offset=True)),
+    "the maximum of rows of indices": Case(
+        lambda m, x: x + m.sub(ROWS.reshape(4, 1)), lambda: nn.EmbeddingBag(5, 6, mode="max", padding_idx=1)
+    ),
+    "max_norm of bags": Case(
+        in_bags, lambda: nn.EmbeddingBag(5, 6, max_norm=0.5), r"head.sub' \(EmbeddingBag\), .*:\d+: .*max_norm changes"
+    ),
     "EmbeddingBag": Case(lambda m, x: x + m.sub(ROWS.reshape(4, 1)), lambda: nn.EmbeddingBag(5, 6)),
     "scale_grad_by_freq": Case(
         lambda m, x: x + m.sub(ROWS),
@@ -192,7 +208,7 @@ CASES = {
     "batch normalisation that infers": Case(by_sub, lambda: nn.BatchNorm1d(6).eval()),
     "batch normalisation without averages": Case(by_sub, lambda: nn.BatchNorm1d(6, track_running_stats=False)),
     "cumulative averages": Case(
-        by_sub, lambda: nn.BatchNorm1d(6, momentum=None), r"module 'head.sub' \(BatchNorm1d\): .*momentum=None.*\n.*\.eval\(\)"
+        by_sub, lambda: nn.BatchNorm1d(6, momentum=None), r"head.sub' \(BatchNorm1d\), .*:\d+: .*momentum=None.*\n.*\.eval\(\)"
     ),
     "InstanceNorm with averages": Case(
         lambda m, x: m.sub(x[None])[0], lambda: nn.InstanceNorm1d(4, track_running_stats=True), r"'head.sub' \(InstanceNorm1d\)"
@@ -411,6 +427,19 @@ def test_fewer_results_in_inference_are_refused(tmp_path: Path) -> None:
     module = Whole(lambda m, x: (m.fc(x), x.sum()) if m.training else m.fc(x))
     with pytest.raises(InvalidInput, match=r"Whole: .*other results as it infers than as it trains\n.*self.training"):
         dnnc.from_torch(module, (torch.randn(4, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_integers_may_differ_where_rounding_decides(tmp_path: Path) -> None:
+    module = Whole(lambda m, x: (m.fc(x), (m.fc(x) * 1e6).round().long(), m.fc(x).mul(1e6).remainder(2) > 1))
+    dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_other_integers_are_refused(tmp_path: Path) -> None:
+    module = Whole(lambda m, x: (m.fc(x), m.fc(x) > (0.0 if m.training else 0.5)))
+    with pytest.raises(InvalidInput, match=r"Whole: .*0\.\d+ of the elements of output 1 .* as it infers\n.*self.training"):
+        dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
 
 
 @pytest.mark.slow

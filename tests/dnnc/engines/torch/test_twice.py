@@ -1,0 +1,79 @@
+"""A batch normalisation that is called twice moves its averages twice per microbatch, as in PyTorch, on any plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dnnc.cli import main
+from tests.dnnc.engines.torch.training_builds import compiled
+
+torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("onnxscript", reason="the extra 'train' is not installed")
+safetensors: Any = pytest.importorskip("safetensors.torch", reason="the extra 'train' is not installed")
+
+import dnnc  # noqa: E402
+
+BATCH, WIDTH, MICROBATCHES, STEPS, RATE = 6, 4, 4, 2, 0.05
+PLANS = {
+    "one device": ("--stages", "1", "--replicas", "1", "--mesh", "none"),
+    "two stages": ("--stages", "2", "--replicas", "1", "--mesh", "none"),
+    "two replicas": ("--stages", "1", "--replicas", "2", "--mesh", "none"),
+    "a mesh": ("--stages", "1", "--mesh", "2"),
+    "a mesh of parts of the batch": ("--stages", "1", "--mesh", "2", "--strategy", "data"),
+}
+
+
+class Twice(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 3)
+        self.norm = torch.nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.norm(torch.relu(self.a(self.norm(x)))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", PLANS)
+def test_both_calls_move_the_averages(plan: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, twin = Twice(), Twice()
+    twin.load_state_dict(module.state_dict())
+    file = dnnc.from_torch(module, (torch.randn(BATCH, WIDTH),), tmp_path / "model.onnx")
+    rates = ("--optimizer", "sgd", "--learning-rate", str(RATE))
+    build = compiled(tmp_path / "build", *PLANS[plan], *rates, model=str(file), loss="mse:linear_1")
+    samples = np.random.default_rng(1).normal(1, 2, size=(BATCH * MICROBATCHES * STEPS, WIDTH)).astype(np.float32)
+    targets = np.random.default_rng(2).normal(size=(len(samples), 3)).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=samples, target=targets)
+    asked = ["train", str(build), "--steps", str(STEPS), "--data", str(tmp_path / "data.npz")]
+    assert main([*asked, "--checkpoint", str(tmp_path), "-q"]) == 0
+    dnnc.into_torch(module, tmp_path / f"step{STEPS}.safetensors")
+    optimizer = torch.optim.SGD(twin.parameters(), RATE)
+    order = np.random.Generator(np.random.Philox(key=[0, 0])).permutation(len(samples))
+    for step in order.reshape(STEPS, MICROBATCHES, BATCH):
+        optimizer.zero_grad()
+        for rows in step:
+            loss = torch.nn.functional.mse_loss(twin(torch.from_numpy(samples[rows])), torch.from_numpy(targets[rows]))
+            (loss / MICROBATCHES).backward()
+        optimizer.step()
+    states = twin.state_dict()
+    for name, value in module.state_dict().items():
+        averaged = "running" in name and plan == "two replicas"  # each moves its own: ``--check`` has the rule
+        if not name.endswith("num_batches_tracked") and not averaged:
+            torch.testing.assert_close(value, states[name], rtol=1e-4, atol=1e-5, msg=name)
+    assert main([*asked, "--check"]) == 0
+
+
+@pytest.mark.slow
+def test_both_calls_share_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In two stages each call would move a copy of the averages."""
+    file = dnnc.from_torch(Twice(), (torch.randn(BATCH, WIDTH),), tmp_path / "model.onnx")
+    step = ("--objective", "training", "--loss", "mse:linear_1", "--cut", "relu", "-q")
+    assert main(["compile", str(file), "-t", "preset:cpu-2", *step, "-o", str(tmp_path / "build")]) == 4
+    told = capsys.readouterr().err
+    assert "%relu and %getitem_5 must share a stage" in told
+    assert "a batch normalisation that is called twice" in told
