@@ -1,14 +1,19 @@
-"""PyTorch modules: as model files (``from_module``), and trained weights back into the module.
+"""PyTorch modules: ``from_torch`` writes a module as a model file, ``into_torch`` loads trained weights into the module.
 
-- ``exporting``, ``rewriting``: a module as a model in memory; ``places``: lines of its source, for messages;
-- ``agreement``: module and model compared, values and gradients.
+- ``from_module``: ``from_torch``, and which part of a module an error is about;
+- ``exporting``, ``rewriting``: a module becomes a model in memory;
+- ``agreement``: compares module and model, results and gradients; ``randomness``: finds draws that PyTorch does not see;
+- ``places``: the module, operator and line of the source that a message names.
 
-Invariants of a model: a parameter that requires a gradient is an initializer under its name in ``state_dict``, of tied ones
-under one of their names; the running averages of batch normalisation are initializers too. Everything else that the
-module holds, other buffers, tensors that are plain attributes and parameters that require no gradient, is an
-``onnx.Constant``: training does not change it. No other value is called like a weight: where ``forward`` has an argument of
-such a name, the input of the model is called otherwise (``x_1``). What PyTorch does in training and no operator says stands in
-the metadata of nodes.
+Invariants of a model:
+
+- A parameter that requires a gradient is an initializer. Its name is that in ``state_dict``; tied parameters have one of their
+  names. The running averages of batch normalisation are initializers too. No other tensor is one.
+- Whatever else the module holds is an ``onnx.Constant``, which training does not change: other buffers, tensors in plain
+  attributes, parameters that require no gradient.
+- No other value has the name of an initializer. Where ``forward`` has an argument of such a name ``x``, the input
+  of the model is ``x_1``.
+- What PyTorch does in training and no operator of ONNX says is in the metadata ``dnnc.training`` of nodes.
 """
 
 from __future__ import annotations
@@ -27,11 +32,13 @@ _OTHER = "is it of another module?"
 
 
 def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ...]:
-    """Load the weights of a checkpoint that ``dnnc train`` wrote into ``module``, whose model ``from_torch`` exported.
+    """Load the weights of a checkpoint of ``dnnc train`` into ``module``, of which ``from_torch`` made the model.
 
-    What training did not change keeps what it holds: buffers, frozen weights, those that the loss does not depend on. Returns
-    the names of the parameters and running averages among them. Raises InvalidInput, and leaves the module as it was, for a
-    weight that the module lacks, one of another shape, and a file that is no checkpoint, or is damaged."""
+    What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Returns the
+    names of the parameters and running averages that were left alone.
+
+    Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, and where
+    the file is no checkpoint or is damaged."""
     from dnnc.engines.torch.checkpoint import Checkpoint  # it needs safetensors, which exporting a module does not
 
     where, opened = str(checkpoint), Checkpoint.open(Path(checkpoint))
@@ -62,7 +69,7 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ..
 
 
 def _aliases(values: Mapping[str, torch.Tensor]) -> dict[tuple[int, torch.Size], list[str]]:
-    """The names of each tensor: tied weights have several."""
+    """The names of each tensor, which its address and shape identify. Tied weights have several names."""
     found: dict[tuple[int, torch.Size], list[str]] = {}
     for name, value in values.items():
         found.setdefault((value.data_ptr(), value.shape), []).append(name)

@@ -1,11 +1,11 @@
-"""Whether a module and the model exported of it compute and train alike, on the given arguments and on random ones.
+"""``disagreement``: compares a module with its model, on the given arguments and on random ones.
 
-- *As it infers*: the outputs of the file in ONNX Runtime are those of the module in the mode of inference.
-- *As it trains*: the passes ``training``, ``canonicalize`` and ``differentiate`` make a training step of the file, whose loss
-  is a random linear functional of all outputs; run op by op in PyTorch it gives the loss, the gradient of each parameter and
-  the new running averages that the module in its own mode gives under autograd, with dropouts that drop nothing. Where dnnc
-  has no training step (an operator without a gradient: ``dnnc compile`` refuses it), the forward pass runs under autograd; an
-  operator that is not written for PyTorch is not compared.
+- *In inference*: the outputs of the model in ONNX Runtime equal those of the module in the mode of inference.
+- *In training*: the loss, the gradient of each parameter and the new running averages equal those of the module in its present
+  mode under autograd. Dropouts drop nothing. The loss is the sum of all outputs times random numbers. The passes ``training``,
+  ``canonicalize`` and ``differentiate`` make the training step of the model, which runs op by op in PyTorch. Where dnnc has no
+  step, because an operator has no gradient, the model's forward pass runs under autograd. Where an op has no form in PyTorch,
+  training is not compared.
 
 A number may be off by ``CLOSE`` of the largest number of its tensor. A gradient or an average that is further off is shaken: it
 may be off by ``NOISE`` times what it changes by when each weight changes by one unit in its last place. Of an output of
@@ -51,11 +51,15 @@ from passes.model.learning import is_float
 from passes.training import NOTHING_TRAINS, TrainingPass, with_stated
 
 CLOSE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""By the narrowest type of a module's weights and arguments."""
+"""The distance that passes, by the element type; of several types in a module the widest distance holds."""
 NOISE = 50.0
 SMALL = 1e-4
-"""A gradient is measured by no less than this part of the largest one."""
+"""The distance of a gradient is relative to its largest number, but at least to this part of the largest of all gradients."""
 TINY = 1e-30
+IN_INFERENCE = "in inference"
+"""Words of a difference between the results of module and model, both in the mode of inference."""
+CANNOT_TRAIN = "cannot train"
+"""Words of a module or a model that has no training step at all."""
 _LOSS = "agreement.loss"
 _PROBE = "@agreement.probe"
 _SHOWN = 3
@@ -63,14 +67,14 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Case:
-    """A module with what it is called on; ``leaves`` are the flat arguments."""
+    """A module, its model, and ``leaves``, the flat arguments of a call; ``spec`` tells how they nest."""
 
     module: torch.nn.Module
     exported: Exported
     leaves: tuple[Any, ...]
     spec: Any
     of_inputs: bool = False
-    """Whether gradients of the arguments count too: those of a part of a larger module."""
+    """Whether gradients of the arguments are compared too: true for a part of a larger module."""
 
     @property
     def close(self) -> float:
@@ -78,7 +82,7 @@ class Case:
         return max((CLOSE[value.dtype] for value in values if value.dtype in CLOSE), default=1e-3)
 
     def called(self, leaves: Sequence[Any]) -> list[Any]:
-        """The flat results of the module."""
+        """The flat results of the module on these arguments, with dropouts that drop nothing."""
         args, kwargs = tree_unflatten([one.clone() if isinstance(one, torch.Tensor) else one for one in leaves], self.spec)
         with Rewriting(dropout=False, exporting=False):
             return tree_flatten(self.module(*args, **kwargs))[0]
@@ -92,7 +96,7 @@ def case_of(
 
 
 def disagreement(case: Case, file: Path) -> str:
-    """What the file, written of ``case.exported``, does otherwise than the module; empty where they agree."""
+    """How ``file``, which holds the model ``case.exported``, differs from the module; empty where they agree."""
     step = _Step.of(case, file)
     session = _session(file)
     for leaves in _arguments(case.leaves):
@@ -106,7 +110,7 @@ def disagreement(case: Case, file: Path) -> str:
                 raise
             continue
         if any(one is None for one in wanted):
-            return "forward gives other results as it infers than as it trains"
+            return f"forward gives fewer results {IN_INFERENCE} than in training"
         if session is not None and (told := _differs_in_inference(case, session, leaves, wanted)):
             return told
         if step is not None and (told := _differs_in_training(case, step, leaves)):
@@ -115,8 +119,8 @@ def disagreement(case: Case, file: Path) -> str:
 
 
 def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The arguments, and others like them: of each tensor its own elements in another order, floats by other factors. Integers
-    that ascend do so again from the same first: as offsets of bags they have to."""
+    """The arguments, and random ones of the same shapes. Each tensor is drawn from its own elements; floats are scaled.
+    Integers in ascending order are drawn in ascending order from the same first one, as offsets of bags have to be."""
     yield leaves
     generator = torch.Generator().manual_seed(1)
 
@@ -135,7 +139,7 @@ def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
     yield tuple(map(other, leaves))
 
 
-# -- as it infers -------------------------------------------------------------------------------------------------------
+# -- in inference -------------------------------------------------------------------------------------------------------
 
 
 def _infers(case: Case, leaves: Sequence[Any]) -> list[Any]:
@@ -147,7 +151,7 @@ def _infers(case: Case, leaves: Sequence[Any]) -> list[Any]:
 
 
 def _session(file: Path) -> Any:
-    """None where ONNX Runtime does not run the model."""
+    """A session of ONNX Runtime; None where it does not load the model."""
     ort = load_onnxruntime()
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it kills the process on an EmbeddingBag
@@ -174,9 +178,9 @@ def _differs_in_inference(case: Case, session: Any, leaves: Sequence[Any], wante
         off = float("inf") if made is None else distance(made, one.cpu())
         if _counts(one):
             if off and not any(off <= share for share in _flipped(case, leaves, number, one)):
-                return f"{off:.2g} of the elements of output {number} of the model are not PyTorch's as it infers"
+                return f"{IN_INFERENCE}, {off:.1%} of the elements of output {number} differ from PyTorch's"
         elif off > case.close:
-            return f"output {number} of the model is off by {off:.2g} of the largest number of PyTorch's as it infers"
+            return f"{IN_INFERENCE}, output {number} is off by {off:.2g} of the largest number of PyTorch's"
     return ""
 
 
@@ -209,13 +213,14 @@ def _largest(tensor: torch.Tensor) -> float:
     return float(finite.abs().max()) if finite.numel() else 0.0
 
 
-# -- as it trains -------------------------------------------------------------------------------------------------------
+# -- in training --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A step by PyTorch or by dnnc: the loss, gradients and new running averages by their names. ``scale``: the root of the sum
-    of squares of the terms of the loss. Of PyTorch's, ``averages`` are all buffers, and ``moved`` those that changed."""
+    """A training step by PyTorch or by dnnc: its loss, its gradients by weight, its new averages by name. ``scale``: the root
+    of the sum of squares of the terms of the loss. In a step by PyTorch ``averages`` has all buffers, and ``moved`` names
+    those that changed."""
 
     loss: torch.Tensor
     gradients: Mapping[str, torch.Tensor]
@@ -226,11 +231,11 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Step:
-    """The training step of a model, or why there is none (``refused``).
+    """The training step of a model; ``refused`` says why it cannot train, and is empty where it can.
 
-    ``values``: weights and constants; ``inputs``: names of the arguments as the step reads
-    them; ``gradients`` and ``averages``: which value is that of which weight; ``probes``: of each output of floats its place
-    among all, and the resource that it is multiplied by."""
+    ``values``: weights and constants by name. ``inputs``: the step's names of the model's inputs. ``gradients`` and
+    ``averages``: by weight or average the value of the step that is its gradient or its new value. ``probes``: by the place of
+    an output of floats the resource by which the loss multiplies it."""
 
     module: Module
     values: Mapping[str, torch.Tensor]
@@ -239,12 +244,12 @@ class _Step:
     averages: Mapping[str, str]
     probes: Mapping[int, str]
     differentiated: bool = True
-    """Whether the gradients are values of the step; else those of autograd, and running averages are not compared."""
+    """Whether the step computes gradients. If not, autograd does, and running averages are not compared."""
     refused: str = ""
 
     @classmethod
     def of(cls, case: Case, file: Path) -> _Step | None:
-        """None for a model of which nothing trains, or that dnnc cannot train."""
+        """The step of the model in ``file``; None where nothing trains or no output is of floats."""
         learns = any(value.requires_grad for value in case.module.parameters())
         if not learns and not case.of_inputs:
             return None
@@ -288,7 +293,7 @@ class _Step:
         return cls(after, values, inputs, gradients, averages, probes)
 
     def run(self, given: Sequence[torch.Tensor], probes: Mapping[int, torch.Tensor]) -> Trained:
-        """Raises InvalidInput for an op that is not written for torch."""
+        """Run the step on these arguments. Raises InvalidInput for an op that has no form in PyTorch."""
         held = {name: probes[number] for number, name in self.probes.items()}
         values = {**self.values, **held, **dict(zip(self.inputs, given, strict=True))}
         if not self.differentiated:
@@ -306,7 +311,7 @@ class _Step:
 
 
 def _passed(step: Pass, module: Module, context: PassContext) -> Module | None:
-    """None where the pass cannot take the module, of which ``dnnc compile`` tells."""
+    """The module after the pass; None where the pass refuses it, as it will in ``dnnc compile``, which says why."""
     try:
         return PassManager((step,)).run(module, context)
     except (DnncError, PassCrash):
@@ -314,7 +319,7 @@ def _passed(step: Pass, module: Module, context: PassContext) -> Module | None:
 
 
 def _learns(resource: Resource, unmarked: bool) -> bool:
-    """Whether a resource trains; where none is marked, whether it is of floats."""
+    """Whether a resource trains. ``unmarked``: no resource of the module is marked, so those of floats count as trained."""
     if unmarked:
         return is_float(resource.type)
     return any(isinstance(facet, OptimizerState) for facet in resource.facets)
@@ -328,8 +333,8 @@ def _gradient(makers: Mapping[str, Op], update: Op) -> str:
 
 
 def _probed(module: Module, of_inputs: bool) -> tuple[Module, tuple[str, ...], dict[int, str]]:
-    """The module with a loss: the sum of all outputs of floats times a tensor each. With ``of_inputs`` arguments of floats are
-    weights, so that they have gradients. Also how the arguments and these tensors are called."""
+    """The module with a loss: the sum of all outputs of floats, each times a tensor of its own (its probe). ``of_inputs``: turn
+    arguments of floats into weights, so that they have gradients. Also returns the names of the arguments and of the probes."""
     func, new, probes, ops = module.entry, list[Resource](), dict[int, str](), list[Op]()
     symbols = {symbol.name for symbol in module.symbols}
     names: dict[str, str] = {}
@@ -365,9 +370,8 @@ def _probed(module: Module, of_inputs: bool) -> tuple[Module, tuple[str, ...], d
 def _by_torch(
     case: Case, leaves: Sequence[Any], probes: Mapping[int, torch.Tensor], inputs: Sequence[str], averages: bool
 ) -> Trained:
-    """What PyTorch does in the module's own mode; ``averages``: with the running averages.
-
-    Buffers and gradients are afterwards as they were."""
+    """A training step of the module in its present mode, by PyTorch. ``averages``: also compare its buffers before and after.
+    Buffers and gradients of the module are restored."""
     module, named = case.module, dict(case.module.named_parameters())
     held = {name: value.grad for name, value in named.items()}
     before = {name: value.detach().clone() for name, value in module.named_buffers()}
@@ -413,7 +417,7 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     probes = {number: torch.randn(shape, generator=generator) for number, shape in shapes.items()}
     given = [leaves[i].detach().cpu() for i in case.exported.inputs]
     if step.refused:
-        return f"it cannot train: {step.refused}"
+        return f"it {CANNOT_TRAIN}: {step.refused}"
     try:
         found = step.run(given, probes)
     except InvalidInput:
@@ -429,7 +433,7 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     except InvalidInput:
         raise
     except Exception as error:  # random arguments need not suit a module
-        return f"PyTorch itself cannot train it: {_first_line(error)}" if leaves is case.leaves else ""
+        return f"it {CANNOT_TRAIN} in PyTorch: {_first_line(error)}" if leaves is case.leaves else ""
     worst = _differences(found, wanted, _names(case.module))
     far = {key: off for key, off in worst.items() if off > case.close}
     if not far:
@@ -443,7 +447,7 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     if not far:
         return ""
     shown = ", ".join(sorted(far)[:_SHOWN]) + (", .." if len(far) > _SHOWN else "")
-    return f"as it trains, {shown}: off by {max(far.values()):.2g} of the largest number of PyTorch's"
+    return f"in training, {shown}: off by {max(far.values()):.2g} of the largest number of PyTorch's"
 
 
 def _first_line(error: Exception) -> str:
@@ -451,7 +455,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _names(module: torch.nn.Module) -> dict[str, list[str]]:
-    """The names of each weight, tied ones together."""
+    """By the name of each weight all names of that weight: tied weights have several."""
     found: dict[int, list[str]] = {}
     for name, value in module.named_parameters(remove_duplicate=False):
         found.setdefault(id(value), []).append(f"@{name}")
@@ -459,8 +463,8 @@ def _names(module: torch.nn.Module) -> dict[str, list[str]]:
 
 
 def _differences(found: Trained, wanted: Trained, names: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """How far off each part of a step is. A gradient that is missing is zero; one that is nearly zero where others are large is
-    measured by these: rounding makes it."""
+    """How far each part of ``found`` is from that of ``wanted``. A missing gradient is zero. A gradient that is nearly zero
+    beside large ones is measured relative to these, because rounding alone may make it."""
     worst = {"the outputs": distance(found.loss, wanted.loss, wanted.scale)}
     largest = max(map(_largest, wanted.gradients.values()), default=0.0)
     for name, gradient in wanted.gradients.items():
@@ -490,4 +494,4 @@ def _shaken(module: torch.nn.Module, seed: int, units: float = 1.0) -> Iterator[
                 value.copy_(before)
 
 
-__all__ = ["Case", "case_of", "disagreement", "distance"]
+__all__ = ["CANNOT_TRAIN", "IN_INFERENCE", "Case", "case_of", "disagreement", "distance"]

@@ -1,12 +1,15 @@
-"""A PyTorch module as a model in memory, with what PyTorch does in training where no operator of ONNX says so.
+"""``exported``: a PyTorch module becomes a model in memory.
 
-The module is exported in the mode in which it is, so that what it does in training stands in the model, but for two things:
-batch normalisation is written as it infers, and dropouts drop nothing (``dropout``: each that drops single elements stays, as
-one that drops nothing but with ``dnnc compile --dropout on``). ``dnnc compile --objective training`` brings both back.
+The module is exported in its present mode, so the model computes what the module computes in training, but for two things.
+Batch normalisation is written in its form of inference; ``dnnc compile --objective training`` trains it. Dropouts are left out;
+with ``dropout`` those that drop single elements are kept, and ``dnnc compile --dropout on`` applies them.
 
-Metadata ``dnnc.training`` of a node is what stands in the facet ``training`` of the IR: ``frozen`` on a batch
-normalisation in the mode of inference and on the Constant of what does not train, ``detached`` on an Identity, ``padding, row =
-N`` on a Gather.
+The metadata ``dnnc.training`` of a node says what PyTorch does in training where its operator does not say so. The importer
+makes the facet ``training`` of it:
+
+- ``frozen`` on a batch normalisation in the mode of inference, and on a Constant that was a parameter or a buffer;
+- ``detached`` on an Identity: no gradient passes it;
+- ``padding, row = N`` on a Gather: row N of its table gets no gradient.
 """
 
 from __future__ import annotations
@@ -36,12 +39,13 @@ _COUNTED = "num_batches_tracked"
 _SCOPES = "pkg.torch.onnx.name_scopes"
 FROZEN = "frozen"
 _REPORT = "torch.onnx.export(module, inputs, dynamo=True) shows the whole report"
-_INFER = "call .eval() on it first: it then stays as it infers"
+_INFER = "call .eval() on it first: its averages then stay as they are"
 
 
 @dataclass(frozen=True)
 class Exported:
-    """A model, and of its inputs and outputs which of the flat arguments and results of the module they are."""
+    """``inputs[i]``: the place of the model's input ``i`` among the flat arguments of the module; ``outputs``: likewise of its
+    outputs among the flat results."""
 
     model: onnx_ir.Model
     inputs: tuple[int, ...]
@@ -56,8 +60,8 @@ def exported(
     dynamic_shapes: Any = None,
     dropout: bool = False,
 ) -> Exported:
-    """Raises InvalidInput for what cannot be exported, and for what would not train as it does in PyTorch; UsageError where the
-    exporter needs a package that is missing."""
+    """The model of a module. Raises InvalidInput for what cannot be exported or would train otherwise than in PyTorch, and
+    UsageError where the exporter's package is missing."""
     program = _program(module, args, dict(kwargs), dynamic_shapes, dropout)
     _refuse_random(program.exported_program)
     _refuse_changes(program.exported_program)
@@ -87,7 +91,7 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     silent, rewriting = logging.root.manager.disable, Rewriting(dropout=dropout, exporting=True)
     with warnings.catch_warnings(), torch.enable_grad(), as_it_was(module):
         warnings.simplefilter("ignore")
-        logging.disable(logging.ERROR)  # torch tells of packages that the module may not even use, and what it tried
+        logging.disable(logging.ERROR)  # torch logs each strategy that it tries, and packages that are not installed
         try:
             with contextlib.redirect_stderr(io.StringIO()), guarded(), _no_cumulative(module), rewriting:
                 return torch.onnx.export(
@@ -117,7 +121,7 @@ def _cure(error: Exception) -> str:
 
 @contextlib.contextmanager
 def as_it_was(module: torch.nn.Module) -> Iterator[None]:
-    """Modes and buffers of the module, and torch's random numbers, are afterwards what they were before."""
+    """Restore the modes and buffers of the module and the state of torch's generator on leaving."""
     modes = [(part, part.training) for part in module.modules()]
     buffers = [(buffer, buffer.detach().clone()) for buffer in module.buffers()]
     with torch.random.fork_rng(devices=[]):
@@ -154,7 +158,7 @@ def _no_cumulative(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _refuse_random(program: Any) -> None:
-    """Raises InvalidInput for an operator that draws random numbers and is no dropout of single elements."""
+    """Raises InvalidInput for an operator that draws random numbers, but for dropouts of single elements."""
     for node in program.graph.nodes:
         target = node.target
         if node.op != "call_function" or torch.Tag.nondeterministic_seeded not in getattr(target, "tags", ()):
@@ -167,12 +171,13 @@ def _refuse_random(program: Any) -> None:
         if operator(node) in ("native_dropout", "dropout") or drops == 0 or infers:
             continue
         message = f"{operator(node)} draws random numbers, which a model file cannot keep as PyTorch draws them"
-        hint = f"leave dropouts out (dropout=False) or put torch.nn.Dropout in its place; {_INFER}"
+        hint = "leave dropouts out (dropout=False)" if drops else "let the random numbers be an argument of forward"
+        hint += ", or, where it draws in training alone, call .eval() first"
         raise InvalidInput(message, where=of_node(node), hint=hint)
 
 
 def _refuse_changes(program: Any) -> None:
-    """Raises InvalidInput for a buffer that forward changes and that is no running average."""
+    """Raises InvalidInput for a weight or buffer that forward changes, but for the running averages of batch normalisation."""
     for spec in program.graph_signature.output_specs:
         name = str(spec.target or "")
         if spec.kind in (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT, OutputKind.USER_INPUT_MUTATION):
@@ -181,19 +186,21 @@ def _refuse_changes(program: Any) -> None:
             maker = next((node for node in program.graph.nodes if node.name == getattr(spec.arg, "name", "")), None)
             message = f"forward changes '{name}' from batch to batch, which a model file cannot keep"
             where = of_node(maker) if maker is not None else ""
-            raise InvalidInput(message, where=where, hint=f"keep it outside of the module, or {_INFER}")
+            weight = spec.kind is OutputKind.PARAMETER_MUTATION
+            hint = "leave out what changes it, such as max_norm of an Embedding" if weight else "compute it outside of forward"
+            raise InvalidInput(message, where=where, hint=f"{hint}, or, where it changes in training alone, call .eval() first")
 
 
 # -- what is kept -------------------------------------------------------------------------------------------------------
 
 
 def _origin(node: onnx_ir.Node) -> str:
-    """The name of the exported program's node that an ONNX node was made of."""
+    """The name of the node of the exported program that became this ONNX node."""
     return node.metadata_props.get(_SCOPES, "").rpartition(", ")[2].strip("'[]")
 
 
 def _state(node: onnx_ir.Node, source: torch.fx.Node | None) -> None:
-    """Write what PyTorch does with the node in training where its operator does not say it."""
+    """Write to the metadata of ``node`` what PyTorch does in training with ``source``, of which the node was made."""
     if source is None:
         return
     aten = str(source.target)
@@ -208,7 +215,7 @@ def _state(node: onnx_ir.Node, source: torch.fx.Node | None) -> None:
 
 
 def is_fixed(name: str, value: torch.Tensor) -> bool:
-    """Whether training leaves this entry of a ``state_dict`` alone."""
+    """Whether this entry of a ``state_dict`` does not change in training."""
     if name.rpartition(".")[2] in RUNNING:
         return False
     return not (isinstance(value, torch.nn.Parameter) and value.requires_grad)
@@ -220,7 +227,7 @@ def _trained_names(module: torch.nn.Module) -> set[str]:
 
 
 def _tell_apart(model: onnx_ir.Model) -> None:
-    """Give inputs and results of nodes that are called like an initializer names of their own: a file has names alone."""
+    """Rename inputs and results of nodes that have the name of an initializer: in a file a value is known by its name alone."""
     graph = model.graph
     results = [value for node in onnx_ir.traversal.RecursiveGraphIterator(graph) for value in node.outputs]
     values = [(value, value.name or "") for value in (*graph.inputs, *results)]
@@ -231,10 +238,10 @@ def _tell_apart(model: onnx_ir.Model) -> None:
 
 
 def _unchain(model: onnx_ir.Model) -> None:
-    """Let each batch normalisation read its running averages themselves.
+    """Let each batch normalisation read its running averages, the initializers.
 
-    Of a module that is called twice, the exporter lets the second call read what the first made of them; training assigns
-    these in between anyway."""
+    Where a layer is called twice, the exporter lets the second call read the results of the first. The training step
+    assigns these results to the averages before the second call, so the second call may read the averages."""
     for node in model.graph:
         for index in (3, 4) if node.op_type == "BatchNormalization" else ():
             while (value := node.inputs[index]) is not None and (maker := value.producer()) is not None:
@@ -244,14 +251,18 @@ def _unchain(model: onnx_ir.Model) -> None:
 
 
 def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
-    """Make constants of all initializers but those of these names."""
+    """Make an ``onnx.Constant`` of each initializer whose name is not in ``trained``, and of a buffer that is called like a
+    running average and that no batch normalisation reads."""
     graph = model.graph
+    layers = [node for node in graph if node.op_type == "BatchNormalization"]
+    averages = {value.name for node in layers for value in node.inputs[3:5] if value is not None}
+    trained = {name for name in trained if name in averages or name.rpartition(".")[2] not in RUNNING}
     for name in [name for name in graph.initializers if name not in trained]:
         value = graph.initializers.pop(name)
         if value.const_value is None:
             continue
         if isinstance(value.const_value.raw, FakeTensor):
-            message = f"forward makes the tensor '{name}' of its arguments outside of what PyTorch traces"
+            message = f"forward computes the tensor '{name}' from its arguments in a way that PyTorch cannot trace"
             raise InvalidInput(message, hint="compute it with functions of torch, not by way of numpy or lists")
         said = {TRAINING_KEY: FROZEN}
         node = onnx_ir.node("Constant", [], {"value": value.const_value}, name=f"{name}/Constant", metadata_props=said)
@@ -262,7 +273,7 @@ def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
 
 
 def _quiet(model: onnx_ir.Model) -> None:
-    """Make every Dropout one that drops nothing: that they train was said to keep them."""
+    """Remove from each Dropout the operand that makes it drop: it was there so that the exporter keeps the node."""
     for node in model.graph.all_nodes():
         if node.op_type == "Dropout" and len(node.inputs) > 2:
             node.resize_inputs(2)

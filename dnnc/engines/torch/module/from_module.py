@@ -1,4 +1,4 @@
-"""From a PyTorch module to a model file that compiles, compared with the module before it is there."""
+"""``from_torch``: exports a PyTorch module, compares the model with the module, and only then writes the file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx_ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from dnnc.engines.torch.module.agreement import case_of, disagreement
+from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
@@ -21,9 +21,9 @@ from dnnc.engines.torch.module.rewriting import Rewriting
 from ir.core.diagnostics import InvalidInput, UsageError
 
 IN_ONE_FILE = 1 << 30
-"""Bytes of weights from which these lie in a file of their own beside the model: protobuf ends at 2 GiB."""
+"""From this many bytes on, weights are written to a file beside the model: a protobuf file holds 2 GiB at most."""
 _TRIED = 24
-"""Parts of a module that are compared alone, at most, to find the one that is exported otherwise."""
+"""To find the part that is exported otherwise, at most so many parts of a module are compared alone."""
 
 
 def from_torch(
@@ -36,18 +36,20 @@ def from_torch(
 ) -> Path:
     """Write ``module`` as the ONNX file ``path``, which ``dnnc compile`` reads; returns the path.
 
-    ``example_inputs``: the arguments of ``module.forward``, or the only one, of the sizes of one microbatch; a mapping has them
-    by their names. ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds later, as ``torch.export`` spells it.
-    The module is exported in the mode in which it is and left so: ``dnnc compile --objective training`` trains it as PyTorch
-    does. What is in the mode of inference, requires no gradient or is detached stays so; without ``--objective training`` batch
-    normalisation and dropouts infer. Dropouts are left out; with ``dropout`` those that drop single elements stay in the model:
-    they drop nothing but with ``dnnc compile --dropout on``.
+    ``example_inputs``: the arguments of ``module.forward``, in the sizes of one microbatch: a sequence of them, a mapping from
+    their names, or the tensor alone where there is one. ``dynamic_shapes`` names dimensions that ``dnnc compile --dim`` binds
+    later; it is that of ``torch.export``.
 
-    Before the file is there, it is compared with the module on the given and on random arguments: what it infers, and the
-    gradients and running averages of a step.
+    The module is exported in its present mode, which does not change. ``dnnc compile --objective training`` trains the model as
+    PyTorch trains the module: parts in the mode of inference stay in it, and what requires no gradient or is detached is not
+    trained. Without ``--objective training`` the model infers. The model has no dropouts. With ``dropout`` it has those that
+    drop single elements, and ``dnnc compile --dropout on`` applies them.
 
-    Raises UsageError where a package of the extra ``train`` is missing, InvalidInput where the module cannot be exported, or
-    the model would infer or train otherwise than the module."""
+    The model is compared with the module on the given arguments and on random ones: the results of inference, and the gradients
+    and running averages of a training step. The file appears only if they agree.
+
+    Raises UsageError where a package of the extra ``train`` is missing, and InvalidInput where the module cannot be exported or
+    the model computes or trains otherwise than the module."""
     target = Path(path)
     one = isinstance(example_inputs, torch.Tensor)
     kwargs = _in_order(module, example_inputs) if isinstance(example_inputs, Mapping) else {}
@@ -68,13 +70,14 @@ def from_torch(
 
 
 def _in_order(module: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments in the order of ``forward``, in which the exporter has them."""
+    """The named arguments in the order of ``forward``: the exporter makes the model's inputs in that order."""
     order = [name for name in inspect.signature(module.forward).parameters if name in named]
     return {name: named[name] for name in (*order, *(name for name in named if name not in order))}
 
 
 def _write(model: onnx_ir.Model, file: Path) -> list[str]:
-    """Writes the model; the names of its files. Large weights lie in ``NAME.data``, which is to appear first."""
+    """Write the model and return the names of its files. Large weights are in ``NAME.data``; its name is the first, because it
+    must be in place before the model that refers to it."""
     weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
     beside = f"{file.name}.data" if weights >= IN_ONE_FILE else None
     onnx_ir.save(model, file, external_data=beside)
@@ -85,18 +88,31 @@ def _write(model: onnx_ir.Model, file: Path) -> list[str]:
 
 
 def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: str) -> InvalidInput:
+    """The error for a model that is not the module: it names the innermost part that is exported otherwise."""
     path, part, args, kwargs, told = _innermost(module, args, kwargs, told)
     made = _called(part, args, kwargs)
     functions = custom_functions(one for one in tree_flatten(made)[0] if isinstance(one, torch.Tensor))
     where = ", ".join([described(part, path), *functions])
+    hint = _cure(part, args, kwargs, told, bool(functions))
+    return InvalidInput(f"the exported model is not the module: {told}", where=where, hint=hint)
+
+
+def _cure(part: torch.nn.Module, args: Any, kwargs: Any, told: str, functions: bool) -> str:
+    """What a person can do. ``.eval()`` is proposed for a difference in inference only where it was tried, and helps."""
+    if IN_INFERENCE in told:
+        with as_it_was(part):
+            helps = part.training and not _alone(part.eval(), args, kwargs)
+        return "call .eval() on it first, or let forward not ask self.training" if helps else "write it with other operators"
+    only_infers = "for a model that only infers, call module.eval().requires_grad_(False) first"
+    if getattr(part, "scale_grad_by_freq", False):
+        return f"leave scale_grad_by_freq out; {only_infers}"
     if functions:
-        hint = "write it with operators whose gradients are PyTorch's own"
-    elif part.training and "as it infers" in told:
-        hint = "let forward not ask self.training, or call .eval() on it first"
-    else:
-        hint = "write it with other operators, without hooks"
-    hint += "; for a model that only infers, module.eval().requires_grad_(False) first"
-    return InvalidInput(f"the exported model is another: {told}", where=where, hint=hint)
+        return f"write it with operators of torch in place of the autograd.Function; {only_infers}"
+    if part._backward_hooks or part._backward_pre_hooks:
+        return f"remove its backward hooks; {only_infers}"
+    if CANNOT_TRAIN in told:
+        return f"does backward() run in PyTorch with these arguments? If not, mend forward; {only_infers}"
+    return f"write it with other operators, without hooks that change gradients; {only_infers}"
 
 
 def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
@@ -106,7 +122,8 @@ def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
 
 
 def _innermost(module: torch.nn.Module, args: Any, kwargs: Any, told: str) -> tuple[str, torch.nn.Module, Any, Any, str]:
-    """The smallest part of the module that by itself is exported otherwise, its path, and how."""
+    """The smallest part of the module that is exported otherwise when exported alone: its path, the part, its arguments, its
+    named arguments, and how it differs. The whole module where no part is."""
     path, tried, part = "", 0, module
     while True:
         for name, child, given, named in _calls(part, args, kwargs):
@@ -121,7 +138,7 @@ def _innermost(module: torch.nn.Module, args: Any, kwargs: Any, told: str) -> tu
 
 
 def _calls(module: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[tuple[str, torch.nn.Module, Any, Any]]:
-    """The first call of each part one below ``module``, in order."""
+    """The first call of each child of ``module``: its path, the child, its arguments and its named arguments."""
     found: dict[str, tuple[str, torch.nn.Module, Any, Any]] = {}
     hooks = []
 
@@ -143,7 +160,7 @@ def _calls(module: torch.nn.Module, args: Any, kwargs: Any) -> Iterator[tuple[st
 
 
 def _below(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The children; of lists and dictionaries of modules, which are never called, theirs."""
+    """The children with their names. A list or dictionary of modules is never called, so its children stand in its place."""
     for name, child in module.named_children():
         if isinstance(child, torch.nn.ModuleList | torch.nn.ModuleDict):
             yield from ((f"{name}.{inner}", one) for inner, one in _below(child))
@@ -156,7 +173,7 @@ def _detached(value: Any) -> Any:
 
 
 def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> str:
-    """How a part by itself is exported otherwise; empty where it is not, or where it cannot be told."""
+    """How a part differs from its model when exported alone; empty where it does not, or where it cannot be exported alone."""
     if not any(isinstance(one, torch.Tensor) for one in tree_flatten((args, kwargs))[0]):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Where in a person's module something lies: the line of the source, the operator, the submodule."""
+"""What a message names of a person's module: the submodule, the operator, the line of the source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>[0-9]+), in ')
 
 
 def of_node(node: torch.fx.Node) -> str:
-    """``module 'head.drop' (Dropout2d), model.py:12`` of a node of an exported program."""
+    """The module and line that a node of an exported program comes from: ``module 'head.drop' (Dropout2d), model.py:12``."""
     stack = node.meta.get("nn_module_stack") or {}
     path, kind = list(stack.values())[-1] if stack else ("", "")
     kind = kind if isinstance(kind, str) else kind.__name__
@@ -31,13 +31,13 @@ def of_node(node: torch.fx.Node) -> str:
 
 
 def operator(node: torch.fx.Node) -> str:
-    """``cdist`` of a node that calls ``aten._cdist_forward.default``."""
+    """The operator that a node calls, as a person knows it: ``cdist`` for ``aten._cdist_forward.default``."""
     name = str(getattr(node.target, "__name__", node.target)).partition(".")[0]
     return name.strip("_").removesuffix("_forward")
 
 
 def of_error(error: BaseException, root: torch.nn.Module) -> tuple[str, str]:
-    """Where the error of an export arose, and the operator or the source there; empty where nothing tells."""
+    """The module and line at which an export failed, and the operator or the text of that line. Both are empty if unknown."""
     names = _names(root)
     for one in reversed([*causes(error)]):
         inside, line_of, source = "", "", ""
@@ -77,7 +77,7 @@ def _inside(frame: FrameType, names: Mapping[int, str]) -> str:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what caused it: the first cause last."""
+    """The error, its cause, the cause of that, and so on: the root cause is last."""
     found: list[BaseException] = []
     at: BaseException | None = error
     while at is not None and at not in found:
@@ -92,7 +92,7 @@ def _module(path: str, kind: str) -> str:
 
 @functools.cache
 def is_persons(file: str) -> bool:
-    """Whether a file is no part of torch, of the exporter, of this package or of Python."""
+    """Whether the file belongs neither to torch, nor to the exporter, this package or the standard library."""
     if file.startswith("<"):
         return False
     path = str(Path(file).resolve())
@@ -101,13 +101,13 @@ def is_persons(file: str) -> bool:
 
 
 def described(module: torch.nn.Module, path: str) -> str:
-    """``module 'head' (Head)``, or the class alone of the whole module."""
+    """The name of a part in a message: ``module 'head' (Head)``; the class alone where the part is the whole module."""
     kind = type(module)
     return _module(path, kind.__name__) if path else kind.__name__
 
 
 def custom_functions(results: Iterable[torch.Tensor]) -> list[str]:
-    """``autograd.Function 'Reverse', model.py:12``: a person's own that these were computed by."""
+    """The person's own autograd functions that computed these results: ``autograd.Function 'Reverse', model.py:12``."""
     waiting, seen, found = [one.grad_fn for one in results], set[int](), dict[str, None]()
     while waiting:
         node = waiting.pop()

@@ -1,9 +1,8 @@
-"""What a module calls, changed on the way to PyTorch: dropouts that drop nothing, and what the exporter would lose written in
-operators that it keeps.
+"""Calls of torch that are replaced while a module is exported: dropouts, and what the exporter would lose or get wrong.
 
-``Rewriting`` is a mode of torch: inside it each call of a function of torch comes here first. Both the export and the run that
-the export is compared with (``dnnc.engines.torch.module.agreement``) go through it. ``guarded`` tells what a person put under
-``no_grad``: the exporter itself traces with gradients off, so torch cannot say.
+``Rewriting`` is a mode of torch: inside it each call of a function of torch comes here first. Both the export and the run of
+the module that the model is compared with (``dnnc.engines.torch.module.agreement``) use it. ``guarded`` records where a
+person's code turns gradients off, such as by ``no_grad``. Torch itself cannot say so: the exporter traces with gradients off.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _AT = 4
 
 
 class Rewriting(TorchFunctionMode):
-    """``dropout``: dropouts stay; else they, and those inside attention and recurrent layers, drop nothing. ``exporting``:
-    label smoothing and bags of embeddings are written out, ``Tensor.data`` and what is computed under ``no_grad`` are
-    detached, and no dropout is in place."""
+    """``dropout``: keep dropouts; without it all drop nothing, also those inside attention and recurrent layers. ``exporting``:
+    write label smoothing and bags of embeddings in simpler operators, detach ``Tensor.data`` and what is computed under
+    ``no_grad``, and make no dropout in place."""
 
     def __init__(self, *, dropout: bool, exporting: bool) -> None:
         super().__init__()
@@ -82,8 +81,8 @@ class Rewriting(TorchFunctionMode):
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Inside, ``Rewriting`` sees where ``no_grad``, ``inference_mode``, ``enable_grad`` and ``set_grad_enabled`` are entered by
-    code that is not torch's own, which turns gradients off and computes again with them (checkpoints)."""
+    """Inside, ``Rewriting`` knows where a person's code enters ``no_grad``, ``inference_mode``, ``enable_grad`` or
+    ``set_grad_enabled``. Torch's own code is not regarded: checkpoints turn gradients off and compute again with them."""
     kinds = (torch.no_grad, torch.enable_grad, torch.inference_mode, torch.set_grad_enabled)
     own = [(kind, {name: getattr(kind, name) for name in ("__enter__", "__exit__")}) for kind in kinds]
     try:
@@ -102,7 +101,7 @@ def _put(kind: type, methods: dict[str, Any]) -> None:
 
 
 _SWITCHES: list[bool] = []
-"""Whether gradients are on, by each context that a person's code is in."""
+"""For each such context that a person's code is in, the innermost last: whether it turns gradients on."""
 _ENTERED: set[int] = set()
 
 
@@ -131,7 +130,7 @@ def _left(leave: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _drops(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a dropout is at work: torch's own take ``(input, p, training)``."""
+    """Whether a call of a dropout, whose arguments are ``(input, p, training)``, may drop anything."""
     given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
     if not given.get("training", func is not functional.alpha_dropout and func is not functional.feature_alpha_dropout):
         return False
@@ -159,7 +158,7 @@ def _smoothed(
     label_smoothing: float,
     **_: Any,
 ) -> torch.Tensor:
-    """``cross_entropy``: (1 - s) times the likelihood of the labels, and s times the mean over the classes."""
+    """``cross_entropy`` with label smoothing s: (1 - s) times the loss of the labels plus s times the mean over all classes."""
     along = min(1, input.dim() - 1)
     classes = input.shape[along]
     logs = functional.log_softmax(input, along)
