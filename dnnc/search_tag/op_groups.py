@@ -1,12 +1,11 @@
-"""Op groups: what TAG's search decides about, with the seconds and bytes of their ops and of the tensors between them.
+"""Op groups: the units that TAG's search places, with the seconds and bytes of their ops and of the tensors between them.
 
-METIS splits the graph into groups of about equal seconds with few bytes between them. Before that, ops are joined that must be
-treated alike: what is not cut with the batch, such as a constant that is made of weights, is joined with those who read it.
+METIS partitions the graph into groups of about equal seconds with few bytes between them. First, ops that need the same action
+are joined: an op that is not split with the batch, such as one computed from weights, is joined with its readers.
 
-A group may send to another and get something back in turn, so groups are not simulated as wholes but in *segments*: the ops of
-a group at one level, where the level of an op counts the changes of group on the longest way to it. Segments depend on each
-other without a circle, since a level never falls along an edge and rises where the group changes.
-"""
+Two groups may send tensors in both directions, so a group is simulated in *segments*: its ops of one level, where the level of
+an op is the number of changes of group on the longest path to it. The graph of segments has no cycle, since the level never
+falls along an edge and rises where the group changes."""
 
 from __future__ import annotations
 
@@ -34,20 +33,20 @@ from passes.partition.baselines.case import NoPlan
 from passes.partition.baselines.metis import balanced
 
 GROUPS = 40
-"""Op groups at most, as in TAG."""
+"""Most op groups, as in TAG."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """How the batch passes through a function: the factor by which an op is cut with it, by position, and the dimension along
-    which a value lies cut, by name."""
+    """How the batch is split through a function: the factor by which each op is split, by position, and the dimension along
+    which each value is split, by name."""
 
     factors: Mapping[int, Factor]
     dims: Mapping[str, int]
 
 
 def batch_of(module: Module) -> Batch:
-    """The batch, carried from the arguments of the entry function as far as the layout rules of its ops let it."""
+    """The batch, propagated from the arguments of the entry function as far as the layout rules of ops permit."""
     samples, factors, dims = samples_of(module.entry), dict[int, Factor](), dict[str, int]()
     for arg in module.entry.args:
         if isinstance(arg.type, TensorType) and arg.type.shape and arg.type.shape[0] == samples:
@@ -65,8 +64,8 @@ def batch_of(module: Module) -> Batch:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """Of a weight that trains: its bytes, what its update moves, the op that reads it first, and the bytes of the two tensors
-    whose product it is, for the whole batch; 0 where it is no product, or a sum of several."""
+    """The gradient of a trained weight: its bytes, the bytes that its update moves, the first op that reads the weight, and the
+    bytes of the two factors whose product it is, for the whole batch; 0 if it is no product, or a sum of several."""
 
     op: int
     size: int
@@ -76,8 +75,8 @@ class Gradient:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The ops of an op group at one level. ``held``: bytes of their weights, with gradients and optimizer state; ``saved``:
-    what they keep of a batch for the backward pass."""
+    """The ops of an op group at one level. ``held``: bytes of their weights, gradients and optimizer state; ``saved``: bytes of
+    a batch that they keep for the backward pass."""
 
     group: int
     ops: tuple[int, ...]
@@ -88,7 +87,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """The tensors that a segment sends to the same other segments: bytes, and how many have a gradient that comes back."""
+    """Tensors that a segment sends to the same segments: their bytes, and the number of gradients that return."""
 
     source: int
     readers: tuple[int, ...]
@@ -98,7 +97,7 @@ class Bundle:
 
 @dataclass
 class Workload:
-    """A training step of a module with costs, in op groups."""
+    """A training step of a module with costs, divided into op groups."""
 
     module: Module
     topology: Topology
@@ -111,7 +110,7 @@ class Workload:
 
     @cached_property
     def group_of(self) -> tuple[int, ...]:
-        """The op group of each op. Groups are numbered by their seconds, the dearest first: the order of the search."""
+        """The op group of each op. Groups are numbered by decreasing seconds, the order of the search."""
         part = _grouped(self)
         total: dict[int, float] = {}
         for number, seconds in zip(part, self.mean, strict=True):
@@ -121,12 +120,12 @@ class Workload:
 
     @cached_property
     def count(self) -> int:
-        """How many op groups there are."""
+        """Number of op groups."""
         return max(self.group_of, default=-1) + 1
 
     @cached_property
     def mean(self) -> list[float]:
-        """Seconds of each op for the whole batch, forward and backward, averaged over the types of devices."""
+        """Seconds of each op for the whole batch, forward and backward, in the mean over device types."""
         rows = [[one.both for one in learning_seconds(self.module, type_)] for type_ in self.topology.types]
         return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
 
@@ -138,7 +137,7 @@ class Workload:
 
     @cached_property
     def sizes(self) -> dict[tuple[int, int], int]:
-        """Bytes of what one op reads of another, by maker and reader."""
+        """Bytes that one op reads from another, by producer and reader."""
         made = {value.name: (number, value) for number, op in enumerate(self.module.entry.ops) for value in op.results}
         found: dict[tuple[int, int], int] = {}
         for number, op in enumerate(self.module.entry.ops):
@@ -158,7 +157,7 @@ class Workload:
 
     @cached_property
     def held(self) -> list[int]:
-        """Bytes of the weights that each op is the first to read, with their gradients and the state of the optimizer."""
+        """For each op, bytes of the weights that it reads first, with their gradients and optimizer state."""
         state, owner = learning(self.module).state, self._owners
         found = [0] * len(self.module.entry.ops)
         for name, number in owner.items():
@@ -168,7 +167,7 @@ class Workload:
 
     @cached_property
     def saved(self) -> list[int]:
-        """Bytes that each op is the first to keep of a batch for the backward pass."""
+        """For each op, bytes of a batch that it is the first to keep for the backward pass."""
         learned, seen, found = learning(self.module), set[str](), []
         for op in self.module.entry.ops:
             values = {name: size for name, size in saved_values(op, learned).items() if name not in seen}
@@ -188,7 +187,7 @@ class Workload:
 
     @cached_property
     def gradients(self) -> dict[int, tuple[Gradient, ...]]:
-        """Of the weights that train, by the op that reads them first."""
+        """Gradients of trained weights, by the first op that reads the weight."""
         learned, found = learning(self.module), dict[int, list[Gradient]]()
         readers: dict[str, int] = {}
         for op in self.module.entry.ops:
@@ -204,7 +203,7 @@ class Workload:
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
-        """In an order in which each stands behind those it reads of."""
+        """The segments in topological order."""
         members: dict[tuple[int, int], list[int]] = {}
         levels: list[int] = []
         for number, makers in enumerate(self.makers):
@@ -224,7 +223,7 @@ class Workload:
 
     @cached_property
     def bundles(self) -> tuple[Bundle, ...]:
-        """What segments send to others."""
+        """Tensors that segments send to others."""
         home = {number: place for place, segment in enumerate(self.segments) for number in segment.ops}
         learned, sums = learning(self.module), dict[tuple[int, tuple[int, ...]], list[int]]()
         readers: dict[str, set[int]] = {}
@@ -242,10 +241,10 @@ class Workload:
         return tuple(Bundle(source, others, *row) for (source, others), row in sorted(sums.items()))
 
     def seconds(self, type_: DeviceType, parts: int) -> list[tuple[float, float]]:
-        """Of each op of one of ``parts`` equal parts of the batch on such a device: forward and backward pass."""
+        """Seconds of each op, forward and backward, for one of ``parts`` equal parts of the batch on a device type."""
         key = type_.name, parts
         if key not in self._seconds:
-            known: dict[object, tuple[float, float]] = {}  # ops that are alike share their facets
+            known: dict[object, tuple[float, float]] = {}  # equal ops share their facets
             rows = []
             for number, op in enumerate(self.module.entry.ops):
                 cut = self._part(number, op, parts)
@@ -258,7 +257,7 @@ class Workload:
         return self._seconds[key]
 
     def _part(self, number: int, op: Op, parts: int) -> Op:
-        """The op on one of the parts of the batch; whole where it is not cut with it."""
+        """The op for one part of the batch; unchanged if it is not split with the batch."""
         cost = op.facet(Cost)
         if cost is None or parts == 1 or number not in self.batch.factors:
             return op
@@ -282,7 +281,7 @@ class Workload:
 
 
 def _factors(op: Op, resource: Resource, sizes: Mapping[str, int]) -> int:
-    """Bytes of the input and of the output's gradient of a product with this matrix; 0 of anything else."""
+    """Bytes of the input and of the output gradient of a product with this matrix; 0 for other ops."""
     matrix = isinstance(resource.type, TensorType) and len(resource.type.shape or ()) == 2
     if not has(op, PRODUCT) or not matrix or len(op.operands) < 2 or op.operands[1] != resource.name:
         return 0
@@ -290,7 +289,7 @@ def _factors(op: Op, resource: Resource, sizes: Mapping[str, int]) -> int:
 
 
 def _grouped(workload: Workload) -> list[int]:
-    """The part of each op. Raises UsageError where METIS is not installed."""
+    """The part of each op. Raises UsageError if METIS is not installed."""
     ops, batch = workload.module.entry.ops, workload.batch
     leader = list(range(len(ops)))
 
@@ -319,8 +318,8 @@ def _grouped(workload: Workload) -> list[int]:
 
 
 def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> list[int]:
-    """The part of each node, of ``most`` at most. A node that outweighs an even share of the nodes left is a part alone, for
-    METIS cannot balance it."""
+    """The part of each node; at most ``most`` parts. A node heavier than an even share of the remaining nodes is a part of its
+    own, since METIS cannot balance it."""
     left = sorted(range(len(near)), key=lambda node: (-weights[node], node))
     part: dict[int, int] = {}
     total = float(weights.sum())
@@ -342,7 +341,7 @@ def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> l
 
 
 def runs(weights: Sequence[float], count: int) -> list[int]:
-    """Cut a sequence into ``count`` runs of about equal weight: the run of each element."""
+    """Cuts a sequence into ``count`` runs of about equal weight; the run of each element."""
     total, done, found = math.fsum(weights) or 1.0, 0.0, []
     for weight in weights:
         found.append(min(count - 1, int((done + weight / 2) / total * count)))

@@ -1,27 +1,25 @@
-"""TAG's simulator: what a training step takes when each op group does as its action says, in seconds, and what it needs of
-memory.
+"""TAG's simulator: seconds and memory of a training step in which each op group runs with its action.
 
-Every device group has one queue, first come, first served: all its devices do the same at the same time. So have the media
-between device groups, of which a transfer occupies all that it crosses, and the collectives of all devices together.
+Every device group has one first-come, first-served queue: its devices all run the same at the same time. The media between
+device groups have queues too, and a transfer occupies all media that it crosses. All collectives share one queue.
 
-- A segment of an op group runs forward on each device group of its action as soon as what it reads has come, backward as soon
-  as its own forward pass and the gradients of what it made have. Seconds of ops and of transfers are dnnc's own
+- A segment of an op group runs forward on each device group of its action once its inputs have arrived, and backward once its
+  forward pass has ended and the gradients of its outputs have arrived. Seconds of ops and of transfers are dnnc's own
   (``Workload.seconds``, ``Machines.channel``, ``passes.model.exchange``).
-- Behind the backward pass, gradients are summed (``all_reduce``: the whole gradient by rings of all devices, as its part of a
-  bucket; ``ps``: each device sends every server its part and gets its part of the weights back), then weights updated.
-- ``model``: the ops of an op group are cut, in order, into as many runs of equal seconds as there are devices, one for each. A
-  segment occupies all device groups that have ops of it until the last of its ops is done.
-- With *factors* (SFB, of the strategy that the search found): where the two tensors whose product a gradient is take less time
-  to gather, and to multiply whole on each device, than the gradient takes to sum, they are gathered. TAG's integer programme
-  may also do ops before the product on every device; here the product alone is.
+- After the backward pass, gradients are summed, then weights are updated. ``all_reduce``: rings of all devices sum the whole
+  gradient, as its part of a bucket. ``ps``: each device sends every server its part and receives its part of the weights.
+- ``model``: the ops of an op group are cut, in order, into runs of equal seconds, one per device. A segment occupies all device
+  groups that have ops of it until its last op has ended.
+- With *factors* (SFB, for the strategy that the search found): a gradient is a product of two factors. If it takes less time to
+  gather the factors and to multiply them whole on each device than to sum the gradient, they are gathered. TAG's integer
+  programme may also repeat ops before the product on every device; here only the product is repeated.
 
-TAG's released simulator charges gradients their size over the number of replicas, takes one bandwidth for all factors and
-leaves one feature at 0; all three are put right here. So is a fourth: there a collective occupies no link, so that half of the
-gradients by ``ps`` and half by ``all_reduce`` would take half of the time. Here it occupies the media between its device
-groups.
+Four errors of TAG's released simulator are corrected: it charges a gradient its size over the number of replicas, takes one
+bandwidth for all factors, leaves one feature at 0, and lets a collective occupy no link, so that half of the gradients by
+``ps`` and half by ``all_reduce`` would take half the time. Here a collective occupies the media between its device groups.
 
-Memory: weights, gradients, optimizer state, and what is kept for the backward pass; more than a device has makes a strategy
-unfit.
+Memory: weights, gradients, optimizer state, and values kept for the backward pass. A strategy that needs more than a device has
+is unfit.
 """
 
 from __future__ import annotations
@@ -38,14 +36,14 @@ from dnnc.search_tag.op_groups import Bundle, Gradient, Workload, runs
 from passes.model.learning import update_seconds
 
 COLLECTIVES = "collectives"
-"""The name of the queue of all collectives."""
+"""Name of the queue of collectives."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one strategy. ``memory`` and ``busy``: bytes of a device and seconds, of each device group; ``forward`` and ``done``:
-    seconds until the forward pass of each op group ends, and until its weights are updated; ``gathered``: how many gradients
-    are made of gathered factors."""
+    """Result of simulating a strategy. For each device group, ``memory``: bytes on a device, ``busy``: seconds. For each op
+    group, ``forward``: seconds until its forward pass ends, ``done``: until its weights are updated. ``gathered``: number of
+    gradients that are computed from gathered factors."""
 
     seconds: float
     memory: tuple[float, ...]
@@ -58,7 +56,7 @@ class Outcome:
 
 @dataclass
 class _Tasks:
-    """Tasks that wait for each other and for what they occupy."""
+    """Tasks that wait for other tasks and for the queues that they occupy."""
 
     seconds: list[float] = field(default_factory=list)
     occupied: list[tuple[str, ...]] = field(default_factory=list)
@@ -76,8 +74,8 @@ class _Tasks:
         return number
 
     def run(self) -> tuple[list[float], dict[str, float]]:
-        """When each task ends, and how long each queue is busy. Tasks are taken in the order in which they become ready, ties
-        by number: no task of a queue overtakes one that was ready before it."""
+        """The end of each task, and the busy seconds of each queue. Tasks start in the order in which they become ready, ties
+        by number: in a queue, no task overtakes one that was ready earlier."""
         ends, ready = [0.0] * len(self.seconds), [0.0] * len(self.seconds)
         free: dict[str, float] = {}
         busy: dict[str, float] = {}
@@ -101,9 +99,9 @@ class _Tasks:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Of the gradients of a segment: ``seconds`` of its collectives, ``more`` of products that each device does whole, bytes
-    that the ``update`` behind both moves; the gradients that parameter servers sum, and how many are made of gathered
-    factors."""
+    """The gradients of a segment: ``seconds`` of its collectives, ``more``: seconds of products that each device computes
+    whole, bytes that the ``update`` after both moves; the gradients that parameter servers sum, and the number of gradients
+    computed from gathered factors."""
 
     seconds: float
     more: float
@@ -117,7 +115,7 @@ Ends = dict[int, int]
 
 
 class Simulator:
-    """Of a workload on machines; ``microbatches``: runs of the model, one after another, that make a step."""
+    """Simulates a workload on machines; ``microbatches``: consecutive runs of the model in a step."""
 
     def __init__(self, workload: Workload, machines: Machines, microbatches: int = 1) -> None:
         self.workload, self.machines, self.microbatches = workload, machines, microbatches
@@ -135,7 +133,7 @@ class Simulator:
 
     @cached_property
     def baseline(self) -> tuple[tuple[Action, ...], Outcome]:
-        """Data parallel on all devices, with all-reduce; where that does not fit, ``model`` on all devices."""
+        """Data parallel on all devices with all-reduce; if that does not fit, ``model`` on all devices."""
         count, first = self.workload.count, self.actions[0]
         strategy, outcome = (first,) * count, self.run((first,) * count)
         if not outcome.fits and self.machines.count(first.groups) > 1:
@@ -144,28 +142,28 @@ class Simulator:
         return strategy, outcome
 
     def reward(self, outcome: Outcome) -> float:
-        """T_base / T - 1, of what is above 1 the fourth root; -1 where memory does not suffice. An action that was not tried
-        yet has a mean of 0, and beside rewards of 10 it never would be: TAG's released code takes the root as well."""
+        """T_base / T - 1, its fourth root if above 1; -1 if memory does not suffice. The root, which TAG's released code takes
+        too, keeps rewards small: an untried action has the mean 0 and would never be tried beside rewards of 10."""
         if not outcome.fits:
             return -1.0
         gain = self.baseline[1].seconds / outcome.seconds - 1 if outcome.seconds else 0.0
         return gain if gain <= 1 else math.sqrt(math.sqrt(gain))
 
     def run(self, strategy: Sequence[Action], *, factors: bool = False) -> Outcome:
-        """A step in which each op group does as its action says."""
+        """Simulates a step in which each op group runs with its action."""
         return _Step(self, strategy, factors).outcome()
 
-    # -- what does not depend on other op groups -----------------------------------------------------------------------
+    # -- independent of other op groups -----------------------------------------------------------------------
 
     def travels(self, source: Action, target: Action) -> tuple[tuple[int, int, float], ...]:
-        """From, to and part, of ``moved``."""
+        """Source, target and share of each transfer of ``moved``."""
         key = source, target
         if key not in self._moved:
             self._moved[key] = tuple((a, b, part) for (a, b), part in moved(self.machines, source, target).items())
         return self._moved[key]
 
     def compute(self, segment: int, action: Action) -> tuple[tuple[tuple[int, ...], float, float], ...]:
-        """Which device groups work together, and their seconds in the forward and in the backward pass."""
+        """The device groups that run together, with their seconds in the forward and in the backward pass."""
         key = segment, action
         if key not in self._compute:
             self._compute[key] = self._spread(segment, action) if action.how is How.MODEL else self._replicas(segment, action)
@@ -198,7 +196,7 @@ class Simulator:
     def _makespan(
         self, ops: Sequence[int], before: dict[int, list[int]], place: dict[int, tuple[int, str]], *, backward: bool
     ) -> float:
-        """Of ops in this order, each on its device behind those ``before`` it, whose tensors come from theirs."""
+        """Makespan of ops in this order. Each runs on its device after those ``before`` it, whose tensors it receives."""
         free: dict[str, float] = {}
         ends: dict[int, float] = {}
         for op in ops:
@@ -212,14 +210,14 @@ class Simulator:
         return max(ends.values(), default=0.0)
 
     def places(self, group: int, chosen: tuple[int, ...]) -> dict[int, tuple[int, str]]:
-        """Device group and device of each op of an op group that is spread over the devices of some device groups."""
+        """Device group and device of each op of an op group with the way ``model``."""
         ops = self.workload.members[group]
         devices = [(number, name) for number in chosen for name in self.machines.groups[number].devices]
         places = runs([self.workload.mean[op] for op in ops], len(devices))
         return {op: devices[place] for op, place in zip(ops, places, strict=True)}
 
     def sums(self, segment: int, action: Action, factors: bool) -> Sums:
-        """How replicas of a segment agree about its weights."""
+        """How replicas of a segment sum the gradients of its weights."""
         key = segment, action, factors
         if key not in self._sums:
             count, ring = self.machines.count(action.groups), self.machines.ring(action.groups)
@@ -241,14 +239,14 @@ class Simulator:
         return self._sums[key]
 
     def _whole_product(self, gradient: Gradient, action: Action, count: int) -> float:
-        """Seconds by which the gradient takes longer on the slowest device when it is computed of the whole batch: half of the
-        backward pass, which makes both gradients of the product."""
+        """Additional seconds on the slowest device to compute a gradient for the whole batch: half of the additional backward
+        pass, which computes both gradients of the product."""
         types = [self.machines.groups[number].type for number in action.groups]
         rows = [(self.workload.seconds(type_, 1), self.workload.seconds(type_, count)) for type_ in types]
         return self.microbatches * max((whole[gradient.op][1] - part[gradient.op][1]) / 2 for whole, part in rows)
 
     def memory(self, group: int, action: Action) -> tuple[tuple[int, float], ...]:
-        """Bytes that an op group needs of a device, by device group."""
+        """Bytes that an op group needs on a device, by device group."""
         key = group, action
         if key not in self._memory:
             held, saved, ops = self.workload.held, self.workload.saved, self.workload.members[group]
@@ -268,7 +266,7 @@ class Simulator:
 
 
 class _Step:
-    """One step: its tasks, made in the order of the segments, and what they take."""
+    """One step: its tasks, created in the order of segments, with their seconds."""
 
     def __init__(self, simulator: Simulator, strategy: Sequence[Action], factors: bool) -> None:
         self.simulator, self.factors = simulator, factors
@@ -300,7 +298,7 @@ class _Step:
         return made
 
     def send(self, made: Ends, source: Action, target: Action, size: float) -> dict[int, list[int]]:
-        """What the readers of a tensor wait for, by device group."""
+        """The tasks that readers of a tensor wait for, by device group."""
         found: dict[int, list[int]] = {group: [made[group]] for group in target.groups if group in made}
         for a, b, part in self.simulator.travels(source, target):
             channel = self.machines.channel(a, b)
@@ -330,7 +328,7 @@ class _Step:
             self.arrived[number].setdefault(group, []).extend(some)
 
     def synchronise(self, number: int) -> None:
-        """The sum of the gradients of a segment, and the update of its weights."""
+        """Adds the tasks that sum the gradients of a segment and update its weights."""
         action, made = self.of[number], self.backward[number]
         count = self.machines.count(action.groups)
         if not action.how.splits or count == 1:
@@ -354,7 +352,7 @@ class _Step:
         return task
 
     def serve(self, number: int, gradients: Sequence[Gradient]) -> None:
-        """Gradients to servers, updates there, and weights back."""
+        """Adds the tasks that send gradients to servers, update weights there, and send them back."""
         action, made = self.of[number], self.backward[number]
         count = self.machines.count(action.groups)
         size = sum(gradient.size for gradient in gradients)
