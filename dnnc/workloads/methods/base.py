@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from dnnc.workloads.faults import NothingFits, NothingFound, OptionNotOfObjective
+from dnnc.workloads.methods.faults import NothingFits, NothingFound, OptionNotOfObjective
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module
 from ir.core.topology import Topology

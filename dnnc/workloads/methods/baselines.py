@@ -12,7 +12,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from dnnc.workloads.faults import (
+from dnnc.workloads.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
+from dnnc.workloads.methods.canonical import canonical_module, in_file_order
+from dnnc.workloads.methods.faults import (
     BaselineDoesNotFit,
     BaselineWithoutPlan,
     ExpertMissing,
@@ -21,8 +23,6 @@ from dnnc.workloads.faults import (
     ReplicasNotOfObjective,
     UnknownMethod,
 )
-from dnnc.workloads.methods.base import Progress, Solved, SolvedStage, SolveOptions, takes, topology_of
-from dnnc.workloads.methods.canonical import canonical_module, in_file_order
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module
 from ir.core.objectives import LATENCY, PIPEDREAM, TRAINING

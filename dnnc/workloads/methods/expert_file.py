@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from dnnc.workloads.faults import (
+from dnnc.workloads.methods.faults import (
     NodesOnTwoDevices,
     NoNodes,
     NoStages,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dnnc.workloads.faults import CommOnlyForThroughput, LatencyNotDefined, TooManyKinds
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -16,6 +15,7 @@ from dnnc.workloads.methods.base import (
     takes,
     topology_of,
 )
+from dnnc.workloads.methods.faults import CommOnlyForThroughput, LatencyNotDefined, TooManyKinds
 from ir.core.diagnostics import UsageError
 from ir.core.module import Module
 from ir.core.objectives import LATENCY

@@ -6,13 +6,6 @@ import math
 import time
 from typing import TYPE_CHECKING, Any
 
-from dnnc.workloads.faults import (
-    BandwidthUnknown,
-    CommOnlyForThroughput,
-    MicrobatchesMissing,
-    NoAccelerators,
-    UnknownSchedule,
-)
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -23,6 +16,13 @@ from dnnc.workloads.methods.base import (
     solved,
     takes,
     topology_of,
+)
+from dnnc.workloads.methods.faults import (
+    BandwidthUnknown,
+    CommOnlyForThroughput,
+    MicrobatchesMissing,
+    NoAccelerators,
+    UnknownSchedule,
 )
 from dnnc.workloads.methods.groups import hierarchy_told
 from ir.core.diagnostics import UsageError

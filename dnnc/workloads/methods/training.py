@@ -8,13 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dnnc.workloads.faults import (
-    BandwidthUnknown,
-    CommOnlyForThroughput,
-    MicrobatchesMissing,
-    NoBackwardNodes,
-    UnknownSchedule,
-)
 from dnnc.workloads.methods.base import (
     Progress,
     Solved,
@@ -25,6 +18,13 @@ from dnnc.workloads.methods.base import (
     solved,
     takes,
     topology_of,
+)
+from dnnc.workloads.methods.faults import (
+    BandwidthUnknown,
+    CommOnlyForThroughput,
+    MicrobatchesMissing,
+    NoBackwardNodes,
+    UnknownSchedule,
 )
 from dnnc.workloads.methods.partition import run_partition
 from ir.core.diagnostics import UsageError

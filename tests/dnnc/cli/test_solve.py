@@ -218,7 +218,7 @@ def test_any_split_of_training(tmp_path: Path, capsys: pytest.CaptureFixture[str
     code, _, err = dnnc(capsys, "solve", path, "--split", "any", "--objective", "pipedream")
     assert (code, "no method solves --objective pipedream with --split any" in err) == (2, True)
     code, _, err = dnnc(capsys, "solve", path, "--split", "any", "--comm", "duplex")
-    assert (code, "E1303]: --comm belongs to --objective throughput; with --objective training" in err) == (2, True)
+    assert (code, "E4903]: --comm belongs to --objective throughput; with --objective training" in err) == (2, True)
 
 
 def test_import_prints_a_workload(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -238,18 +238,18 @@ def test_backward_nodes_follow_the_colours_of_an_expert(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("split", "error", "words"),
     [
-        ("no JSON {", InvalidInput, r"E1358.*no node states its stage"),
+        ("no JSON {", InvalidInput, r"E4938.*no node states its stage"),
         ("{", InvalidInput, "not valid JSON"),
         ({"nodes": []}, InvalidInput, "none of 'devices', 'fpgas' and 'cpus'"),
-        ({"fpgas": 3}, InvalidInput, r"E1357.*'fpgas' is int, expected a list"),
+        ({"fpgas": 3}, InvalidInput, r"E4937.*'fpgas' is int, expected a list"),
         ({"fpgas": [[1]]}, InvalidInput, r"fpgas\[0\] has no list 'nodes'"),
         ({"fpgas": [{"nodes": [None]}]}, InvalidInput, "has no list 'nodes' of ids"),
         ({"devices": [{"kind": "tpu", "nodes": [1]}]}, InvalidInput, "of kind 'tpu'"),
-        ({"fpgas": [{"nodes": [0, 77]}]}, InvalidInput, r"E1352.*holds node 77, which the workload does not have"),
+        ({"fpgas": [{"nodes": [0, 77]}]}, InvalidInput, r"E4932.*holds node 77, which the workload does not have"),
         ({"fpgas": [{"nodes": [0, 1]}, {"nodes": [1, 2, 3]}]}, InvalidInput, "holds node 1, which another device holds"),
         ({"fpgas": []}, InvalidInput, "no device holds a node"),
         ({"fpgas": [{"nodes": [0, 1, 2, 3]}] * 2}, UsageError, "replicas"),
-        ({"cpus": [{"nodes": [0, 1, 2, 3]}]}, UsageError, r"E1351.*of kind cpu, and there is none"),
+        ({"cpus": [{"nodes": [0, 1, 2, 3]}]}, UsageError, r"E4931.*of kind cpu, and there is none"),
     ],
 )
 def test_a_wrong_expert_is_named(tmp_path: Path, split: object, error: type[Exception], words: str) -> None:
@@ -268,9 +268,9 @@ def test_an_expert_that_breaks_a_limit_is_infeasible(tmp_path: Path) -> None:
 
 
 def test_methods_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"E1313.*makes no pipeline"):
+    with pytest.raises(UsageError, match=r"E4909.*makes no pipeline"):
         solve(tmp_path, PROFILE, accelerators=2, method="metis")
-    with pytest.raises(UsageError, match=r"E1314.*needs a file with the split"):
+    with pytest.raises(UsageError, match=r"E4910.*needs a file with the split"):
         solve(tmp_path, FOUR, method="expert")
     with pytest.raises(UsageError, match=r"E1315.*--expert is read only"):
         solve(tmp_path, FOUR, expert="split.json")
@@ -278,7 +278,7 @@ def test_methods_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         solve(tmp_path, FOUR, method="greedy", compare=True)
     with pytest.raises(UsageError, match="--replicas"):
         solve(tmp_path, FOUR, method="greedy", replicas=2)
-    with pytest.raises(UsageError, match=r"E1312.*--method is 'best'"):
+    with pytest.raises(UsageError, match=r"E4908.*--method is 'best'"):
         solve(tmp_path, FOUR, method="best")
 
 

@@ -103,9 +103,9 @@ def test_pipedream_memory_by_schedule(tmp_path: Path) -> None:
     }
     result = solve(tmp_path, PROFILE, accelerators=2, memory=1000)
     assert (result.status, result.devices) == ("infeasible", ())
-    with pytest.raises(UsageError, match=r"E1304.*needs the number of microbatches"):
+    with pytest.raises(UsageError, match=r"E4904.*needs the number of microbatches"):
         solve(tmp_path, PROFILE, accelerators=2, schedule="gpipe")
-    with pytest.raises(UsageError, match=r"E1301.*--straight: the chosen objective and split have no such option"):
+    with pytest.raises(UsageError, match=r"E4901.*--straight: the chosen objective and split have no such option"):
         solve(tmp_path, PROFILE, accelerators=2, objective="throughput", straight=True)
 
 
