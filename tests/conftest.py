@@ -15,6 +15,10 @@ from tests import compiled_kernels
 
 REPO = Path(__file__).resolve().parent.parent
 
+# Arrays of tests are small: threads of OpenMP and OpenBLAS only wait for each other, busily, beside those of the other worker.
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(variable, "1")
+
 # A slow machine is no fault of the code under test, and CI must give one answer to one commit.
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
