@@ -21,38 +21,38 @@ BRANCHES = "y = If (c) <then_branch = t () => ({p} p) {{ p = Relu(x) }}, else_br
 REPEATED = "y = Loop (n, c, x) <body = b (int64 i, bool k, {a} a) => (bool k2, {s} s) {{ k2 = Identity(k)\n s = Relu(a) }}>"
 
 SHAPES = {
-    "output, size": ("float[4] x", "float[5] y", "y = Relu(x)", "'y' is stated as tensor<5xf32>, it is tensor<4xf32>"),
-    "output, rank": ("float[4] x", "float[4,1] y", "y = Relu(x)", "'y' is stated as tensor<4x1xf32>, it is tensor<4xf32>"),
-    "output, name": ("float[N] x", "float[N] y", "y = Concat <axis = 0> (x, x)", "it is tensor<8xf32>"),
-    "branch, size": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="float[5]"), "'p' is stated as tensor<5xf32>"),
-    "branch, rank": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="float[5,1]"), "'p' is stated as tensor<5x1xf32>"),
+    "output, size": ("float[4] x", "float[5] y", "y = Relu(x)", "tensor<5xf32> for 'y', which is tensor<4xf32>"),
+    "output, rank": ("float[4] x", "float[4,1] y", "y = Relu(x)", "tensor<4x1xf32> for 'y', which is tensor<4xf32>"),
+    "output, name": ("float[N] x", "float[N] y", "y = Concat <axis = 0> (x, x)", "which is tensor<8xf32>"),
+    "branch, size": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="float[5]"), "tensor<5xf32> for 'p'"),
+    "branch, rank": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="float[5,1]"), "tensor<5x1xf32> for 'p'"),
     "behind branches": (
         "float[4] x, bool c",
         "float[4] y",
         "y = If (c) <then_branch = t () => (p) { p = Abs(x) }, else_branch = e () => (q) { q = ReduceMax <keepdims = 0> (x) }>",
-        "'y' is stated as tensor<4xf32>, it is tensor<f32>",
+        "tensor<4xf32> for 'y', which is tensor<f32>",
     ),
     "behind a loop": (
         "float[4] x, bool c, int64 n",
         "float[4] y",
         "y = Loop (n, c, x) <body = b (int64 i, bool k, a) => (bool k2, s) { k2 = Identity(k)\n s = ReduceSum(a) }>",
-        "'y' is stated as tensor<4xf32>, it is tensor<1xf32>",
+        "tensor<4xf32> for 'y', which is tensor<1xf32>",
     ),
     "body, size": (
         "float[4] x, bool c, int64 n",
         "float[4] y",
         REPEATED.format(a="float[5]", s="float[5]"),
-        "'s' is stated as tensor<5xf32>, it is tensor<4xf32>",
+        "tensor<5xf32> for 's', which is tensor<4xf32>",
     ),
 }
 ELEMENTS = {
-    "output": ("float[4] x", "int64[4] y", "y = Relu(x)", "'y' is stated as tensor<4xi64>, it is tensor<4xf32>"),
-    "branch": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="int64[4]"), "'p' is stated as tensor<4xi64>"),
+    "output": ("float[4] x", "int64[4] y", "y = Relu(x)", "tensor<4xi64> for 'y', which is tensor<4xf32>"),
+    "branch": ("float[4] x, bool c", "float[4] y", BRANCHES.format(p="int64[4]"), "tensor<4xi64> for 'p'"),
     "body": (
         "float[4] x, bool c, int64 n",
         "float[4] y",
         REPEATED.format(a="int64[4]", s="float[4]"),
-        "'a' is stated as tensor<*xi64>",
+        "tensor<*xi64> for 'a'",
     ),
 }
 GIVEN: dict[str, NDArray[Any]] = {"x": np.arange(-2, 2, dtype=np.float32), "c": np.array(True), "n": np.array(2)}
@@ -91,7 +91,7 @@ def test_other_elements_are_refused(tmp_path: Path, case: str) -> None:
 def test_a_default_of_another_shape_is_refused(tmp_path: Path) -> None:
     proto = _text("float[4] x, float[3] w", "float[4] y", "y = Add(x, w)")
     proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(4, np.float32), "w"))
-    with pytest.raises(InvalidInput, match="input 'w' is stated as tensor<3xf32>, its default is tensor<4xf32>"):
+    with pytest.raises(InvalidInput, match="the model states tensor<3xf32> for input 'w', whose default is tensor<4xf32>"):
         load(proto, tmp_path)
 
 

@@ -62,7 +62,7 @@ def claims_of(model: ModelProto, inferred: ModelProto, first: ModelProto, where:
                 if claim != types[0]:
                     own[name] = claim
             elif not contradicts(without_shape(stated), without_shape(other)):
-                wrong.append(f"'{name}' is stated as {stated}, it is {other}")
+                wrong.append(f"{stated} for '{name}', which is {other}")
             else:
                 sink.error(StatedTypeWrong(name, str(stated), str(other)), where=where)
         claims.append(own)

@@ -8,7 +8,7 @@ from ir.core.diagnostics import Fault
 class StatedTypeWrong(Fault, code="E1701"):
     """The model states an element type, or a kind of type, for a value that its operator does not make."""
 
-    message = "'{value}' is stated as {stated}, it is {actual}"
+    message = "the model states {stated} for '{value}', which is {actual}"
     hint = "onnxruntime refuses such a model; export it again"
     value: str
     stated: str
@@ -18,7 +18,7 @@ class StatedTypeWrong(Fault, code="E1701"):
 class DefaultOfAnotherType(Fault, code="E1702"):
     """The default of an input is not of the type that the model states for the input."""
 
-    message = "input '{name}' is stated as {stated}, its default is {actual}"
+    message = "the model states {stated} for input '{name}', whose default is {actual}"
     hint = "onnxruntime refuses such a model; export it again"
     name: str
     stated: str
