@@ -54,34 +54,38 @@ def calibrate(
     try:
         with progress(not quiet) as report:
             base = machines_of(topology, sink, report) if topology is not None else None
-            found = calibrated(type_, runs, base, report)
+            calibration = calibrated(type_, runs, base, report)
     finally:
         show_warnings(sink.diagnostics, quiet)
     if json:
-        put_json("calibrate", calibration_json(found))
+        put_json("calibrate", calibration_json(calibration))
     elif not quiet:
-        _print(found)
+        _print(calibration)
     if out is not None:
-        write_topology(found.topology, _notes(found, type_), out, quiet)
+        write_topology(calibration.topology, _notes(calibration, type_), out, quiet)
 
 
-def calibration_json(found: Calibration) -> dict[str, object]:
+def calibration_json(calibration: Calibration) -> dict[str, object]:
     """``--json``: ``numbers`` in SI units; ``error``: mean relative ones."""
     return {
-        "plans": found.plans,
+        "plans": calibration.plans,
         "rows": [
             {"build": str(row.build), "measured": row.seconds, "before": before, "after": after}
-            for row, before, after in zip(found.rows, found.before, found.after, strict=True)
+            for row, before, after in zip(calibration.rows, calibration.before, calibration.after, strict=True)
         ],
         "numbers": [
             {"of": one.number.of, "key": one.number.key, "from": one.number.value, "to": one.value, "share": one.share}
-            for one in found.fitted
+            for one in calibration.fitted
         ],
-        "error": {"before": found.error(found.before), "after": found.error(found.after), "left_out": found.held_out},
+        "error": {
+            "before": calibration.error(calibration.before),
+            "after": calibration.error(calibration.after),
+            "left_out": calibration.held_out,
+        },
     }
 
 
-def _print(found: Calibration) -> None:
+def _print(calibration: Calibration) -> None:
     from dnnc.report import Table, columns, percent_text, print_table, ratio_text, seconds_text
 
     runs = [
@@ -93,30 +97,30 @@ def _print(found: Calibration) -> None:
             seconds_text(after),
             ratio_text(after / row.seconds),
         )
-        for row, before, after in zip(found.rows, found.before, found.after, strict=True)
+        for row, before, after in zip(calibration.rows, calibration.before, calibration.after, strict=True)
     ]
     print_table(Table(columns("<build measured before ratio now ratio"), tuple(runs)))
     put("")
-    if found.fitted:
+    if calibration.fitted:
         numbers = [
             (one.number.of, one.number.key, *(number_text(one.number, value) for value in (one.number.value, one.value)))
-            for one in found.fitted
+            for one in calibration.fitted
         ]
-        shares = (percent_text(one.share) for one in found.fitted)
+        shares = (percent_text(one.share) for one in calibration.fitted)
         rows = tuple((*row, share) for row, share in zip(numbers, shares, strict=True))
         print_table(Table(columns("<of <number from to share"), rows))
         put("")
-    put(_verdict(found))
+    put(_verdict(calibration))
 
 
-def _verdict(found: Calibration) -> str:
+def _verdict(calibration: Calibration) -> str:
     from dnnc.report import percent_text
 
-    before, left_out = percent_text(found.error(found.before)), percent_text(found.held_out)
-    rows = f"{len(found.rows)} rows of {found.plans} plans"
-    if not found.fitted:
+    before, left_out = percent_text(calibration.error(calibration.before)), percent_text(calibration.held_out)
+    rows = f"{len(calibration.rows)} rows of {calibration.plans} plans"
+    if not calibration.fitted:
         return f"{rows} err by {before} in the mean and tell no better numbers: the present ones are kept"
-    after = percent_text(found.error(found.after))
+    after = percent_text(calibration.error(calibration.after))
     return f"mean error of {rows}: before {before}, now {after}; on plans left out of the fit {left_out}"
 
 
@@ -131,12 +135,12 @@ def number_text(number: Number, value: float) -> str:
     return quantity_text(value, kind)
 
 
-def _notes(found: Calibration, type_: str) -> Notes:
+def _notes(calibration: Calibration, type_: str) -> Notes:
     """Comments: what was fitted to what, and what each number was."""
     from dnnc.study.calibrate import EFFICIENCY
 
-    notes = {("", ""): f"Calibrated: {_verdict(found)}."}
-    for one in found.fitted:
+    notes = {("", ""): f"Calibrated: {_verdict(calibration)}."}
+    for one in calibration.fitted:
         number, was = one.number, number_text(one.number, one.number.value)
         table = f"types.{type_}" if number.kind is None else f"links.{number.of}"
         key, _, of = number.key.partition(".")

@@ -215,12 +215,12 @@ def explanation_json(result: CompileResult) -> dict[str, Any]:
     from dnnc.report import block_json, comparison_rows, layers_json
 
     assert result.explanation is not None
-    told = result.explanation
-    block = told.block
+    explanation = result.explanation
+    block = explanation.block
     return {
-        "layers": layers_json(told.layers),
+        "layers": layers_json(explanation.layers),
         "block": {"layer": block.name, "stage": block.stage, "ops": block_json(block)} if block else None,
-        "comparison": comparison_rows(result.plan, told.alternatives),
+        "comparison": comparison_rows(result.plan, explanation.alternatives),
     }
 
 
@@ -228,15 +228,15 @@ def _print_explanation(result: CompileResult) -> None:
     from dnnc.report import block_table, comparison_rows, comparison_table, layers_table, print_table
 
     assert result.explanation is not None
-    told = result.explanation
+    explanation = result.explanation
     training = result.plan.minimises.trains
     put(f"what each layer computes and exchanges, per {'microbatch, backward pass included' if training else 'sample'}")
-    print_table(layers_table(told.layers))
-    if told.block is not None:
-        put(f"\none block, {told.block.name}: layouts per mesh axis, S(dim) a shard, R whole, P a term")
-        print_table(block_table(told.block))
+    print_table(layers_table(explanation.layers))
+    if explanation.block is not None:
+        put(f"\none block, {explanation.block.name}: layouts per mesh axis, S(dim) a shard, R whole, P a term")
+        print_table(block_table(explanation.block))
     put("\nother plans, on one mesh of these devices")
-    print_table(comparison_table(comparison_rows(result.plan, told.alternatives)))
+    print_table(comparison_table(comparison_rows(result.plan, explanation.alternatives)))
     put("")
 
 

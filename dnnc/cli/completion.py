@@ -1,9 +1,8 @@
-"""Completion in bash, whose words are not ours.
+"""Completion in bash, which breaks words that belong together.
 
-Bash breaks words at ``:`` and ``=`` too (``COMP_WORDBREAKS``): it hands over ``zoo:gp`` as ``zoo``, ``:``, ``gp``, and puts
-what it is told in the place of the last piece alone. So the pieces are joined before anything is completed, and what stands
-before the last piece is taken off each answer. Other shells hand over whole words.
-"""
+Bash breaks words at ``:`` and ``=`` too (``COMP_WORDBREAKS``): it passes ``zoo:gp`` as ``zoo``, ``:``, ``gp``, and replaces
+only the last piece by the answer. So the pieces are joined before completion, and the part before the last piece is removed
+from each answer. Other shells pass whole words."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _BREAKS = frozenset((":", "="))
 
 
 def complete(environment: MutableMapping[str, str], answer: Callable[[], object]) -> str:
-    """What the shell is to be told; ``answer`` prints the completions of the words in ``environment``."""
+    """The completions for the shell; ``answer`` prints those of the words in ``environment``."""
     prefix = ""
     if environment[VARIABLE] == "complete_bash" and environment.get("COMP_CWORD", "").isdigit():
         words = environment.get("COMP_WORDS", "").split("\n")
@@ -38,16 +37,16 @@ def joined(words: list[str], current: int) -> tuple[list[str], int, str]:
     """The words as they were typed, the index of the one being typed, and the part of it that stands before its last piece.
 
     A break and its neighbours are one word; an empty word behind a break is a new one, for bash sends none within a word."""
-    found: list[str] = []
+    whole: list[str] = []
     place, prefix, open_ = 0, "", False
     for index, word in enumerate(words):
         is_break = bool(word) and set(word) <= _BREAKS
-        if found and ((is_break and index > 1) or (open_ and word)):
-            before = found.pop()
+        if whole and ((is_break and index > 1) or (open_ and word)):
+            before = whole.pop()
         else:
             before = ""
-        found.append(before + word)
+        whole.append(before + word)
         open_ = is_break
         if index == current:
-            place, prefix = len(found) - 1, found[-1] if is_break else before
-    return found, place, prefix
+            place, prefix = len(whole) - 1, whole[-1] if is_break else before
+    return whole, place, prefix

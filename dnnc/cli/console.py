@@ -1,6 +1,6 @@
-"""What a command says: data to standard output, talk to standard error, progress on a terminal only.
+"""The output of a command: data to standard output, remarks to standard error, a progress bar on a terminal only.
 
-``talk`` and ``show_warnings`` write to standard error and are silenced by ``--quiet``; ``put`` and ``put_json`` write data.
+``put`` and ``put_json`` write data; ``talk`` and ``show_warnings`` write remarks, which ``--quiet`` silences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ir.core.diagnostics import Diagnostic, Severity, visible, visible_json
 from ir.system.scratch import whole_file
 
 PROGRESS_AFTER = 1.0
-"""Seconds of work before a person is shown that it goes on."""
+"""Seconds of work before the bar appears."""
 
 _LOG = logging.getLogger("dnnc.steps")
 
@@ -30,7 +30,7 @@ _objects: list[str] = []
 
 
 def put(text: str) -> None:
-    """Data: to standard output, with the newline it lacks, and without what a terminal would obey (``visible``)."""
+    """Writes data to standard output, with a newline at its end and control characters escaped (``visible``)."""
     text = visible(text, lines=True)
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
@@ -63,7 +63,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def talk(text: str, quiet: bool = False) -> None:
-    """A remark, to standard error."""
+    """Writes a remark to standard error."""
     if not quiet:
         sys.stdout.flush()
         text = visible(text, lines=True)
@@ -71,9 +71,8 @@ def talk(text: str, quiet: bool = False) -> None:
 
 
 def show_warnings(diagnostics: Iterable[Diagnostic], quiet: bool = False) -> None:
-    """Warnings and notes, to standard error; those of one text once, with their number.
-
-    Errors are told by what they end (``dnnc.cli.entry``)."""
+    """Writes warnings and notes to standard error, those of one text once, with their number. Errors are written by
+    ``dnnc.cli.entry``, where they end the command."""
     alike: dict[tuple[Severity, str, str | None], list[Diagnostic]] = {}
     for diagnostic in diagnostics:
         if diagnostic.severity is not Severity.ERROR:
@@ -128,14 +127,14 @@ class _Display:
         self._bar.update(self._task, description=self._label or "working", completed=self._fraction or 0.0)
 
     def report(self, label: str, fraction: float | None) -> None:
-        """What is being done now, and how much of it is (0 to 1, None when unknown)."""
+        """Shows the current step, and the fraction of it that is done (0 to 1, None if unknown)."""
         with self._lock:
             self._label, self._fraction = visible(label), fraction
             if self._bar is not None:
                 self._update()
 
     def stop(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         self._timer.cancel()
         with self._lock:
             self._stopped = True
@@ -144,7 +143,7 @@ class _Display:
 
 
 Report = Callable[[str, float | None], None]
-"""What is being done now, and how much of it is done (0 to 1, None when unknown)."""
+"""Called with the current step, and the fraction of it that is done (0 to 1, None if unknown)."""
 
 
 @contextmanager

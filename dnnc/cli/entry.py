@@ -1,7 +1,7 @@
-"""From the process to a command and back: arguments in, exit code out, every fault as a plain message.
+"""Runs one command: arguments in, exit code out, each fault as a plain message.
 
-Invariants: a person never sees a traceback; whatever happens ends in one of the documented exit codes; an unexpected
-exception leaves a report file that says how to see it again.
+Invariants: a person never sees a traceback; every run ends with a documented exit code; an unexpected exception leaves a report
+file that states how to reproduce it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from ir.system.signals import Terminated, end_soon_after_a_request, termination_
 from ir.system.surroundings import leave_nothing
 
 CLICK_EXCEPTION: Any = typer.BadParameter.__mro__[2]
-"""``ClickException``, from whichever package typer takes it: a wrong option or argument."""
+"""``ClickException``, from the package that typer takes it from: a wrong option or argument."""
 
 PYDANTIC = ": Value error, "
-"""What pydantic, in some versions of typer, begins the message of a wrong choice with."""
+"""How pydantic, which some versions of typer use, begins the message of a wrong choice."""
 
 
 def run(argv: Sequence[str] | None) -> int:
-    """One command, from arguments to exit code. None stands for the process's own arguments: then its streams and signals are
-    settled too."""
+    """Runs the command of ``argv`` and returns its exit code. None: run that of the process, whose streams and signals are
+    settled first."""
     if argv is not None:
         return _run(list(argv))
     settle_streams()
@@ -89,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 
 def _report(error: Exception, arguments: list[str]) -> int:
-    """Says what went wrong, and returns the exit code that stands for it. Passes on what has its own end."""
+    """Writes the message of an error, and returns its exit code. Raises again what ``_run`` handles itself."""
     match error:
         case BrokenPipeError():
             raise error
@@ -108,9 +108,9 @@ def _report(error: Exception, arguments: list[str]) -> int:
         case OSError() if error.filename is not None or error.errno is not None:
             return _tell([_refused_by_system(error)], ExitCode.INVALID_INPUT, arguments)
     if isinstance(error, CLICK_EXCEPTION):
-        told = io.StringIO()
-        error.show(told)
-        _tell([WrongArguments(error.format_message()).at()], ExitCode.USAGE, arguments, told.getvalue().rstrip("\n"))
+        shown = io.StringIO()
+        error.show(shown)
+        _tell([WrongArguments(error.format_message()).at()], ExitCode.USAGE, arguments, shown.getvalue().rstrip("\n"))
         return ExitCode.USAGE
     message = _internal_error(error, arguments)
     reason = message.partition("\n")[0].partition("not in your input: ")[2]
@@ -132,7 +132,7 @@ def _tell(diagnostics: Iterable[Diagnostic], code: int, arguments: Sequence[str]
 
 
 def _refused_by_system(error: OSError) -> Diagnostic:
-    """What the system did not give, and what may help."""
+    """The fault of a refusal by the operating system, with what may help."""
     where = "" if error.filename is None else str(error.filename)
     hints = {
         errno.EMFILE: "this process may open no more files: raise the limit (ulimit -n), or use fewer stages",
@@ -151,11 +151,11 @@ def _refused_by_system(error: OSError) -> Diagnostic:
 
 
 def _internal_error(error: Exception, arguments: list[str]) -> str:
-    """The message of a bug: what happened, and where the whole story is."""
+    """The message of a bug: what happened, and the path of the report."""
     notes = [note for note in getattr(error, "__notes__", ()) if note]
     # PassCrash and InvariantError say who failed and how. Nothing is imported here: an import may be what failed.
-    told = isinstance(error, InvariantError) or hasattr(error, "pass_name")
-    first = (str(error) if told else f"{type(error).__name__}: {error}").splitlines()[0]
+    says_who = isinstance(error, InvariantError) or hasattr(error, "pass_name")
+    first = (str(error) if says_who else f"{type(error).__name__}: {error}").splitlines()[0]
     lines = [str(InternalError(first[:400]).at())]
     if isinstance(error, InvariantError):
         lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
@@ -201,7 +201,7 @@ def _write_report(error: Exception, arguments: list[str]) -> str:
 
 
 def _say(text: str) -> None:
-    """A line to standard error, whatever its encoding can hold; nothing when nobody listens."""
+    """Writes a line to standard error, with escapes for what its encoding lacks; nothing if the stream is closed."""
     with suppress(OSError, ValueError):
         encoding = sys.stderr.encoding or "utf-8"
         text = visible(text, lines=True)
@@ -210,6 +210,6 @@ def _say(text: str) -> None:
 
 
 def _forget_stdout() -> None:
-    """The reader of standard output has gone: what is still buffered must not raise when the interpreter exits."""
+    """Redirects standard output, whose reader has gone, so that flushing its buffer at exit does not raise."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -189,34 +189,34 @@ def check(
     with progress(not quiet) as say:
         opened = Build.open(build, say)
         require_here(opened.files, emulate=emulate)
-        found = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
-    for note in found.notes:
+        report = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
+    for note in report.notes:
         talk(f"note: {note}", quiet)
     if json:
-        fields = found.to_json()
+        fields = report.to_json()
         put_json(fields.pop("schema").removeprefix("dnnc.").partition("/")[0], fields)
     elif not quiet:
-        _print_check(found)
-    if (error := found.error()) is not None:
+        _print_check(report)
+    if (error := report.error()) is not None:
         raise error
 
 
-def _print_check(found: CheckReport) -> None:
+def _print_check(report: CheckReport) -> None:
     """Every compared tensor with its difference and what is allowed, then the verdict."""
     from dnnc.report import Table, columns, print_table
 
     rows = []
-    for c in found.comparisons:
+    for c in report.comparisons:
         alone, chained = ("-" if value is None else f"{value:.1e}" for value in (c.alone, c.chained))
         verdict = f"{c.verdict} on {', '.join(device for _, device in c.members)}" if c.members else c.verdict
         rows.append((str(c.stage), c.device, c.kind, alone, chained, f"{c.allowed_chained:.0e}", verdict, c.tensor))
     print_table(Table(columns("stage <device <kind alone chained allowed <verdict <tensor"), tuple(rows)))
     put("\nlargest difference over the range of each tensor; alone: on the unsplit model's own values, chained: on the stages'")
-    if found.random:
-        put(f"random: {', '.join(found.random)}")
-    if found.noisy:
-        put(f"allowed more, for rounding alone changes them as much: {found.noisy}")
-    if found.left_out:
-        put(f"not compared: {found.left_out}")
-    if found.passed:
-        put(found.verdict)
+    if report.random:
+        put(f"random: {', '.join(report.random)}")
+    if report.noisy:
+        put(f"allowed more, for rounding alone changes them as much: {report.noisy}")
+    if report.left_out:
+        put(f"not compared: {report.left_out}")
+    if report.passed:
+        put(report.verdict)

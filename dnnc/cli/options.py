@@ -27,16 +27,16 @@ from ir.core.limits import LIMITS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
 
 MOST_SECONDS = 1e6
-"""Of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
+"""The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
 MOST = (1 << 63) - 1
-"""Of an option that counts, or seeds."""
+"""The largest value of an option that counts, or of a seed."""
 
 MOST_CORES = 1024
-"""Of a process: each is a thread of its own."""
+"""Most cores of a process, each of which runs a thread."""
 
 
 def finite(value: float | None, param: typer.CallbackParam) -> float | None:
-    """What refuses a number that is none, for any option of a float: comparisons with a range let NaN pass."""
+    """A callback that refuses infinity and NaN, for options of floats: the check of a range lets NaN pass."""
     if value is not None and not math.isfinite(value):
         raise UsageError(NotFinite(value), where=param.opts[0])
     return value
@@ -64,7 +64,7 @@ def complete_topology(incomplete: str) -> list[str]:
 
 
 def _files(incomplete: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Paths that begin so: folders (with a slash) and files with one of the suffixes."""
+    """Paths that begin with ``incomplete``: folders (with a slash) and files with one of the suffixes."""
     folder, _, start = incomplete.rpartition("/")
     root = Path(f"{folder}/") if folder or incomplete.startswith("/") else Path()
     prefix = f"{folder}/" if "/" in incomplete else ""
@@ -98,7 +98,7 @@ class Comm(StrEnum):
 
 
 def _known(*planned: Planned) -> Callable[[str | None], str | None]:
-    """What refuses the name of an objective that there is no search for."""
+    """A callback that refuses the name of an objective that no search of ``planned`` minimises."""
 
     def check(name: str | None) -> str | None:
         known = offered(*planned)
@@ -113,7 +113,7 @@ def _known(*planned: Planned) -> Callable[[str | None], str | None]:
 
 
 def _objective(*planned: Planned, default: str) -> Any:
-    """``--objective`` of a command that plans ``planned``, with what the table says of each."""
+    """The option ``--objective`` of a command that plans ``planned``, with the help of each objective."""
     known = offered(*planned)
     return typer.Option(
         "--objective",
@@ -234,8 +234,7 @@ def _example(option: str) -> str:
 
 
 def parse_stages(text: str | None, mesh: bool) -> int | None:
-    """``--stages``: a number, None where it is not given. ``auto`` is 0 with a mesh, where 0 may be said too, else None: what
-    no number means. Raises UsageError."""
+    """``--stages`` as a number; None if it is not given. ``auto`` is 0 with a mesh, else None. Raises UsageError."""
     if text is None or (text == "auto" and not mesh):
         return None
     if text == "auto":
@@ -247,7 +246,7 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
 
 def parse_limits(items: Iterable[str] | None) -> Limits:
     """``--limit`` options over the default limits. Raises UsageError."""
-    given = {}
+    limits = {}
     for name, value in parse_pairs(items, "--limit", "NAME=NUMBER").items():
         field = name.replace("-", "_")
         if field not in OPTIONS:
@@ -255,8 +254,8 @@ def parse_limits(items: Iterable[str] | None) -> Limits:
             raise UsageError(UnknownLimit(name, known), where="--limit")
         if not (value.isascii() and value.isdecimal()) or len(value) > 18:
             raise UsageError(NotALimit(name, value[:40]), where="--limit")
-        given[field] = int(value)
-    return replace(LIMITS, **given)
+        limits[field] = int(value)
+    return replace(LIMITS, **limits)
 
 
 def parse_dims(items: Iterable[str] | None) -> dict[str, int | str]:

@@ -92,26 +92,31 @@ def profile(
             for path in (*((out,) if out.exists() else ()), *(merge or ())):
                 known = known.joined(read_profile(path), str(path))
             seconds = time_limit if math.isfinite(time_limit) else math.inf
-            found = measure_profile(
+            measured = measure_profile(
                 modules, files, machines, known, training=training, seconds=seconds, seed=seed, progress=report
             )
     finally:
         show_warnings(sink.diagnostics, quiet)
     files.confirm()
-    write_whole(out, found.file.text())
-    _tell(found, out, quiet, training=training)
+    write_whole(out, measured.file.text())
+    _tell(measured, out, quiet, training=training)
 
 
-def _tell(found: Measured, out: Path, quiet: bool, *, training: bool) -> None:
+def _tell(measured: Measured, out: Path, quiet: bool, *, training: bool) -> None:
     from ir.text.units import seconds_text
 
     kinds, engine = ("passes of operators", "torch") if training else ("operators", "onnxruntime")
-    talk(f"measured {found.new} kinds of {kinds}, {found.known} were known: {out} holds {len(found.file.entries)}", quiet)
-    if found.left[0]:
-        talk(f"left out for want of time: {found.left[0]}, {seconds_text(found.left[1])} by the model; --time-limit", quiet)
-    if found.large:
-        talk(f"left out for their size: {found.large}", quiet)
-    for name, why in found.refused[:_SHOWN]:
+    talk(
+        f"measured {measured.new} kinds of {kinds}, {measured.known} were known: {out} holds {len(measured.file.entries)}",
+        quiet,
+    )
+    if measured.left[0]:
+        talk(
+            f"left out for want of time: {measured.left[0]}, {seconds_text(measured.left[1])} by the model; --time-limit", quiet
+        )
+    if measured.large:
+        talk(f"left out for their size: {measured.large}", quiet)
+    for name, why in measured.refused[:_SHOWN]:
         talk(f"{engine} does not run {name} alone: {why}", quiet)
-    if len(found.refused) > _SHOWN:
-        talk(f"nor {len(found.refused) - _SHOWN} others", quiet)
+    if len(measured.refused) > _SHOWN:
+        talk(f"nor {len(measured.refused) - _SHOWN} others", quiet)

@@ -1,9 +1,9 @@
-"""Standard output and error as the command has them: present, whatever the shell did, and with faults that have names.
+"""Prepares standard output and standard error: both exist, and a failing write names its stream.
 
 - A stream that the shell closed (``>&-``) leads nowhere; a file that is opened later must not get its number.
-- The reader of a pipe may go at any time (``| head``): what is written from then on is dropped, and the work goes on, for it
-  may be writing a build as well.
-- Standard output that cannot be written (a full disk) is a fault that names it; standard error is not worth one.
+- The reader of a pipe may end at any time (``| head``): later output is dropped and the work goes on, because it may be writing
+  a build as well.
+- Standard output that cannot be written (a full disk) is a fault; standard error that cannot be written is ignored.
 - A character that the encoding does not have is written as its escape.
 """
 
@@ -18,7 +18,7 @@ OUTPUT = "standard output"
 
 
 def settle_streams() -> None:
-    """Puts such streams in the place of ``sys.stdout`` and ``sys.stderr``, for the rest of the process."""
+    """Replaces ``sys.stdout`` and ``sys.stderr`` by such streams, for the rest of the process."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -46,7 +46,7 @@ def _stream(present: TextIO | None, number: int) -> TextIO:
 
 
 class _Sink(io.FileIO):
-    """Writes to a descriptor until that fails, and drops what comes after."""
+    """Writes to a descriptor until a write fails, and drops all later output."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number, "w", closefd=False)

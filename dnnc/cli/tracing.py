@@ -1,4 +1,4 @@
-"""How a person watches a pipeline: which IR is printed where, and tables of what the passes took and counted."""
+"""Watching a pipeline: which IR is printed where, and tables of the seconds and counts of passes."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Tracing:
 
 
 _PARTS = frozenset(("search",))
-"""Steps that are counted in the one before them too."""
+"""Steps that are part of the step before them."""
 
 
 def timing_text(seconds: Mapping[str, float]) -> str:
-    """Seconds per step, in order, with their share of ``total``; what is a part of the step above it is indented."""
+    """The seconds of each step, in order, with their share of ``total``; a part of the step above is indented."""
     from dnnc.report import Table, columns, percent_text, seconds_text, table_text
 
     total = seconds.get("total", 0.0) or sum(seconds.values())
@@ -72,7 +72,7 @@ def timing_text(seconds: Mapping[str, float]) -> str:
 
 
 def statistics_text(statistics: Mapping[str, Mapping[str, int | float | str]]) -> str:
-    """What each pass counted: one line per pass and name."""
+    """The counts of passes, a line for each pass and name."""
     from dnnc.report import Table, columns, table_text
 
     rows = tuple(

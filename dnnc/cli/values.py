@@ -1,8 +1,8 @@
-"""Values of options that need no library to be understood.
+"""Converts plain values of options without pydantic.
 
-Some versions of typer check every value, that of an option which was not given too, by a model of pydantic made for it: its
-import and the models of a command take longer than most commands. Defaults, text, paths and exact names of a choice are what
-they are; for every other value typer's own check is made when the value comes, so what is refused is told as ever.
+Some versions of typer check each value, even a default, by a pydantic model made for it. To import pydantic and make the models
+of a command takes longer than most commands. Defaults, text, paths and exact names of a choice are converted here; all other
+values go to typer's own check, so refusals read as before.
 """
 
 from __future__ import annotations

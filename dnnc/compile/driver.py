@@ -1,9 +1,9 @@
-"""From a model and a topology to a build directory: the one place that joins imports, passes and engines.
+"""From a model and a topology to a build directory: the one place that joins the importer, the passes and the engines.
 
-``compile_model`` is what ``dnnc compile`` does; the other commands use its parts. Options are data, results are data, and
-nothing here prints: warnings collect in a sink, progress goes to a callback, seconds are measured per step.
+``compile_model`` does the work of ``dnnc compile``; other commands use its parts. Options and results are data. Nothing here
+prints: warnings go to a sink, progress to a callback, and the seconds of each step to the result.
 
-A build directory is written whole or not at all; a plan alone (``plan_only``) is written the same way.
+A build directory, and a plan alone (``plan_only``), is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ Progress = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A sharded plan told: its layers, one of them in full (None where nothing repeats), and plans by name."""
+    """What ``--explain`` prints of a plan on meshes: its layers, one of them op by op (None if nothing repeats), and other
+    plans by name."""
 
     layers: tuple[Layer, ...]
     block: Layer | None
@@ -87,10 +88,10 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """The module after the last pass, its plan, the machines it is for, and what it took.
+    """The module after the last pass, its plan, its machines, and the cost of the compilation.
 
-    ``seconds``: ``load``, each pass by name, ``search`` behind ``partition`` (what of it looked for the plan), ``write``,
-    ``load-test`` (opening the programs), ``total``. ``statistics``: what each pass counted."""
+    ``seconds`` by step: ``load``, each pass by name, ``search`` (the part of ``partition`` and ``shard`` that searches),
+    ``write``, ``load-test`` (opening the programs), ``total``. ``statistics``: the counts of each pass."""
 
     module: Module
     plan: Plan
@@ -104,12 +105,12 @@ class CompileResult:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the search was, from the keyboard: this is the plan that it had."""
+        """Whether Ctrl-C ended the search; the plan is the best one until then."""
         return any(counted.get("interrupted") for counted in self.statistics.values())
 
 
 class _Clock:
-    """Seconds by step, in the order in which the steps ended; steps of one name add up."""
+    """Seconds by step, in the order in which steps ended; steps of one name are summed."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()
@@ -117,7 +118,7 @@ class _Clock:
 
     @contextmanager
     def step(self, name: str, without: str = "") -> Iterator[None]:
-        """Counts what passes inside as ``name``, but for the seconds of the step ``without`` in it."""
+        """Adds the seconds of the block to the step ``name``, without those of the step ``without`` inside it."""
         start, before = time.perf_counter(), self.seconds.get(without, 0.0)
         try:
             yield
@@ -134,7 +135,7 @@ class _Clock:
 def _as_memory_asks(
     options: CompileOptions, sink: DiagnosticSink, compiled: Callable[[CompileOptions], CompileResult]
 ) -> CompileResult:
-    """The plan without recomputation, or, where none fits, the one with it."""
+    """The plan without recomputation; if none fits, the plan with it."""
 
     def with_(recompute: str) -> CompileOptions:
         return replace(options, training=replace(options.training, recompute=recompute))
@@ -173,24 +174,32 @@ def compile_model(
         manifest = _written(loaded, module, pipeline, context, clock)
     plan = module.first(Plan)
     assert plan is not None
-    told = None
+    explanation = None
     if options.explain and not all(stage.mesh for stage in plan.stages):
         sink.warn(NothingToExplain(), where="--explain")
     elif options.explain:
         with clock.step("explain"):
             progress("explain", None)
-            told = _explained(module)
+            explanation = _explained(module)
     clock.add("total", clock.total())
     return CompileResult(
-        module, plan, loaded.topology, options.out, pipeline_text(pipeline), clock.seconds, context.statistics, manifest, told
+        module,
+        plan,
+        loaded.topology,
+        options.out,
+        pipeline_text(pipeline),
+        clock.seconds,
+        context.statistics,
+        manifest,
+        explanation,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A model on its machines. ``options``: with what the model says of them, such as its loss; ``pipeline``: the passes that
-    plan it and write its programs; ``given``: arrays of inputs; ``weights``: those that are written; ``note``: what the seconds
-    of a profiled workload stand for."""
+    """A model and its machines. ``options``: with defaults that depend on the model, such as its loss; ``pipeline``: the passes
+    that plan it and write its programs; ``given``: the arrays of ``--inputs``; ``weights``: which weights are written;
+    ``note``: what the seconds of a profiled workload stand for."""
 
     options: CompileOptions
     topology: Topology
@@ -203,7 +212,7 @@ class _Loaded:
 
 
 def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> _Loaded:
-    """Reads model and topology, and refuses what cannot be compiled."""
+    """Reads the model and the topology. Raises DnncError for options or models that cannot be compiled."""
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.engines.onnxruntime.write import check_target
@@ -253,7 +262,7 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
 def _planned(
     loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]
 ) -> tuple[Module, tuple[Pass, ...]]:
-    """The module behind the passes, whose plan says how it was found, and the passes that found it."""
+    """The module after the passes, and these passes. The certificate of its plan says how it was found."""
     from passes.framework.pipeline import pipeline_text
     from passes.model.folding import expand
 
@@ -286,14 +295,14 @@ def _planned(
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
-    told = with_restrictions(noted, restrictions(options, topology), topology)
-    return module.replace(plan, with_cores(told, options.topology)), pipeline
+    certified = with_restrictions(noted, restrictions(options, topology), topology)
+    return module.replace(plan, with_cores(certified, options.topology)), pipeline
 
 
 def _written(
     loaded: _Loaded, module: Module, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
 ) -> Mapping[str, Any]:
-    """Writes the plan, or the build; its manifest."""
+    """Writes the plan, or the build. Returns its manifest."""
     from dnnc.engines.onnxruntime.write import write_build, write_plan
     from passes.framework.pipeline import made_by
 
@@ -333,7 +342,7 @@ def _written(
 def _by_tag(
     pipeline: tuple[Pass, ...], module: Module, context: PassContext, options: CompileOptions, clock: _Clock
 ) -> tuple[tuple[tuple[Pass, ...], ...], str]:
-    """The pipeline whose plan TAG's search found, and how."""
+    """The pipeline that replays the plan of TAG's search, and a text of how it was found."""
     from dnnc.search_tag import TagOptions, tag_plan
 
     with clock.step("search"):
@@ -343,7 +352,7 @@ def _by_tag(
 
 
 def _trains(pipeline: Iterable[Pass]) -> bool:
-    """Whether a pipeline plans a training step, by a search or as a plan states it."""
+    """Whether a pipeline plans a training step, by a search or by replaying a plan."""
     return any(
         getattr(step, "training", False) or objective_of(getattr(step, "objective", "") or THROUGHPUT.name).trains
         for step in pipeline
@@ -351,14 +360,14 @@ def _trains(pipeline: Iterable[Pass]) -> bool:
 
 
 def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
-    """What the profiles hold together. Raises InvalidInput, and UsageError where they hold nothing of what is planned."""
+    """The entries of all profiles. Raises InvalidInput, and UsageError if none of them is of what is planned."""
     from dnnc.machines.profile import read_profile
 
     first, *others = paths
-    found = read_profile(first)
+    file = read_profile(first)
     for path in others:
-        found = found.joined(read_profile(path), str(path))
-    profile = found.profile(training=training)
+        file = file.joined(read_profile(path), str(path))
+    profile = file.profile(training=training)
     if not profile.fits:
         fault = ProfileOfInference(str(first)) if training else ProfileOfTraining(str(first))
         raise UsageError(fault, where=str(first))
@@ -366,10 +375,10 @@ def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
 
 
 def _origins(context: PassContext) -> str:
-    """Which part of the model's seconds was measured, by device type; empty without a profile."""
+    """The share of the model's seconds that was measured, by device type; empty without a profile."""
     counted = context.statistics.get("cost", {})
-    told = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
-    return "; ".join(f"{text} on {name}" for name, text in told.items())
+    texts = {key.removeprefix("profile "): text for key, text in counted.items() if key.startswith("profile ")}
+    return "; ".join(f"{text} on {name}" for name, text in texts.items())
 
 
 def is_profiled(model: str, module: Module) -> bool:
@@ -384,14 +393,14 @@ def is_profiled(model: str, module: Module) -> bool:
 
 
 def _noted(plan: Plan, /, **notes: str) -> Plan:
-    """The plan, whose certificate says what is not empty of ``notes``."""
-    told = {key: text for key, text in notes.items() if text}
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **told}.items())))
+    """The plan with the ``notes`` that are not empty in its certificate."""
+    added = {key: text for key, text in notes.items() if text}
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), **added}.items())))
 
 
 def with_cores(plan: Plan, spec: str) -> Plan:
-    """The plan, which says so where its devices are workers of a preset that share cores. One of them alone would have a core
-    of its own: that is what ``single`` is then."""
+    """The plan, noted where its devices are workers of a preset that share cores. ``single`` is the time of one worker with a
+    core to itself."""
     from dnnc.machines import is_local
     from dnnc.machines.presets import find_preset
 
@@ -405,7 +414,7 @@ def with_cores(plan: Plan, spec: str) -> Plan:
 
 
 def _node_of(module: Module, operator: str) -> str:
-    """The first node of an ONNX operator; empty where it stands in a branch alone."""
+    """The first node of an ONNX operator; empty if it occurs only inside a branch."""
     return next((op.location.node or op.id for op in module.entry.ops if op.name == f"onnx.{operator}"), "")
 
 
@@ -421,12 +430,12 @@ def _explained(module: Module) -> Explanation:
     from passes.model.spmd.plan.layers import layers, typical_block
     from passes.shard import alternatives
 
-    told = layers(module)
-    return Explanation(told, typical_block(told), alternatives(module))
+    all_layers = layers(module)
+    return Explanation(all_layers, typical_block(all_layers), alternatives(module))
 
 
 def _available_weights(module: Module, options: CompileOptions, sink: DiagnosticSink) -> str:
-    """Which weights are written: none, with a warning, where the model only declares them."""
+    """Which weights are written: none, with a warning, if the model only declares them."""
     if options.plan_only or not any(isinstance(resource.data, Declared) for resource in module.of_type(Resource)):
         return options.weights
     if options.weights != "none":
@@ -435,8 +444,8 @@ def _available_weights(module: Module, options: CompileOptions, sink: Diagnostic
 
 
 def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] = ()) -> Module:
-    """The module with this topology instead of its own, as training uses it where the pipeline plans a training step. Raises
-    InvalidInput where something in it was decided for other machines: a mesh, a plan or a schedule that these do not fit."""
+    """The module with ``topology`` in place of its own; links are those of training if the pipeline plans a training step.
+    Raises InvalidInput if the module holds a mesh, plan, stage or schedule for machines that the topology lacks."""
     changed = module.without(Topology).extend([topology.trained() if _trains(pipeline) else topology])
     decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
     if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
@@ -446,19 +455,20 @@ def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] =
 
 
 def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
-    """What passes may use: ONNX's operators, and their evaluation on constants, loaded when the first one is."""
+    """What passes may use: the dialects of ONNX, and the evaluation of operators on constants, which is loaded at its first
+    use."""
     return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS)
 
 
 def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:
-    """The results of an operator on constants (``ConstantEvaluator``); what finds them is loaded for the first one."""
+    """The results of an operator on constants (``ConstantEvaluator``). The evaluator is imported at the first call."""
     from dnnc.onnx.importer.evaluate import OnnxEvaluator
 
     return OnnxEvaluator()(op, operands, opsets)
 
 
 def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:
-    """The ops that a composite operator stands for (``FunctionBodies``); what finds them is loaded for the first one."""
+    """The ops that a composite operator expands to (``FunctionBodies``). Their definitions are imported at the first call."""
     from dnnc.onnx.importer.bodies import OnnxBodies
 
     return OnnxBodies()(op, operands, opsets)

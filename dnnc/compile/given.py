@@ -1,4 +1,5 @@
-"""``compile --inputs``: arrays whose shapes bind dimensions, and on which the model is run where sizes depend on values."""
+"""The arrays of ``compile --inputs``: their shapes bind dimensions, and one run on them measures sizes that depend on
+values."""
 
 from __future__ import annotations
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GivenInputs:
-    """The arrays of an ``.npz`` by input name."""
+    """Arrays by input name, from the ``.npz`` file ``where``."""
 
     arrays: Mapping[str, Any]
     where: str
 
     @classmethod
     def read(cls, path: Path) -> GivenInputs:
-        """What the file holds. Raises InvalidInput."""
+        """The arrays of a file. Raises InvalidInput."""
         from dnnc.data.npz import read_npz
 
         return cls(read_npz(path), str(path))

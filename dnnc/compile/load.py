@@ -1,4 +1,4 @@
-"""The one place that picks a frontend, by the spelling of a model.
+"""Loads a model: the one place that picks a frontend, by how the model is spelled.
 
 ``zoo:NAME,option=value`` is built; ``*.ir`` is parsed; ``*.json`` and ``*.txt`` are profiled workloads; anything else is an
 ONNX file. Importing this module imports no third-party library.

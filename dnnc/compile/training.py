@@ -1,4 +1,4 @@
-"""What a person asks of a training step, as data, and how it stands in the passes of a pipeline."""
+"""The options of a training step, as data, and the passes of a pipeline that carry them out."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from passes.framework.base import Pass
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""
 SHARDED_PIPELINE = "sharded-training"
-"""The one of a training step on meshes."""
+"""The named pipeline of a training step on meshes."""
 STEP_PASSES = ("training", "differentiate")
-"""What makes a training step of a model: a plan alone needs neither, but the loss counts in it where one is given."""
+"""The passes that turn a model into a training step. A plan alone needs neither; it counts the loss if one is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ _OF_PASS = {
     "partition": ("family",),
     "shard": ("family",),
 }
-"""The options that a pass has, by its name."""
+"""The options that each pass carries out."""
 CHUNKED = {"interleaved": "loop", "zb-v": "v"}
-"""Schedules of several stages on each device, and the order in which these are put there."""
+"""Schedules with several stages on each device, and the order in which stages are dealt to devices."""
 FEWEST = 2
-"""Chunks where a schedule has several stages on each device and nothing else is said."""
+"""Default of ``chunks`` for such schedules."""
 
 
 def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_only: bool) -> tuple[Pass, ...]:

@@ -1,8 +1,8 @@
-"""The topology of a host, made of what was read of it (``facts.py``); what no system tells is taken from the presets.
+"""The topology of a host, from the facts read of it (``facts.py``). What no system states is taken from the presets.
 
-Cores are split evenly: one device per NUMA node, or as many as are asked for, each with neighbouring cores of as few nodes as
-possible. Every number has a note that says whether it was *read* from the system, is of the *vendor*'s data sheet, or is a
-*guess*, which ``dnnc topology measure`` takes the place of.
+Each NUMA node is a device, or the cores are split evenly over a requested number of devices, neighbouring cores together. A
+note beside each number says whether it was *read* from the system, is from the *vendor*'s data sheet, or is a *guess*, which
+``dnnc topology measure`` replaces.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ir.text.units import bytes_text
 CUDA = "CUDAExecutionProvider"
 _CORE = "preset:cpu-1"
 _PCIE = (12e9, 10e-6)
-"""Bandwidth and latency of a GPU's way to its host where nothing is known: PCIe 3 with 16 lanes."""
+"""Bandwidth and latency assumed between a GPU and its host: PCIe 3 with 16 lanes."""
 _UNKNOWN_GPU = DeviceType("gpu", "gpu", (("f16", 20e12), ("f32", 10e12)), 500e9, overhead=5e-6, efficiency=(("default", 0.5),))
 _MIB = 1 << 20
 _RUNTIME = 55 * _MIB
-"""Bytes that a process of 'dnnc run' holds beside its model."""
+"""Bytes that a process of ``dnnc run`` holds in addition to its model."""
 _TOLD = 8
-"""Devices whose cores the comment on them tells."""
+"""Devices whose cores the comment lists."""
 
 
 def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...]:
-    """The cores of each CPU device: those of a NUMA node each, or an equal part for each of ``devices``. Raises UsageError
-    where there are more devices than cores."""
+    """The cores of each CPU device: those of one NUMA node, or an equal part for each of ``devices``. Raises UsageError for
+    more devices than cores."""
     nodes = [node.cores for node in facts.nodes]
     usable = facts.usable
     if devices is None and sum(map(len, nodes)) == usable:
@@ -48,7 +48,7 @@ def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...
 
 
 def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]:
-    """The topology of a host, with where each number is from."""
+    """The topology of a host, and notes on where each number is from."""
     parts = split_cores(facts, devices)
     notes: dict[tuple[str, str], str] = {("", ""): _headline(facts)}
     shares = _shares(facts, parts)
@@ -94,13 +94,13 @@ def read_topology_of(preset: str) -> Topology:
 
 
 def _shares(facts: Facts, parts: tuple[tuple[int, ...], ...]) -> list[int]:
-    """Bytes of memory of each device: by its part of the cores, in whole MiB."""
+    """Bytes of memory of each device, in whole MiB, in proportion to its cores."""
     total = sum(map(len, parts))
     return [max(_MIB, facts.memory * len(cores) // total // _MIB * _MIB) for cores in parts]
 
 
 def _core_type(core: DeviceType, cores: int, memory: int) -> DeviceType:
-    """The type of a device of so many cores, each of which is taken for the preset's."""
+    """The type of a device with ``cores`` cores, each like the preset's ``core``."""
     name = core.name if cores == 1 else f"cores{cores}"
     rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
     return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="", cores=cores)
@@ -119,7 +119,7 @@ def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
 
 
 def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:
-    """The type of a GPU, and the preset that it is of; empty where none is."""
+    """The type of a GPU, and the name of its preset; empty if it has none."""
     words = re.findall(r"[a-z0-9]+", gpu.name.lower())
     for size in (3, 2, 1):
         for first in range(len(words) - size + 1):
@@ -136,22 +136,22 @@ def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:
 
 def _gpu_notes(type_: DeviceType, preset: str) -> Notes:
     table = f"types.{type_.name}"
-    told = f"vendor: that of {preset}, which says its source" if preset else "guess: no preset is of this GPU"
-    notes = {(table, key): told for key in ("rates", "memory_bandwidth")}
+    origin = f"vendor: that of {preset}, which says its source" if preset else "guess: no preset is of this GPU"
+    notes = {(table, key): origin for key in ("rates", "memory_bandwidth")}
     notes |= {(table, key): f"guess: that of {preset}" if preset else "guess" for key in ("overhead", "efficiency")}
-    return {**notes, (table, "memory"): told if preset else "read: nvidia-smi"}
+    return {**notes, (table, "memory"): origin if preset else "read: nvidia-smi"}
 
 
 def _headline(facts: Facts) -> str:
-    told = [f"What 'dnnc topology detect' found on {facts.host}: {facts.processor}."]
+    lines = [f"What 'dnnc topology detect' found on {facts.host}: {facts.processor}."]
     others = [name for name in facts.providers if name != CPU]
-    told.append(f"Execution providers of ONNX Runtime: {', '.join([*others, CPU] if CPU in facts.providers else others)}.")
-    told.append("read: what the system says; vendor: a data sheet; guess: to be measured ('dnnc topology measure').")
-    return "\n".join(told)
+    lines.append(f"Execution providers of ONNX Runtime: {', '.join([*others, CPU] if CPU in facts.providers else others)}.")
+    lines.append("read: what the system says; vendor: a data sheet; guess: to be measured ('dnnc topology measure').")
+    return "\n".join(lines)
 
 
 def _limits(facts: Facts) -> dict[str, str]:
-    """By key of the host where its number is from."""
+    """Where the numbers of the host are from, by key."""
     cores = f"{len(facts.cores)} of {facts.present} by the affinity of the process"
     if facts.quota is not None:
         cores += f", {facts.quota:g} at a time by its control group"
@@ -162,12 +162,12 @@ def _limits(facts: Facts) -> dict[str, str]:
 
 def _cores_text(parts: Sequence[tuple[int, ...]]) -> str:
     """The numbers of the cores of the first devices."""
-    told = [f"cpu{number}: {_runs(cores)}" for number, cores in enumerate(parts[:_TOLD])]
-    return f"read: cores of {'; '.join(told)}{' ...' if len(parts) > _TOLD else ''}"
+    devices = [f"cpu{number}: {_runs(cores)}" for number, cores in enumerate(parts[:_TOLD])]
+    return f"read: cores of {'; '.join(devices)}{' ...' if len(parts) > _TOLD else ''}"
 
 
 def _runs(cores: tuple[int, ...]) -> str:
-    """Numbers, runs as ``0-3``."""
+    """The numbers of cores, with runs written as ``0-3``."""
     runs: list[list[int]] = []
     for core in cores:
         if runs and runs[-1][-1] == core - 1:

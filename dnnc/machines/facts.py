@@ -1,7 +1,7 @@
-"""What this host is, read without running anything long: cores, memory, their limits, NUMA nodes, GPUs, execution providers.
+"""Reads what this host has: cores, memory, their limits, NUMA nodes, GPUs, execution providers. Nothing long is run.
 
-Every number is of what this process may use: cores of its affinity, and limits of its control group and of all groups
-above it (version 1 and 2). What the system does not tell is left out, never made up. ``root`` stands for ``/``.
+Each number counts what this process may use: the cores of its affinity, and the limits of its control group and of all groups
+above it (version 1 and 2). What the system does not state is left out. ``root`` replaces ``/`` in tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _NO_LIMIT = 1 << 60
-"""Bytes from which on a limit of version 1 is none: the kernel writes the largest multiple of a page."""
+"""Limits of version 1 of this many bytes or more are no limits: the kernel writes the largest multiple of a page."""
 _PATIENCE = 10.0
 """Seconds that ``nvidia-smi`` may take."""
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits")
@@ -43,8 +43,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """``cores``: those of the affinity; ``quota``: how many of them the control group allows at a time, None without a limit.
-    ``memory``: bytes, the least of what is there and of the ``memory_limit``, None without one. ``providers``: those of ONNX
+    """``cores``: those of the affinity; ``quota``: how many of them the control group allows at a time (None: no limit);
+    ``memory``: bytes, the lesser of the installed memory and of ``memory_limit`` (None: no limit); ``providers``: of ONNX
     Runtime."""
 
     host: str
@@ -60,7 +60,7 @@ class Facts:
 
     @property
     def usable(self) -> int:
-        """How many cores there are to work with."""
+        """How many cores can work at a time."""
         return len(self.cores) if self.quota is None else max(1, min(len(self.cores), math.ceil(self.quota)))
 
 
@@ -95,14 +95,14 @@ def _providers() -> tuple[str, ...]:
 
 
 def _processor(root: Path) -> str:
-    found = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    name = re.search(r"^model name\s*:\s*(.+)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    return name[1].strip() if name else platform.processor() or platform.machine()
 
 
 def _memory(root: Path) -> int:
-    found = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    if found:
-        return int(found[1]) << 10
+    total = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    if total:
+        return int(total[1]) << 10
     from ir.system.host import local_memory
 
     return local_memory()
@@ -115,8 +115,8 @@ def _nodes(root: Path, cores: tuple[int, ...]) -> tuple[Node, ...]:
         own = set(_core_list(_text(folder / "cpulist")))
         if mine := tuple(core for core in cores if core in own):
             nodes.append(Node(int(folder.name.removeprefix("node")), mine))
-    told = {core for node in nodes for core in node.cores}
-    return tuple(sorted(nodes, key=lambda node: node.number)) if told == set(cores) else (Node(0, cores),)
+    covered = {core for node in nodes for core in node.cores}
+    return tuple(sorted(nodes, key=lambda node: node.number)) if covered == set(cores) else (Node(0, cores),)
 
 
 def _core_list(text: str) -> Iterator[int]:
@@ -175,16 +175,16 @@ def _nvidia_smi() -> str:
 def _gpus(text: str, visible: str | None) -> tuple[Gpu, ...]:
     """The GPUs of a listing that ``CUDA_VISIBLE_DEVICES`` leaves, numbered as CUDA numbers them then; all where it names them
     otherwise than by numbers."""
-    found: dict[int, tuple[str, int]] = {}
+    listed: dict[int, tuple[str, int]] = {}
     for line in text.splitlines():
         index, _, rest = line.partition(",")
         name, _, memory = rest.rpartition(",")
         if index.strip().isdigit() and memory.strip().isdigit():
-            found[int(index)] = (name.strip(), int(memory) << 20)
-    chosen = sorted(found)
+            listed[int(index)] = (name.strip(), int(memory) << 20)
+    chosen = sorted(listed)
     if visible is not None and re.fullmatch(r"\s*(\d+\s*(,\s*\d+\s*)*)?", visible):
-        chosen = [int(number) for number in visible.split(",") if number.strip() and int(number) in found]
-    return tuple(Gpu(place, *found[index]) for place, index in enumerate(chosen))
+        chosen = [int(number) for number in visible.split(",") if number.strip() and int(number) in listed]
+    return tuple(Gpu(place, *listed[index]) for place, index in enumerate(chosen))
 
 
 def _text(path: Path) -> str:

@@ -16,23 +16,23 @@ _LOCAL = re.compile(r"preset:local(?:,(.*))?\Z", re.DOTALL)
 
 
 def is_local(spec: str) -> bool:
-    """Whether a topology's name asks for this machine, measured."""
+    """Whether ``spec`` is ``preset:local``, with or without options."""
     return _LOCAL.match(spec) is not None
 
 
 def machines_of(
     spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None] = lambda label, fraction: None
 ) -> Topology:
-    """The topology that ``spec`` names: what ``load_topology`` reads, or ``preset:local``, with a note that its numbers are of
-    this machine and of now. Raises what these raise."""
-    found = _LOCAL.match(spec)
-    if found is None:
+    """The topology that ``spec`` names: a file or preset (``load_topology``), or ``preset:local``, which is measured now, with
+    a note that says so. Raises DnncError."""
+    local = _LOCAL.match(spec)
+    if local is None:
         return load_topology(spec, sink)
     from dnnc.machines.detect import detected
     from dnnc.machines.facts import read_facts
     from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
 
-    devices = _devices(found[1], spec)
+    devices = _devices(local[1], spec)
     facts = read_facts()
     topology, _ = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
@@ -46,10 +46,10 @@ def machines_of(
 def _devices(option: str | None, spec: str) -> int | None:
     if option is None:
         return None
-    found = re.fullmatch(r"devices=(\d{1,4})", option)
-    if found is None or not int(found[1]):
+    devices = re.fullmatch(r"devices=(\d{1,4})", option)
+    if devices is None or not int(devices[1]):
         raise InvalidInput(WrongPresetOption(option, "devices=N"), where=spec)
-    return int(found[1])
+    return int(devices[1])
 
 
 __all__ = ["is_local", "machines_of"]

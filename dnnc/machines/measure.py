@@ -1,17 +1,18 @@
-"""The topology of this host with measured numbers in the place of those that it has.
+"""Measures the CPU devices of this host, and replaces their numbers in a topology.
 
-Measured are the CPU devices of one host, each by a process on its own cores (``probes.py``): all at once, as they work in a
-pipeline, and the first of a type alone for comparison. Numbers are medians; the notes say how far the quartiles lie.
+A process on the cores of each device measures it (``probes.py``): all devices at once, as they work in a pipeline, and the
+first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart.
 
 - *rates*, by element type: products of square matrices.
 - *efficiency*, by class: ops of the zoo's models. ``flops / (rate * efficiency)`` of all ops of a class adds up to the
-  seconds that they took, those aside in which weights come from memory. No efficiency exceeds 1: the rates are raised instead.
-- *memory bandwidth*: a product with one row, which waits for its weights. *Overhead*: an op of a long chain of small ones.
-- *Links* inside the host: a small tensor's way to another process, and what a large one takes more than in one process. Where
-  torch is there, the same *in training*, by gloo between two ranks, and what a small sum takes that both wait for while they
-  compute.
+  seconds that they took, without those in which weights come from memory. No efficiency exceeds 1: rates are raised instead.
+- *memory bandwidth*: a product with one row, which waits for its weights. *Overhead*: the time of an op in a long chain of
+  small ones.
+- *Links* inside the host: the time of a small tensor to another process, and the extra time of a large one over copying it
+  within a process. If torch is installed, the same *in training*, by gloo between two ranks, and the time of a small all-reduce
+  between computations.
 
-What is not measured stays as it was: other hosts, devices with an execution provider, ``handover``, classes of no op here.
+Other hosts, devices with an execution provider, ``handover`` and classes without an op here keep their numbers.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from ir.text.units import percent_text, rate_text
 from passes.model.network import network
 
 SECONDS = 15
-"""About how long it takes."""
+"""Approximate duration of a measurement."""
 BUSY = 0.15
-"""Relative spread of a rate that a quiet machine does not have: it was 0.02 to 0.08."""
+"""A relative spread of a rate above this is not that of a quiet machine, which had 0.02 to 0.08."""
 DTYPES = ("f32", "f64", "f16", "bf16")
 ROUNDS = 20
 """Runs of each op that count."""
 CHAIN_ROUNDS = 100
 SMALL, LARGE = 1 << 12, 1 << 22
-"""Bytes of the tensors that are exchanged: their latency, and their bandwidth."""
+"""Bytes of the tensors that are exchanged to measure latency and bandwidth."""
 BETWEEN = 512
-"""Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between those of a small model's layers."""
+"""Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between the layers of a small model."""
 _DIGITS = 3
 _TOLD = 80
-"""Characters of a fault that a comment tells."""
+"""Characters of a fault that a comment quotes."""
 Progress = Callable[[str, float | None], None]
 
 
 @dataclass(slots=True)
 class _Measured:
-    """Of the devices of one type: each number with its spread (relative); ``alone``: the rate of f32 of one device while the
-    others rest; ``missing``: element types that onnxruntime does not multiply here."""
+    """Measurements of the devices of one type, with relative spreads; ``alone``: the f32 rate of one device while the others
+    rest; ``missing``: element types whose matrices onnxruntime does not multiply here."""
 
     rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     efficiency: dict[str, float] = field(default_factory=dict)
@@ -71,8 +72,8 @@ class _Measured:
 
 
 def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
-    """The host of the topology that this machine is: ``host``, the only one, or the one of this machine's name. Raises
-    UsageError where none is, or its devices cannot be measured: they are no CPUs, or more than the cores."""
+    """The host of the topology that is this machine: ``host``, the only host, or the one with this machine's name. Raises
+    UsageError if there is none, if it has no CPU devices, or more of them than cores."""
     names = [each.name for each in topology.hosts]
     name = host or (names[0] if len(names) == 1 else facts.host)
     if name not in names:
@@ -94,9 +95,9 @@ def measured(
     gloo: bool = True,
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes, float]:
-    """The topology with what is measured of the devices of ``host``, which is this machine, and notes on every number; with
-    ``gloo`` one on an exchange by it, where torch is there. The host has been looked at by ``host_here``.
-    And the largest relative spread of a rate: above ``BUSY`` something else was at work."""
+    """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and the
+    largest relative spread of a rate: above ``BUSY``, something else was at work. ``gloo``: measure links in training too, if
+    torch is installed."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -105,12 +106,12 @@ def measured(
         by_type[topology.device(name).type].append(number)
     ops = zoo_ops()
     with scratch_folder() as scratch, probes(cores, Path(scratch), seed) as running:
-        found = _of_types(running, by_type, ops, progress)
-        slowest = min(each.bandwidth[0] for each in found.values())
+        measurements = _of_types(running, by_type, ops, progress)
+        slowest = min(each.bandwidth[0] for each in measurements.values())
         progress("measure how processes exchange", None)
         link = _link(running, slowest, gloo) if len(devices) > 1 else None
-    spread = max(each.spread for each in found.values())
-    return *_written(topology, host, found, link), spread
+    spread = max(each.spread for each in measurements.values())
+    return *_written(topology, host, measurements, link), spread
 
 
 def busy_warning(spread: float) -> MachineBusy | None:
@@ -119,7 +120,7 @@ def busy_warning(spread: float) -> MachineBusy | None:
 
 
 def _devices(topology: Topology, host: str) -> list[str]:
-    """The devices of a host that the CPU is."""
+    """The CPU devices of a host."""
     cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
     return [device.name for device in topology.devices if device.host == host and device.type in cpus]
 
@@ -127,7 +128,7 @@ def _devices(topology: Topology, host: str) -> list[str]:
 def _of_types(
     running: Probes, by_type: Mapping[str, list[int]], ops: list[Workload], progress: Progress
 ) -> dict[str, _Measured]:
-    found = {name: _Measured() for name in by_type}
+    measurements = {name: _Measured() for name in by_type}
     everyone = [number for numbers in by_type.values() for number in numbers]
 
     def sample(order: str, model: bytes, rounds: int, asked: Iterable[int] = everyone) -> dict[str, Sample]:
@@ -141,39 +142,39 @@ def _of_types(
             for work in products(dtype):
                 for name, one in sample("kernels", work.model, ROUNDS).items():
                     rate = work.cost.flops / one.median, one.relative
-                    found[name].rates[dtype] = max(rate, found[name].rates.get(dtype, (0.0, 0.0)))
+                    measurements[name].rates[dtype] = max(rate, measurements[name].rates.get(dtype, (0.0, 0.0)))
         except NotRun:
-            for each in found.values():
+            for each in measurements.values():
                 each.missing.append(dtype)
     for work in products("f32"):
         for name, numbers in by_type.items():
             one = sample("kernels", work.model, ROUNDS, numbers[:1])[name]
-            found[name].alone = max(found[name].alone, work.cost.flops / one.median)
+            measurements[name].alone = max(measurements[name].alone, work.cost.flops / one.median)
     for work in streamed():
         for name, one in sample("kernels", work.model, ROUNDS).items():
-            found[name].bandwidth = work.cost.weight / one.median, one.relative
+            measurements[name].bandwidth = work.cost.weight / one.median, one.relative
     short, long = (sample("runs", chain(length), CHAIN_ROUNDS) for length in (1, CHAIN + 1))
-    for name, each in found.items():
+    for name, each in measurements.items():
         each.overhead = max(0.0, long[name].median - short[name].median) / CHAIN, long[name].relative
-    seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
-    least: dict[str, dict[str, float]] = {name: defaultdict(float) for name in found}
+    seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in measurements}
+    least: dict[str, dict[str, float]] = {name: defaultdict(float) for name in measurements}
     for place, work in enumerate(ops):
         progress(f"run {work.op.name}", place / len(ops))
         kind = work.cost.kind
         for name, one in sample("kernels", work.model, ROUNDS).items():
-            each = found[name]
+            each = measurements[name]
             waited = work.cost.weight / each.bandwidth[0]
             seconds[name][kind] += max(one.median - waited, one.median / 10)
             least[name][kind] += work.cost.flops / each.rates["f32"][0]
             each.ops[kind] = each.ops.get(kind, 0) + 1
-    for name, each in found.items():
+    for name, each in measurements.items():
         _fit(each, seconds[name], least[name])
-    return found
+    return measurements
 
 
 def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, float]) -> None:
-    """The efficiencies from what the ops of each class took and what they would at the rate of the products; rates that make
-    none exceed 1, and products of every element type take what they took."""
+    """Sets the efficiency of each class to ``least / seconds``, the time of its ops at the rate of products over their measured
+    time. Rates are scaled so that no efficiency exceeds 1 and the time of products stays as measured."""
     efficiency = {kind: least[kind] / seconds[kind] for kind in seconds}
     scale = max(1.0, *efficiency.values())
     each.efficiency = {kind: _rounded(value / scale) for kind, value in sorted(efficiency.items())}
@@ -184,9 +185,9 @@ def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, floa
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """Between two processes: seconds one way of a small tensor, bytes a second of a large one, each with its spread (relative).
-    ``start``: what a small collective takes besides; 0 where that is not measured. ``training``: between ranks, and why it is
-    not measured where it was asked for."""
+    """Between two processes: seconds one way of a small tensor, bytes per second of a large one, each with its relative spread.
+    ``start``: the additional seconds of a small collective, 0 if not measured. ``training``: the same between ranks, or why it
+    could not be measured."""
 
     latency: tuple[float, float]
     bandwidth: tuple[float, float]
@@ -195,8 +196,7 @@ class _Exchange:
 
 
 def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
-    """The bandwidth is that of what a large tensor takes more than the same writing and reading within a process; no more than
-    the ``memory``'s where nothing shows."""
+    """Bandwidth = bytes / (time of a large tensor between processes - time within one process), at most that of ``memory``."""
     small = running.exchange((0, 1), SMALL, rounds=300)
     large = running.exchange((0, 1), LARGE, rounds=40)
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
@@ -206,7 +206,7 @@ def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
 
 
 def _by_gloo(running: Probes) -> _Exchange | str:
-    """The exchange between ranks, or why it is not measured; empty without torch."""
+    """The exchange between ranks by gloo, or why it could not be measured; empty without torch."""
     if importlib.util.find_spec("torch") is None:
         return ""
     try:
@@ -220,18 +220,20 @@ def _by_gloo(running: Probes) -> _Exchange | str:
     return _Exchange((latency, small.relative), (bandwidth, large.relative), (start, summed.relative))
 
 
-def _written(topology: Topology, host: str, found: Mapping[str, _Measured], link: _Exchange | None) -> tuple[Topology, Notes]:
+def _written(
+    topology: Topology, host: str, measurements: Mapping[str, _Measured], link: _Exchange | None
+) -> tuple[Topology, Notes]:
     notes: dict[tuple[str, str], str] = {}
     own = set(_devices(topology, host))
     shared = {device.type for device in topology.devices if device.name not in own}
-    names = {name: f"{name}.{host}" if name in shared else name for name in found}
+    names = {name: f"{name}.{host}" if name in shared else name for name in measurements}
     types: list[DeviceType] = []
     for type_ in topology.types:
-        if type_.name not in found or type_.name in shared:
+        if type_.name not in measurements or type_.name in shared:
             types.append(type_)
-        if type_.name in found:
-            types.append(_type(type_, names[type_.name], found[type_.name]))
-            notes |= _notes(types[-1], found[type_.name], type_)
+        if type_.name in measurements:
+            types.append(_type(type_, names[type_.name], measurements[type_.name]))
+            notes |= _notes(types[-1], measurements[type_.name], type_)
     devices = tuple(replace(device, type=names[device.type]) if device.name in own else device for device in topology.devices)
     links = topology.links
     if link is not None:
@@ -277,7 +279,7 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
 
 
 def _between(topology: Topology, host: str, own: set[str]) -> tuple[str, ...]:
-    """The links that a transfer between the first two devices crosses, where all of them are inside the host."""
+    """The links between the first two devices, if all of them are inside the host; else none."""
     first, second, *_ = [device.name for device in topology.devices if device.name in own]
     crossed = network(topology).path(first, second).links
     ends = {link.name: link.ends for link in topology.links}

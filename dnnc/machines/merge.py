@@ -1,8 +1,7 @@
-"""Several topologies as one: the hosts of all, joined by links between hosts.
+"""Merges several topologies into one: the hosts of all, joined by links between hosts.
 
-Invariant: what a topology says of its own devices and links stays as it was, up to names. A point or link whose name another
-one of the topologies has too gets its topology's name in front (``b.cpu0``), in each of them; so does a device type, unless it
-is equal to its namesakes: then it is kept once.
+Invariant: each topology keeps its devices and links, up to names. A name that occurs in several topologies gets the name of its
+topology in front (``b.cpu0``) in each of them. Device types of one name that are equal become one type.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from ir.core.topology import DeviceType, Link, Topology
 
 @dataclass(frozen=True, slots=True)
 class HostLink:
-    """A link between two hosts or switches, each called by its name; or by that of a topology that has one host."""
+    """A link between two hosts or switches. An end is their name, or the name of a topology with one host."""
 
     ends: tuple[str, str]
     bandwidth: float
@@ -28,7 +27,7 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """``renamed``: file, old name and new name, in order; ``joined``: types that several topologies have alike."""
+    """``renamed``: file, old name and new name, in order; ``joined``: types that are equal in several topologies."""
 
     topology: Topology
     renamed: tuple[tuple[str, str, str], ...]
@@ -52,8 +51,8 @@ def parse_link(text: str) -> HostLink:
 
 
 def merged(name: str, topologies: Sequence[tuple[str, Topology]], links: Sequence[HostLink]) -> Merged:
-    """The topology ``name`` of all. ``topologies``: each with the name that sets it apart from the others. Raises UsageError
-    for a link between hosts that are not there, InvalidInput where no way leads from one topology to another."""
+    """The merged topology, called ``name``. ``topologies``: each with a name of its own. Raises UsageError for a link between
+    unknown hosts, InvalidInput if no links join one topology to another."""
     types, type_names, joined = _types(topologies)
     points = _new_names(topologies, _points)
     wires = _new_names(topologies, lambda t: [link.name for link in t.links])
@@ -89,28 +88,32 @@ def _points(topology: Topology) -> list[str]:
 def _types(
     topologies: Sequence[tuple[str, Topology]],
 ) -> tuple[tuple[DeviceType, ...], list[dict[str, str]], tuple[str, ...]]:
-    """The types of all, each topology's new names for its own, and the names of types that several have alike."""
-    found: dict[str, list[DeviceType]] = {}
+    """All types, the new names of each topology's types, and the names of types that are equal in several."""
+    by_name: dict[str, list[DeviceType]] = {}
     for _, topology in topologies:
         for type_ in topology.types:
-            found.setdefault(type_.name, []).append(type_)
-    alike = {name for name, types in found.items() if len(set(types)) == 1}
+            by_name.setdefault(type_.name, []).append(type_)
+    alike = {name for name, types in by_name.items() if len(set(types)) == 1}
     names: list[dict[str, str]] = []
-    kept: dict[str, DeviceType] = {}
+    merged_types: dict[str, DeviceType] = {}
     taken = set(alike)
     for file, topology in topologies:
         own = {
             type_.name: type_.name if type_.name in alike else _free(f"{file}.{type_.name}", taken) for type_ in topology.types
         }
         names.append(own)
-        kept |= {own[type_.name]: replace(type_, name=own[type_.name]) for type_ in topology.types}
-    return tuple(kept.values()), names, tuple(name for name, types in found.items() if name in alike and len(types) > 1)
+        merged_types |= {own[type_.name]: replace(type_, name=own[type_.name]) for type_ in topology.types}
+    return (
+        tuple(merged_types.values()),
+        names,
+        tuple(name for name, types in by_name.items() if name in alike and len(types) > 1),
+    )
 
 
 def _new_names(
     topologies: Sequence[tuple[str, Topology]], names_of: Callable[[Topology], Sequence[str]]
 ) -> list[dict[str, str]]:
-    """Each topology's new names for its own: names that several have get the file's in front."""
+    """The new names of each topology: a name that occurs in several gets the file's name in front."""
     every = [names_of(topology) for _, topology in topologies]
     often = Counter(name for names in every for name in names)
     taken = {name for name, count in often.items() if count == 1}
@@ -121,7 +124,7 @@ def _new_names(
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, with as many underscores behind it as it takes to be new."""
+    """The name, with underscores appended until it is new."""
     while name in taken:
         name += "_"
     taken.add(name)
@@ -159,13 +162,13 @@ def _between(
     parts: Sequence[Topology],
     taken: set[str],
 ) -> list[Link]:
-    """The links between hosts. Each is one network card to another: what crosses it at once shares its bandwidth."""
+    """The links between hosts. Each joins one network card to another, so concurrent transfers share its bandwidth."""
     known: dict[str, tuple[str, ...]] = {switch.name: (switch.name,) for part in parts for switch in part.switches}
     known |= {host.name: _entrance(part, host.name) for part in parts for host in part.hosts}
     for (file, _), part in zip(topologies, parts, strict=True):
         if len(part.hosts) == 1:
             known.setdefault(file, known[part.hosts[0].name])
-    made = []
+    between = []
     for link in links:
         for end in link.ends:
             if end not in known:
@@ -173,13 +176,13 @@ def _between(
         left, right = known[link.ends[0]], known[link.ends[1]]
         if left == right:
             raise UsageError(LinkWithinHost(link.ends[0]), where=f"--link {'-'.join(link.ends)}")
-        made.append(Link(_free("-".join(link.ends), taken), (*left, *right), link.bandwidth, link.latency, shared=True))
-    return made
+        between.append(Link(_free("-".join(link.ends), taken), (*left, *right), link.bandwidth, link.latency, shared=True))
+    return between
 
 
 def _entrance(topology: Topology, host: str) -> tuple[str, ...]:
-    """Where a network reaches the devices of a host: at the host; where no link of the host's leads to them, at a switch that
-    all of them are linked to; else at each of them."""
+    """The points at which a network reaches the devices of a host: the host, if it has links; else a switch that links all its
+    devices and no others; else each device."""
     devices = [device.name for device in topology.devices if device.host == host]
     if any(host in link.ends for link in topology.links):
         return (host,)
@@ -191,7 +194,7 @@ def _entrance(topology: Topology, host: str) -> tuple[str, ...]:
 
 
 def _require_ways(whole: Topology, topologies: Sequence[tuple[str, Topology]], parts: Sequence[Topology]) -> None:
-    """Raises InvalidInput where the devices of a topology are out of reach of another's."""
+    """Raises InvalidInput if no links lead from the first topology to a device of another."""
     reached = _reached(whole.links, parts[0].devices[0].name)
     for (file, _), part in zip(topologies, parts, strict=True):
         for device in part.devices:
@@ -205,12 +208,12 @@ def _reached(links: Iterable[Link], start: str) -> set[str]:
     for link in links:
         for end in link.ends:
             at.setdefault(end, []).extend(link.ends)
-    found, left = {start}, [start]
+    reached, left = {start}, [start]
     while left:
-        new = [end for end in at.get(left.pop(), ()) if end not in found]
-        found |= set(new)
+        new = [end for end in at.get(left.pop(), ()) if end not in reached]
+        reached |= set(new)
         left += new
-    return found
+    return reached
 
 
 __all__ = ["HostLink", "Merged", "merged", "parse_link"]

@@ -1,12 +1,12 @@
-"""``dnnc profile``: seconds of a model's segments on this machine, and the file that keeps them.
+"""``dnnc profile``: measures the seconds of a model's segments on this machine, and keeps them in a file.
 
-Each distinct segment (``passes.model.profiled``) is run alone as a small ONNX model, with the options of ``dnnc run``, on all
-CPU devices of a type at once, each on its cores, as they work in a pipeline. What counts are the seconds of its kernels, as
-onnxruntime tells them: medians of some runs, before each of which the caches are filled with other data, for in a whole model
-weights come from memory. The largest segments are measured first.
+Each distinct segment (``passes.model.profiled``) runs alone as a small ONNX model, with the options of ``dnnc run``, on all CPU
+devices of a type at once, each on its own cores, as in a pipeline. Its seconds are the median of what onnxruntime's profiler
+reports for its kernels. Before each run the caches are filled with other data, because in a whole model weights come from
+memory. The largest segments are measured first.
 
-Of a training step the forward and the backward pass of each distinct op are run alone, as functions of the kernels that the
-programs of ``dnnc train`` call; what counts are all seconds of the function, for these pay for the start of each kernel too.
+For a training step, the forward and the backward pass of each distinct op run alone, as functions of the kernels that ``dnnc
+train`` calls. Their seconds are those of the whole function, because ``dnnc train`` pays for starting each kernel too.
 
 The file is JSON: ``{"schema": "dnnc.profile/1", "machine": {"processor", "onnxruntime"}, "segments": [{"device_type", "key",
 "seconds", "spread", "runs"}]}``, in the order of type and key; ``machine`` has ``torch`` where passes of training are in it.
@@ -49,20 +49,20 @@ from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segment
 SCHEMA = "dnnc.profile/1"
 ROUNDS, WARM = 11, 2
 EVICTED = 64 << 20
-"""Bytes that are written before each run: more than the caches that a core has to itself."""
+"""Bytes written before each run to evict the caches: more than the private caches of a core hold."""
 LARGEST = 1 << 30
-"""Bytes of weights and values of a segment that is measured."""
+"""Most bytes of weights and values of a segment that is measured."""
 LONGEST = 64 << 20
-"""Bytes of a profile."""
+"""Most bytes of a profile file."""
 _SMALL = 1024
-"""Elements of a constant that may be a shape, or indices: its data matter."""
+"""A constant of up to this many elements keeps its data: it may be a shape, or indices."""
 _DIGITS = 4
 Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """``spread``: half of what lies between the quartiles of ``runs`` runs."""
+    """The median of ``runs`` runs; ``spread``: half of the distance between their quartiles."""
 
     seconds: float
     spread: float
@@ -71,13 +71,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class ProfileFile:
-    """What a profile holds, by device type and key."""
+    """The measured seconds of a machine, by device type and key."""
 
     machine: Mapping[str, str]
     entries: Mapping[tuple[str, str], Entry] = field(default_factory=dict)
 
     def profile(self, *, training: bool = False) -> Profile:
-        """What plans of inference, or of a training step, take from it."""
+        """The seconds for plans of inference, or of a training step."""
         return Profile({key: entry.seconds for key, entry in self.entries.items()}, training)
 
     def text(self) -> str:
@@ -88,14 +88,15 @@ class ProfileFile:
         return json.dumps({"schema": SCHEMA, "machine": dict(self.machine), "segments": rows}, indent=1) + "\n"
 
     def joined(self, other: ProfileFile, where: str) -> ProfileFile:
-        """With the entries of ``other``, which stand over those here. Raises InvalidInput where it is of another machine."""
+        """This profile with the entries of ``other``, which replace its own. Raises InvalidInput if that is of another
+        machine."""
         if any(other.machine[key] != text for key, text in self.machine.items() if key in other.machine):
             raise InvalidInput(OtherMachine(_machine_text(other.machine), _machine_text(self.machine)), where=where)
         return ProfileFile({**self.machine, **other.machine}, {**self.entries, **other.entries})
 
 
 def read_profile(path: Path) -> ProfileFile:
-    """Raises InvalidInput for a file that is no profile, with the place of the fault."""
+    """The profile in a file. Raises InvalidInput, with the place of the fault."""
     where = str(path)
     data = parse_json(read_input_text(path, "a profile of operators", LONGEST), where)
 
@@ -146,8 +147,8 @@ def _machine_text(machine: Mapping[str, str]) -> str:
 
 
 def machine_here(*, training: bool = False) -> dict[str, str]:
-    found = {"processor": read_facts().processor, "onnxruntime": str(load_onnxruntime().__version__)}
-    return {**found, "torch": importlib.metadata.version("torch")} if training else found
+    machine = {"processor": read_facts().processor, "onnxruntime": str(load_onnxruntime().__version__)}
+    return {**machine, "torch": importlib.metadata.version("torch")} if training else machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +169,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """``new``: how many segments of a device type were measured now, ``known`` were before; ``left``: seconds by the model that
-    are of segments left out for want of time, ``large``: of segments above ``LARGEST``; ``refused``: segments that onnxruntime,
-    or torch, did not run, with its words."""
+    """``new``, ``known``: numbers of segments measured now, and before; ``left``: number and modelled seconds of segments for
+    which there was no time; ``large``: number of segments above ``LARGEST`` bytes; ``refused``: segments that onnxruntime, or
+    torch, did not run, with its message."""
 
     file: ProfileFile
     new: int
@@ -209,12 +210,12 @@ def measure_profile(
         facts = read_facts()
         cores = split_cores(facts, min(number, facts.usable))
         if training:
-            found, without = training_segments(modules, type_)
+            segments, without = training_segments(modules, type_)
             refused += without
         else:
-            found = _segments([(module, body_seconds(module.entry.ops, type_)) for module in modules])
+            segments = _segments([(module, body_seconds(module.entry.ops, type_)) for module in modules])
         with scratch_folder() as scratch, probes(cores, Path(scratch), seed, type_.cores if training else 0) as running:
-            for done, segment in enumerate(found):
+            for done, segment in enumerate(segments):
                 place = type_.name, segment.key
                 if place in entries:
                     before += 1
@@ -223,7 +224,7 @@ def measure_profile(
                 elif time.monotonic() - begin > seconds:
                     left, left_seconds = left + 1, left_seconds + segment.modelled
                 else:
-                    progress(f"measure {segment.operator} on {type_.name}", done / len(found))
+                    progress(f"measure {segment.operator} on {type_.name}", done / len(segments))
                     try:
                         entries[place] = _run_on_torch(running, segment) if training else _run(running, segment, data)
                         new += 1
@@ -234,8 +235,8 @@ def measure_profile(
 
 
 def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
-    """Distinct segments, those of most seconds first."""
-    found: dict[str, Segment] = {}
+    """The distinct segments, in decreasing order of their modelled seconds."""
+    by_key: dict[str, Segment] = {}
     total: dict[str, float] = defaultdict(float)
     for module, modelled in modules:
         entry = module.entry
@@ -247,25 +248,26 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
             if key is None:
                 continue
             total[key] += math.fsum(modelled[i] for i in positions)
-            if key in found:
+            if key in by_key:
                 continue
-            given = [name for name in inputs_of(ops) if name[:1] != "@"]
+            arguments = [name for name in inputs_of(ops) if name[:1] != "@"]
             inside = {name for op in ops[1:] for name in op.operands}
             results = tuple(
                 v for op in ops for v in op.results if v.name in read_later and (op is ops[-1] or v.name not in inside)
             )
-            args = tuple(Value(name, types[name]) for name in given)
+            args = tuple(Value(name, types[name]) for name in arguments)
             size = sum(type_bytes(types[name]) or 0 for name in inputs_of(ops))
             size += sum(type_bytes(value.type) or 0 for op in ops for value in op.results)
             func = Func("@main", args, results, tuple(ops))
-            found[key] = Segment(key, module, func, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
-    segments = [replace(segment, modelled=total[key]) for key, segment in found.items()]
+            by_key[key] = Segment(key, module, func, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
+    segments = [replace(segment, modelled=total[key]) for key, segment in by_key.items()]
     return sorted((s for s in segments if s.func.results and s.func.args), key=lambda s: (-s.modelled, s.key))
 
 
 def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[list[Segment], list[tuple[str, str]]]:
-    """The distinct passes of the ops of training steps, those of most seconds first, and the ops that have none, with why."""
-    found: dict[str, Segment] = {}
+    """The distinct passes of the ops of training steps, in decreasing order of modelled seconds; and the ops that cannot be
+    measured, with the reason."""
+    by_key: dict[str, Segment] = {}
     total: dict[str, float] = defaultdict(float)
     refused: dict[str, tuple[str, str]] = {}
     for module in modules:
@@ -278,20 +280,20 @@ def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[lis
                 (one.forward, one.backward), passes_seconds(op, type_, cost.input_grad + cost.weight_grad), strict=True
             ):
                 total[key or ""] += seconds
-            if one.forward in found:
+            if one.forward in by_key:
                 continue
             try:
-                made = alone.of(op, one.learned, one.readers)
+                passes = alone.of(op, one.learned, one.readers)
             except InvalidInput as error:
                 refused[one.forward] = op.id, error.diagnostics[0].message
                 continue
-            for key, what, own in zip((one.forward, one.backward), ("", " backward"), made, strict=True):
+            for key, what, own in zip((one.forward, one.backward), ("", " backward"), passes, strict=True):
                 if key is not None and own is not None:
                     entry, types = own.module.entry, types_of(own.module, own.module.entry)
                     size = sum(type_bytes(type_) or 0 for type_ in types.values())
                     operator = f"{op.name.removeprefix('onnx.')}{what}"
-                    found[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh, own.summed)
-    segments = [replace(segment, modelled=total[key]) for key, segment in found.items()]
+                    by_key[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh, own.summed)
+    segments = [replace(segment, modelled=total[key]) for key, segment in by_key.items()]
     return sorted(segments, key=lambda s: (-s.modelled, s.key)), list(refused.values())
 
 
@@ -315,8 +317,8 @@ def _run_on_torch(running: Probes, segment: Segment) -> Entry:
 
 
 def _value(name: str, type_: Type, *, fresh: bool) -> tuple[str, str, tuple[int, ...], bool]:
-    """What a process that measures makes of an argument: its name, torch's name of its element type, its shape, and whether it
-    was just made. Raises InvalidInput for an element type that torch lacks."""
+    """An argument as a measuring process makes it: name, torch's element type, shape, and whether it is freshly computed (in
+    the caches). Raises InvalidInput for an element type that torch lacks."""
     assert isinstance(type_, TensorType)
     if type_.dtype not in DTYPES:
         raise InvalidInput(TypeNotOfTorch(type_.dtype.value), where=name)
@@ -336,15 +338,15 @@ def _run(running: Probes, segment: Segment, data: WeightSource) -> Entry:
 
 
 def _entry(answers: Mapping[int, list[float]]) -> Entry:
-    """Of what each device took."""
+    """The median over all runs on all devices."""
     every = [own for seconds in answers.values() for own in seconds]
     sample = Sample.of(every)
     return Entry(float(f"{sample.median:.{_DIGITS}g}"), float(f"{sample.spread:.{_DIGITS}g}"), len(every))
 
 
 def _with_data(resource: Resource) -> Resource:
-    """The resource with data of its own: random numbers for floats, for they take as long as any; of others small ones as they
-    are."""
+    """The resource with data that need no file: random numbers for floats, whose values do not change the time; its own data
+    for small constants; ones for the rest."""
     type_ = resource.type
     if not isinstance(type_, TensorType):
         return resource

@@ -87,7 +87,7 @@ _ROUTE = ("from", "to", "links", "both")
 
 @dataclass(slots=True)
 class _Scope:
-    """Where names are looked up: the points of one host instance by local name first, then all points."""
+    """The names in sight of an entry: the points of one host instance, by local name; after them all points."""
 
     prefix: str = ""
     local: dict[str, str] = field(default_factory=dict)
@@ -149,10 +149,10 @@ class Reader:
 
     def version(self, doc: Document) -> bool:
         """Whether this reader knows the file's version; else nothing more of it is read."""
-        found = doc.data.get("version")
-        if found == VERSION and not isinstance(found, bool):
+        version = doc.data.get("version")
+        if version == VERSION and not isinstance(version, bool):
             return True
-        doc.fault(("version",), OtherVersion(f"version {found!r}" if "version" in doc.data else "no version", VERSION))
+        doc.fault(("version",), OtherVersion(f"version {version!r}" if "version" in doc.data else "no version", VERSION))
         return False
 
     # definitions: types and templates
@@ -205,7 +205,8 @@ class Reader:
         return reader
 
     def unmade_likes(self, name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> list[str]:
-        """``name``, the type of this file that it is like, the one that that is like and so on: those that are not made yet."""
+        """The types of this file that are to be made before and for ``name``: the chain of ``like`` from it, without those
+        made."""
         chain: dict[str, None] = {}
         like: Any = name
         while isinstance(like, str) and like in types and like not in made:
@@ -356,11 +357,11 @@ class Reader:
         if not name:
             return name
         if name.startswith("preset:"):
-            found = self.preset_type(name, doc, path)
-            if found is None:
+            type_ = self.preset_type(name, doc, path)
+            if type_ is None:
                 return ""
-            self.types.setdefault(found.name, found)
-            return found.name
+            self.types.setdefault(type_.name, type_)
+            return type_.name
         if name not in self.types:
             doc.unknown(path, "device type", name, list(self.types), hint="a type that comes with dnnc is preset:NAME")
         return name
@@ -459,8 +460,8 @@ class Reader:
         """The ends of every link that an entry stands for."""
         forms = [form for form in ("ends", "each", "mesh") if form in table]
         if len(forms) != 1 or ("to" in table) != (forms == ["each"]):
-            found = ", ".join([*forms, *(["to"] if "to" in table else [])]) or "none of them"
-            doc.fault(path, LinkForms(found))
+            keys = ", ".join([*forms, *(["to"] if "to" in table else [])]) or "none of them"
+            doc.fault(path, LinkForms(keys))
             return []
         form = forms[0]
         before = len(self.faults.diagnostics)
@@ -485,11 +486,11 @@ class Reader:
     def link_names(
         self, doc: Document, path: Path, table: Mapping[str, Any], groups: list[tuple[str, ...]], scope: _Scope
     ) -> list[str]:
-        given = doc.text((*path, "name"), table, default="")
-        if given:
-            names = self.expanded(doc, (*path, "name"), given)
+        pattern = doc.text((*path, "name"), table, default="")
+        if pattern:
+            names = self.expanded(doc, (*path, "name"), pattern)
             if len(names) == 1 and len(groups) > 1:
-                names = [f"{given}{number}" for number in range(len(groups))]
+                names = [f"{pattern}{number}" for number in range(len(groups))]
             if len(names) == len(groups):
                 return [scope.prefix + name for name in names]
             if names:

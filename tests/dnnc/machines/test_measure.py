@@ -62,7 +62,7 @@ def test_preset_local_says_that_it_is_of_now(
     assert main(["compile", "zoo:mlp", "-t", topology, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]) == 0
     told = capsys.readouterr().err
     assert f"{topology}: note[W0856]: measured on this machine, now" in told
-    assert "warning: something else was at work: rates spread by 100.0 %" in told
+    assert "warning[W0857]: something else was at work: rates spread by 100.0 %" in told
     assert list(tmp_path.glob("*.toml")) == []
 
 
