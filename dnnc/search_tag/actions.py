@@ -65,49 +65,49 @@ def moved(machines: Machines, source: Action, target: Action) -> Mapping[tuple[i
         return _from_copies(machines, source, target, whole, after)
     if source.how.splits and target.how.splits and not whole:
         return _overlaps(machines, source, target)
-    found = {}
+    shares = {}
     for a, b in itertools.product(source.groups, target.groups):
         makers, readers = (len(machines.groups[number].devices) for number in (a, b))
         part = makers / before * (readers if whole else readers / after)
-        found[a, b] = part * (1 - 1 / makers) if a == b else part
-    return {pair: part for pair, part in found.items() if part}
+        shares[a, b] = part * (1 - 1 / makers) if a == b else part
+    return {pair: part for pair, part in shares.items() if part}
 
 
 def _from_copies(machines: Machines, source: Action, target: Action, whole: bool, after: int) -> dict[tuple[int, int], float]:
     """Shares of a tensor that every producer holds: other groups receive it from the group with the fastest channel."""
-    found = {}
+    shares = {}
     for b in target.groups:
         if b not in source.groups:
             nearest = max(source.groups, key=lambda a: (machines.channel(a, b).bandwidth, -a))
             readers = len(machines.groups[b].devices)
-            found[nearest, b] = float(readers) if whole else readers / after
-    return found
+            shares[nearest, b] = float(readers) if whole else readers / after
+    return shares
 
 
 def _overlaps(machines: Machines, source: Action, target: Action) -> dict[tuple[int, int], float]:
     """Shares of a tensor split along the batch: what readers need of a producer's part and do not hold."""
     if source.groups == target.groups:
         return {}
-    found = {}
+    shares = {}
     makers, readers = _parts(machines, source), _parts(machines, target)
     for a, b in itertools.product(source.groups, target.groups):
         common = _common((makers[a][0][0], makers[a][-1][1]), (readers[b][0][0], readers[b][-1][1]))
         if a == b:
             common -= sum(map(_common, makers[a], readers[b]))
         if common > 1e-12:
-            found[a, b] = common
-    return found
+            shares[a, b] = common
+    return shares
 
 
 def _parts(machines: Machines, action: Action) -> dict[int, list[tuple[float, float]]]:
     """First and last position, from 0 to 1, of each device's part of the batch, by device group."""
     count, at = machines.count(action.groups), 0
-    found = {}
+    shares = {}
     for number in action.groups:
         size = len(machines.groups[number].devices)
-        found[number] = [(k / count, (k + 1) / count) for k in range(at, at + size)]
+        shares[number] = [(k / count, (k + 1) / count) for k in range(at, at + size)]
         at += size
-    return found
+    return shares
 
 
 def _common(one: tuple[float, float], other: tuple[float, float]) -> float:

@@ -78,10 +78,10 @@ class Machines:
 
     def channel(self, source: int, target: int) -> Channel:
         """The channel between two groups, or between the devices of one. Raises Unreachable."""
-        found = self._channels.get((source, target))
-        if found is None:
-            found = self._channels[source, target] = self._channel(source, target)
-        return found
+        channel = self._channels.get((source, target))
+        if channel is None:
+            channel = self._channels[source, target] = self._channel(source, target)
+        return channel
 
     def _channel(self, source: int, target: int) -> Channel:
         pairs = [(a, b) for a in self.groups[source].devices for b in self.groups[target].devices if a != b]
@@ -103,18 +103,18 @@ class Machines:
 
     def crossed(self, groups: tuple[int, ...]) -> tuple[str, ...]:
         """The media that a collective over these groups occupies: those of every transfer between them."""
-        found = self._crossed.get(groups)
-        if found is None:
+        occupied = self._crossed.get(groups)
+        if occupied is None:
             media = {name for a in groups for b in groups for name in self.channel(a, b).media}
-            found = self._crossed[groups] = tuple(sorted(media))
-        return found
+            occupied = self._crossed[groups] = tuple(sorted(media))
+        return occupied
 
     def ring(self, groups: tuple[int, ...]) -> Speed:
         """The ring for collectives over all devices of these groups."""
-        found = self._speeds.get(groups)
-        if found is None:
-            found = self._speeds[groups] = rings(self.net, [self.devices(groups)])
-        return found
+        ring = self._speeds.get(groups)
+        if ring is None:
+            ring = self._speeds[groups] = rings(self.net, [self.devices(groups)])
+        return ring
 
 
 __all__ = ["MOST", "Channel", "DeviceGroup", "Machines"]

@@ -38,9 +38,9 @@ MOST_LOGIT = 30.0
 
 def shapes() -> dict[str, tuple[int, ...]]:
     """Shapes of the weights of the network, by name."""
-    found: dict[str, tuple[int, ...]] = {"input": (WIDTH, HIDDEN), "input.bias": (HIDDEN,)}
+    sizes: dict[str, tuple[int, ...]] = {"input": (WIDTH, HIDDEN), "input.bias": (HIDDEN,)}
     for layer in range(LAYERS):
-        found |= {
+        sizes |= {
             f"{layer}.message": (TYPES, HIDDEN, HIDDEN),
             f"{layer}.source": (TYPES, HEADS, HEAD),
             f"{layer}.target": (TYPES, HEADS, HEAD),
@@ -48,8 +48,8 @@ def shapes() -> dict[str, tuple[int, ...]]:
             f"{layer}.own": (HIDDEN, HIDDEN),
             f"{layer}.bias": (HIDDEN,),
         }
-    found |= {name: (HIDDEN, HIDDEN) for name in ("op", "inside", "outside")}
-    return found | {"way": (4, HIDDEN), "bias": (HIDDEN,), "score": (HIDDEN,)}
+    sizes |= {name: (HIDDEN, HIDDEN) for name in ("op", "inside", "outside")}
+    return sizes | {"way": (4, HIDDEN), "bias": (HIDDEN,), "score": (HIDDEN,)}
 
 
 def initial(seed: int) -> dict[str, Floats]:

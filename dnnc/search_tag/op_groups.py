@@ -139,56 +139,56 @@ class Workload:
     def sizes(self) -> dict[tuple[int, int], int]:
         """Bytes that one op reads from another, by producer and reader."""
         made = {value.name: (number, value) for number, op in enumerate(self.module.entry.ops) for value in op.results}
-        found: dict[tuple[int, int], int] = {}
+        sizes: dict[tuple[int, int], int] = {}
         for number, op in enumerate(self.module.entry.ops):
             for name in reads(op):
                 if name in made:
                     maker, value = made[name]
-                    found[maker, number] = found.get((maker, number), 0) + (type_bytes(value.type) or 0)
-        return found
+                    sizes[maker, number] = sizes.get((maker, number), 0) + (type_bytes(value.type) or 0)
+        return sizes
 
     @cached_property
     def members(self) -> tuple[tuple[int, ...], ...]:
         """The ops of each op group, in order."""
-        found: list[list[int]] = [[] for _ in range(self.count)]
+        members: list[list[int]] = [[] for _ in range(self.count)]
         for number, group in enumerate(self.group_of):
-            found[group].append(number)
-        return tuple(map(tuple, found))
+            members[group].append(number)
+        return tuple(map(tuple, members))
 
     @cached_property
     def held(self) -> list[int]:
         """For each op, bytes of the weights that it reads first, with their gradients and optimizer state."""
         state, owner = learning(self.module).state, self._owners
-        found = [0] * len(self.module.entry.ops)
+        held = [0] * len(self.module.entry.ops)
         for name, number in owner.items():
             size = type_bytes(self.module.resources[name].type) or 0
-            found[number] += 2 * size + state[name] if name in state else size
-        return found
+            held[number] += 2 * size + state[name] if name in state else size
+        return held
 
     @cached_property
     def saved(self) -> list[int]:
         """For each op, bytes of a batch that it is the first to keep for the backward pass."""
-        learned, seen, found = learning(self.module), set[str](), []
+        learned, seen, saved = learning(self.module), set[str](), []
         for op in self.module.entry.ops:
             values = {name: size for name, size in saved_values(op, learned).items() if name not in seen}
             seen.update(values)
-            found.append(sum(values.values()))
-        return found
+            saved.append(sum(values.values()))
+        return saved
 
     @cached_property
     def _owners(self) -> dict[str, int]:
         """The first reader of each weight."""
-        found: dict[str, int] = {}
+        owners: dict[str, int] = {}
         for number, op in enumerate(self.module.entry.ops):
             for name in reads(op):
                 if name in self.module.resources:
-                    found.setdefault(name, number)
-        return found
+                    owners.setdefault(name, number)
+        return owners
 
     @cached_property
     def gradients(self) -> dict[int, tuple[Gradient, ...]]:
         """Gradients of trained weights, by the first op that reads the weight."""
-        learned, found = learning(self.module), dict[int, list[Gradient]]()
+        learned, gradients = learning(self.module), dict[int, list[Gradient]]()
         readers: dict[str, int] = {}
         for op in self.module.entry.ops:
             for name in reads(op):
@@ -198,8 +198,8 @@ class Workload:
                 resource, op = self.module.resources[name], self.module.entry.ops[number]
                 factors = _factors(op, resource, learned.sizes) if readers[name] == 1 and number in self.batch.factors else 0
                 size = type_bytes(resource.type) or 0
-                found.setdefault(number, []).append(Gradient(number, size, learned.update[name], factors))
-        return {number: tuple(row) for number, row in found.items()}
+                gradients.setdefault(number, []).append(Gradient(number, size, learned.update[name], factors))
+        return {number: tuple(row) for number, row in gradients.items()}
 
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
@@ -331,24 +331,24 @@ def _parts(near: Sequence[Mapping[int, float]], weights: Floats, most: int) -> l
         index = {node: place for place, node in enumerate(left)}
         inner = [{index[other]: cost for other, cost in near[node].items() if other in index} for node in left]
         try:
-            found = balanced(inner, weights[left], most - first)
+            parts = balanced(inner, weights[left], most - first)
         except NoPlan as error:
             raise UsageError(OpsNotGrouped(str(error)), where="--search tag") from None
     else:
-        found = list(range(len(left)))
-    part.update((node, first + number) for node, number in zip(left, found, strict=True))
+        parts = list(range(len(left)))
+    part.update((node, first + number) for node, number in zip(left, parts, strict=True))
     return [part[node] for node in range(len(near))]
 
 
 def runs(weights: Sequence[float], count: int) -> list[int]:
     """Cuts a sequence into ``count`` runs of about equal weight; the run of each element."""
-    total, done, found = math.fsum(weights) or 1.0, 0.0, []
+    total, done, run_of = math.fsum(weights) or 1.0, 0.0, []
     for weight in weights:
-        found.append(min(count - 1, int((done + weight / 2) / total * count)))
+        run_of.append(min(count - 1, int((done + weight / 2) / total * count)))
         done += weight
-    if found != sorted(found):
-        raise AssertionError(f"the runs {found} do not follow each other")
-    return found
+    if run_of != sorted(run_of):
+        raise AssertionError(f"the runs {run_of} do not follow each other")
+    return run_of
 
 
 __all__ = ["GROUPS", "Batch", "Bundle", "Floats", "Gradient", "Segment", "Workload", "batch_of", "runs"]

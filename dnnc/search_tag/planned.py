@@ -52,20 +52,21 @@ def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, opt
     topology = facts.first(Topology)
     assert topology is not None
     simulator = Simulator(Workload(facts, topology), Machines(topology), options.microbatches)
-    found = TreeSearch(simulator, prior).run(
+    result = TreeSearch(simulator, prior).run(
         options.iterations or ITERATIONS, lambda fraction: context.progress("TAG's tree search", fraction)
     )
-    best = _cheapest(expressed(simulator, found.strategy), facts, context)
-    context.count(NAME, iterations=len(found.curve), simulated=found.simulated, groups=simulator.workload.count)
-    if found.interrupted:
+    best = _cheapest(expressed(simulator, result.strategy), facts, context)
+    context.count(NAME, iterations=len(result.curve), simulated=result.simulated, groups=simulator.workload.count)
+    if result.interrupted:
         context.count(NAME, interrupted=1)
-    seconds = min(found.outcome.seconds, found.with_factors.seconds)
-    gathered = f" with {found.with_factors.gathered} gradients of gathered factors" if found.with_factors.gathered else ""
+    seconds = min(result.outcome.seconds, result.with_factors.seconds)
+    gathered = f" with {result.with_factors.gathered} gradients of gathered factors" if result.with_factors.gathered else ""
     text = (
-        f"TAG's tree search, {len(found.curve)} iterations, {'trained' if prior else 'uniform'} prior: {seconds_text(seconds)} "
-        f"a step in its simulator{gathered}, {seconds_text(found.baseline.seconds)} by data parallel; expressed as {best.text}"
+        f"TAG's tree search, {len(result.curve)} iterations, {'trained' if prior else 'uniform'} prior: "
+        f"{seconds_text(seconds)} a step in its simulator{gathered}, {seconds_text(result.baseline.seconds)} by data parallel; "
+        f"expressed as {best.text}"
     )
-    return TagPlan((*pipeline[:place], best.replay, *pipeline[place + 1 :]), found, text)
+    return TagPlan((*pipeline[:place], best.replay, *pipeline[place + 1 :]), result, text)
 
 
 def _cheapest(candidates: Sequence[Expressed], facts: Module, context: PassContext) -> Expressed:

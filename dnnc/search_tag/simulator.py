@@ -171,13 +171,13 @@ class Simulator:
 
     def _replicas(self, segment: int, action: Action) -> tuple[tuple[tuple[int, ...], float, float], ...]:
         parts = self.machines.count(action.groups) if action.how.splits else 1
-        found = []
+        computed = []
         for number in action.groups:
             rows = self.workload.seconds(self.machines.groups[number].type, parts)
             passes = [rows[op] for op in self.workload.segments[segment].ops]
             forward, backward = (self.microbatches * math.fsum(column) for column in zip(*passes, strict=True))
-            found.append(((number,), forward, backward))
-        return tuple(found)
+            computed.append(((number,), forward, backward))
+        return tuple(computed)
 
     def _spread(self, segment: int, action: Action) -> tuple[tuple[tuple[int, ...], float, float], ...]:
         place = self.places(self.workload.segments[segment].group, action.groups)
@@ -299,12 +299,12 @@ class _Step:
 
     def send(self, made: Ends, source: Action, target: Action, size: float) -> dict[int, list[int]]:
         """The tasks that readers of a tensor wait for, by device group."""
-        found: dict[int, list[int]] = {group: [made[group]] for group in target.groups if group in made}
+        waits: dict[int, list[int]] = {group: [made[group]] for group in target.groups if group in made}
         for a, b, part in self.simulator.travels(source, target):
             channel = self.machines.channel(a, b)
             seconds = channel.seconds(size * part, self.simulator.microbatches)
-            found.setdefault(b, []).append(self.tasks.add(seconds, channel.media, [made[a]]))
-        return found
+            waits.setdefault(b, []).append(self.tasks.add(seconds, channel.media, [made[a]]))
+        return waits
 
     def run_forward(self, number: int) -> None:
         made = self.forward[number] = self.worked(number, False, self.arrived[number])

@@ -63,10 +63,10 @@ class Trainer:
     def step(self, case: str, simulator: Simulator, number: int) -> Step:
         """Searches a case, and updates the network with its nodes and earlier ones."""
         search = TreeSearch(simulator, Network(self.arrays), seed=self.seed + number)
-        found = search.run(ITERATIONS)
-        self.examples.extend(example(search, node) for node in visited(found.root))
+        result = search.run(ITERATIONS)
+        self.examples.extend(example(search, node) for node in visited(result.root))
         losses = [self.update() for _ in range(UPDATES)]
-        return Step(case, found.speedup, sum(losses) / len(losses))
+        return Step(case, result.speedup, sum(losses) / len(losses))
 
     def update(self) -> float:
         """One update with a random batch of examples; returns the loss before it."""
