@@ -17,6 +17,23 @@ if TYPE_CHECKING:
     from dnnc.machines.profile import Measured
 
 _SHOWN = 3
+"""Refused operators that are listed."""
+
+Merge = Annotated[
+    list[Path] | None,
+    typer.Option("--merge", metavar="FILE.json", help="Add the entries of this profile of the same machine first. Repeatable."),
+]
+TimeLimit = Annotated[
+    float,
+    typer.Option(
+        "--time-limit",
+        metavar="SECONDS",
+        min=0.0,
+        max=opt.MOST_SECONDS,
+        callback=opt.finite,
+        help="Begin no measurement after this; the largest come first.",
+    ),
+]
 
 
 def profile(
@@ -26,10 +43,7 @@ def profile(
         Path,
         typer.Option("-o", "--out", metavar="FILE.json", help="File to write; what it holds already is kept, not measured."),
     ],
-    merge: Annotated[
-        list[Path] | None,
-        typer.Option("--merge", metavar="FILE.json", help="Take in this profile of the same machine first. Repeatable."),
-    ] = None,
+    merge: Merge = None,
     objective: opt.CompileObjective = None,
     loss: train.Loss = "",
     trainable: train.Trainable = None,
@@ -38,17 +52,7 @@ def profile(
     dropout: train.Dropout = None,
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            "--time-limit",
-            metavar="SECONDS",
-            min=0.0,
-            max=opt.MOST_SECONDS,
-            callback=opt.finite,
-            help="Begin no measurement after this; the largest come first.",
-        ),
-    ] = 120.0,
+    time_limit: TimeLimit = 120.0,
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the inputs that are made.")
     ] = 0,
