@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dnnc.engines.onnxruntime.errors import REFUSED_HINT
 from ir.core.diagnostics import Fault
 
 
@@ -70,7 +71,7 @@ class ModelRefused(Fault, code="E1205"):
     """ONNX Runtime refuses the unsplit model."""
 
     message = "the model cannot be run, so there is nothing to compare: {reason}"
-    hint = "to run it, export the model without this operator or type; its plan stands, as it needs no kernels"
+    hint = REFUSED_HINT
     reason: str
 
 
