@@ -95,7 +95,7 @@ def test_bad_models(case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     out, err = capsys.readouterr()
     assert code == 3, err
     assert out == ""
-    assert "error: " in err
+    assert "error[E" in err
     assert "Traceback" not in err
     assert "model.onnx" in err or case == "unbound dim", "the message names the file"
     for word in words:

@@ -91,7 +91,7 @@ def holds(
         if code != 0:
             assert code == 3, (kind.__name__, said)
             assert not started
-            assert "error: " in said
+            assert "error[" in said
             assert str(folder) in said
             assert "hint: " in said
     assert len({code for code, _, _ in after}) == 1
