@@ -43,7 +43,7 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.topology import Device, Topology
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.framework.faults import FalseBound, FewerBuffers, OtherStages
+from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
 from passes.model.faults import NoPlan, NoTopology
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import InFlight, learning_seconds, step_seconds
@@ -202,7 +202,6 @@ def _crowded(problem: PlacementProblem, plan: Plan, topology: Topology) -> Infea
     wanted = [
         f"stage {s.index} ({s.device_type or 'any type'}: {len(problem.candidates(s.index))} devices)" for s in plan.stages
     ]
-    message = f"the {problem.size} stages do not all find a device of their own: {listing(wanted)}"
-    error = Infeasible(message, where=topology.name, hint="use fewer stages or more devices")
+    error = Infeasible(StagesCrowded(problem.size, listing(wanted)), where=topology.name)
     error.proven, error.bound = False, plan.bound  # of other stages
     return error

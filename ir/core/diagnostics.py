@@ -14,7 +14,7 @@ import enum
 import inspect
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, dataclass_transform
 
 _RAW = re.compile(
@@ -233,17 +233,10 @@ class DnncError(Exception):
     exit_code: ExitCode = ExitCode.INVALID_INPUT
 
     def __init__(
-        self,
-        diagnostics: Fault | Diagnostic | str | Iterable[Diagnostic],
-        *,
-        where: str = "",
-        span: Span | None = None,
-        hint: str = "",
+        self, diagnostics: Fault | Diagnostic | Iterable[Diagnostic], *, where: str = "", span: Span | None = None
     ) -> None:
         if isinstance(diagnostics, Fault):
             diagnostics = diagnostics.at(where, span)
-        if isinstance(diagnostics, str):
-            diagnostics = Diagnostic(diagnostics, where=where, span=span, hint=hint)
         if isinstance(diagnostics, Diagnostic):
             diagnostics = (diagnostics,)
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
@@ -295,11 +288,11 @@ class DiagnosticSink:
         if diagnostic not in self.diagnostics:
             self.diagnostics.append(diagnostic)
 
-    def error(self, fault: Fault | str, *, where: str = "", span: Span | None = None, hint: str = "") -> None:
-        self.emit(fault.at(where, span) if isinstance(fault, Fault) else Diagnostic(fault, where, span, hint))
+    def error(self, fault: Fault, *, where: str = "", span: Span | None = None) -> None:
+        self.emit(fault.at(where, span))
 
-    def warn(self, fault: Fault | str, *, where: str = "", span: Span | None = None, hint: str = "") -> None:
-        self.emit(fault.at(where, span) if isinstance(fault, Fault) else Diagnostic(fault, where, span, hint, Severity.WARNING))
+    def warn(self, fault: Fault, *, where: str = "", span: Span | None = None) -> None:
+        self.emit(replace(fault.at(where, span), severity=Severity.WARNING))
 
     def raise_errors(self) -> None:
         """Raises InvalidInput with every error collected, if there is one."""

@@ -177,3 +177,12 @@ class NotBetter(Fault, code="E3030"):
 
     message = "no plan is better than the incumbent, and none is below {bound!r} s"
     bound: float
+
+
+class StagesCrowded(Fault, code="E3028"):
+    """Each stage takes devices of its own; there are enough for each stage alone, not for all at once."""
+
+    message = "the {stages} stages do not all find a device of their own: {wanted}"
+    hint = "use fewer stages or more devices"
+    stages: int
+    wanted: str

@@ -27,10 +27,10 @@ def raising(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> int:
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (InvalidInput("not ONNX", where="m.onnx", hint="export it again"), 3),
-        (UsageError("--pin takes NODE=DEVICE"), 2),
-        (Infeasible("device cpu0 lacks 5 bytes"), 4),
-        (CheckFailed("stage 1 differs"), 5),
+        (InvalidInput(Diagnostic("not ONNX", "m.onnx", hint="export it again")), 3),
+        (UsageError(Diagnostic("--pin takes NODE=DEVICE")), 2),
+        (Infeasible(Diagnostic("device cpu0 lacks 5 bytes")), 4),
+        (CheckFailed(Diagnostic("stage 1 differs")), 5),
         (FileNotFoundError(2, "No such file or directory", "x.npz"), 3),
         (MemoryError(), 3),
         (KeyboardInterrupt(), 130),

@@ -27,6 +27,7 @@ from passes.framework.pipeline import parse_pipeline
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import stage_cost
+from passes.partition.faults import NothingFits
 from passes.shard import ShardPass
 from passes.shard.mesh.candidates import Candidate
 from passes.shard.mesh.one_mesh import MeshSearch
@@ -286,7 +287,7 @@ def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
     """That no plan was found had counted as a proof that none fits, where another kind had one already."""
 
     def refused(self: ShardPass, module: Module, context: PassContext) -> Module:
-        error = Infeasible("nothing was found")
+        error = Infeasible(NothingFits())
         error.proven, error.bound = proven, 0.0 if proven else bound
         raise error
 

@@ -12,7 +12,7 @@ import pytest
 
 import passes.framework.registry as registry
 from ir import Func, Module, attr, parse_module, print_module
-from ir.core.diagnostics import InvalidInput, InvariantError
+from ir.core.diagnostics import Diagnostic, InvalidInput, InvariantError
 from passes import AnalysisCache, Pass, PassContext, PassCrash, PassManager, parse_pipeline, pipeline_of
 
 TEXT = """module @m {
@@ -65,7 +65,7 @@ class CrashPass(Pass):
 
     def run(self, module: Module, context: PassContext) -> Module:
         if self.fault == "input":
-            raise InvalidInput("the model is at fault")
+            raise InvalidInput(Diagnostic("the model is at fault"))
         if self.fault == "interrupt":
             raise KeyboardInterrupt
         raise RuntimeError("two\nlines")

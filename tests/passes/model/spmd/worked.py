@@ -24,6 +24,7 @@ from ir.core.topology import Topology
 from ir.ops.opdefs import RESHARD
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.faults import NoStages, NoTopology
 from passes.model.graph import renamed
 from passes.model.op_time import body_seconds
 from passes.model.spmd.program import LocalProgram
@@ -48,9 +49,9 @@ def worked(module: Module) -> tuple[Worked, ...]:
     topology."""
     topology = module.first(Topology)
     if topology is None:
-        raise InvalidInput("the module has no topology", where=module.name, hint="give one with -t")
+        raise InvalidInput(NoTopology(), where=module.name)
     if module.first(Stage) is None:
-        raise InvalidInput("the module has no stages", where=module.name, hint="run 'lower'")
+        raise InvalidInput(NoStages(), where=module.name)
     return tuple(
         _of_member(module, topology, stage, program)
         for stage in module.of_type(Stage)
