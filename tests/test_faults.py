@@ -93,10 +93,6 @@ MAKERS = {
 """What takes a fault or its diagnostic: the text itself is in the templates of the fault."""
 
 
-PENDING = ("dnnc/engines/torch", "dnnc/workloads")
-"""Rooms that still make texts in line."""
-
-
 def test_no_text_is_made_in_line() -> None:
     """No error or warning is made of a text where it is raised."""
     wrong = []
@@ -111,7 +107,6 @@ def test_no_text_is_made_in_line() -> None:
                     if "Severity.NOTE" in ast.unparse(node):
                         continue  # a note has no code
                     wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
-    wrong = [place for place in wrong if not place.startswith(PENDING)]
     assert not wrong
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 
 from dnnc.engines.torch.module.exporting import is_fixed
+from dnnc.engines.torch.module.faults import NoWeight, WeightShape, WeightUnknown
 from ir.core.diagnostics import InvalidInput
 from ir.ops.grads import STATE
 
@@ -49,7 +50,7 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ..
     for source in sorted(stored):
         weight, _, state = source.rpartition(".")
         if source not in wanted and not (weight in wanted and state in _STATES):
-            raise InvalidInput(f"it holds a weight '{source}', which the module lacks", where=where, hint=_OTHER)
+            raise InvalidInput(WeightUnknown(source, _OTHER), where=where)
     tied = _aliases(wanted)
     found: dict[str, torch.Tensor] = {}
     for name, value in wanted.items():
@@ -57,11 +58,11 @@ def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ..
         if not source:
             continue
         if stored[source].shape != value.shape:
-            sizes = f"{tuple(stored[source].shape)}, that of the module {tuple(value.shape)}"
-            raise InvalidInput(f"its weight '{source}' has the shape {sizes}", where=where, hint=_OTHER)
+            shapes = str(tuple(stored[source].shape)), str(tuple(value.shape))
+            raise InvalidInput(WeightShape(source, *shapes, _OTHER), where=where)
         found[name] = stored[source]
     if not found:
-        raise InvalidInput("it holds no weight of the module", where=where, hint=_OTHER)
+        raise InvalidInput(NoWeight(_OTHER), where=where)
     with torch.no_grad():
         for name, value in found.items():
             wanted[name].copy_(value)

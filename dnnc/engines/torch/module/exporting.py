@@ -19,7 +19,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir
@@ -27,6 +27,7 @@ import torch
 from torch._subclasses import FakeTensor
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
+from dnnc.engines.torch.module.faults import ChangesWeight, CumulativeAverage, DrawsRandom, NoOnnxscript, NotExported, NotTraced
 from dnnc.engines.torch.module.places import causes, of_error, of_node, operator
 from dnnc.engines.torch.module.rewriting import Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
@@ -87,7 +88,7 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     try:
         import onnxscript  # noqa: F401  (the exporter needs it, and says so only in a traceback)
     except ImportError as error:
-        raise UsageError("from_torch needs onnxscript", hint="pip install 'dnnc[train]'") from error
+        raise UsageError(NoOnnxscript()) from error
     silent, rewriting = logging.root.manager.disable, Rewriting(dropout=dropout, exporting=True)
     with warnings.catch_warnings(), torch.enable_grad(), as_it_was(module):
         warnings.simplefilter("ignore")
@@ -101,11 +102,10 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
             where, what = of_error(error, module)
             *_, first = causes(error)
             if isinstance(first, InvalidInput):
-                told = first.diagnostics[0]
-                raise InvalidInput(told.message, where=where, hint=told.hint) from error
+                raise InvalidInput(replace(first.diagnostics[0], where=where)) from error
             reason = (str(first) or type(first).__name__).strip().splitlines()[0]
-            message = f"torch.onnx cannot export {type(module).__name__}: {reason}{f', in: {what}' if what else ''}"
-            raise InvalidInput(message, where=where, hint=_cure(error)) from error
+            place = f", in: {what}" if what else ""
+            raise InvalidInput(NotExported(type(module).__name__, reason, place, _cure(error)), where=where) from error
         finally:
             logging.disable(silent)
 
@@ -144,8 +144,7 @@ def _no_cumulative(module: torch.nn.Module) -> Iterator[None]:
 
     def refuse(part: torch.nn.Module, args: Any) -> None:
         if part.training and part.track_running_stats:
-            message = "batch normalisation with momentum=None counts its batches, and no operator of ONNX keeps that count"
-            raise InvalidInput(message, hint=f"give it a momentum, such as 0.1, or {_INFER}")
+            raise InvalidInput(CumulativeAverage(_INFER))
 
     kind = torch.nn.modules.batchnorm._BatchNorm
     cumulative = [part for part in module.modules() if isinstance(part, kind) and part.momentum is None]
@@ -170,10 +169,8 @@ def _refuse_random(program: Any) -> None:
         infers = any(given.get(word) is False for word in ("train", "training"))
         if operator(node) in ("native_dropout", "dropout") or drops == 0 or infers:
             continue
-        message = f"{operator(node)} draws random numbers, which a model file cannot keep as PyTorch draws them"
-        hint = "leave dropouts out (dropout=False)" if drops else "let the random numbers be an argument of forward"
-        hint += ", or, where it draws in training alone, call .eval() first"
-        raise InvalidInput(message, where=of_node(node), hint=hint)
+        advice = "leave dropouts out (dropout=False)" if drops else "let the random numbers be an argument of forward"
+        raise InvalidInput(DrawsRandom(operator(node), advice), where=of_node(node))
 
 
 def _refuse_changes(program: Any) -> None:
@@ -184,11 +181,12 @@ def _refuse_changes(program: Any) -> None:
             continue
         if name.rpartition(".")[2] not in (*RUNNING, _COUNTED):
             maker = next((node for node in program.graph.nodes if node.name == getattr(spec.arg, "name", "")), None)
-            message = f"forward changes '{name}' from batch to batch, which a model file cannot keep"
             where = of_node(maker) if maker is not None else ""
             weight = spec.kind is OutputKind.PARAMETER_MUTATION
-            hint = "leave out what changes it, such as max_norm of an Embedding" if weight else "compute it outside of forward"
-            raise InvalidInput(message, where=where, hint=f"{hint}, or, where it changes in training alone, call .eval() first")
+            advice = (
+                "leave out what changes it, such as max_norm of an Embedding" if weight else "compute it outside of forward"
+            )
+            raise InvalidInput(ChangesWeight(name, advice), where=where)
 
 
 # -- what is kept -------------------------------------------------------------------------------------------------------
@@ -262,8 +260,7 @@ def _fix(model: onnx_ir.Model, trained: set[str]) -> None:
         if value.const_value is None:
             continue
         if isinstance(value.const_value.raw, FakeTensor):
-            message = f"forward computes the tensor '{name}' from its arguments in a way that PyTorch cannot trace"
-            raise InvalidInput(message, hint="compute it with functions of torch, not by way of numpy or lists")
+            raise InvalidInput(NotTraced(name))
         said = {TRAINING_KEY: FROZEN}
         node = onnx_ir.node("Constant", [], {"value": value.const_value}, name=f"{name}/Constant", metadata_props=said)
         node.outputs[0].name = name

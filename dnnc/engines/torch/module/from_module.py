@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported
+from dnnc.engines.torch.module.faults import NotWritten, OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
@@ -65,7 +66,7 @@ def from_torch(
                 for name in files:
                     os.replace(Path(folder, name), target.parent / name)
         except OSError as error:
-            raise InvalidInput(f"it cannot be written: {error.strerror or error}", where=str(target)) from error
+            raise InvalidInput(NotWritten(error.strerror or str(error)), where=str(target)) from error
     return target
 
 
@@ -94,7 +95,7 @@ def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     functions = custom_functions(one for one in tree_flatten(made)[0] if isinstance(one, torch.Tensor))
     where = ", ".join([described(part, path), *functions])
     hint = _cure(part, args, kwargs, told, bool(functions))
-    return InvalidInput(f"the exported model is not the module: {told}", where=where, hint=hint)
+    return InvalidInput(OtherModel(told, hint), where=where)
 
 
 def _cure(part: torch.nn.Module, args: Any, kwargs: Any, told: str, functions: bool) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
+from dnnc.engines.torch.module.faults import DrawsElsewhere
 from dnnc.engines.torch.module.places import is_persons, of_frame
 from ir.core.diagnostics import InvalidInput
 
@@ -43,8 +44,7 @@ def refuse_draws(module: torch.nn.Module, call: Callable[[], object]) -> None:
         moved = [one for one, state in middle.items() if _state(one) != state]
         if moved:
             kinds = sorted({"numpy" if isinstance(one, np.random.BitGenerator) else "Python's module random" for one in moved})
-            message = f"forward draws random numbers of {' and '.join(kinds)}: the model would hold one draw as a constant"
-            raise InvalidInput(message, where=places.drew, hint=_HINT)
+            raise InvalidInput(DrawsElsewhere(" and ".join(kinds), _HINT), where=places.drew)
 
 
 def _succeeds(call: Callable[[], object]) -> bool:

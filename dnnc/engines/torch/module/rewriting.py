@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
+from dnnc.engines.torch.module.faults import ChangesRows, DropsGroups
 from dnnc.engines.torch.module.places import is_persons
 from ir.core.diagnostics import InvalidInput
 
@@ -63,8 +64,7 @@ class Rewriting(TorchFunctionMode):
             elif name in _RECURRENT:  # its probability is the one number of floats among the arguments
                 args = tuple(0.0 if isinstance(one, float) else one for one in args)
         elif self.exporting and name in _DROPOUTS and name not in _ELEMENTS and _drops(func, args, kwargs):
-            message = f"{name} drops other things than single elements, which no operator of ONNX does"
-            raise InvalidInput(message, hint="put torch.nn.Dropout in its place, or leave dropouts out (dropout=False)")
+            raise InvalidInput(DropsGroups(name))
         elif self.exporting and func is functional.dropout:
             args, kwargs = _with(func, args, kwargs, "inplace", False)  # one in place is exported as random numbers
         if self.exporting and func is functional.cross_entropy:
@@ -192,8 +192,7 @@ def _bagged(
     """``embedding_bag``, whose export has sizes that depend on values: sum, mean or maximum of each bag's rows but the padding,
     and 0 for a bag without any. Raises InvalidInput for ``max_norm``."""
     if max_norm is not None:
-        message = "embedding_bag with max_norm changes the rows that it reads, which a model file cannot keep"
-        raise InvalidInput(message, hint="leave max_norm out, or scale the table once before the export")
+        raise InvalidInput(ChangesRows())
     rows = functional.embedding(input, weight, padding_idx)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
