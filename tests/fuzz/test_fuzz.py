@@ -29,9 +29,9 @@ def test_no_input_breaks_the_command(name: str, times: float, tmp_path: Path) ->
     [
         (Result("", code=1, stderr="error[E0107]: a fault inside dnnc"), "exit 1"),
         (Result("", code=-9), "exit -9"),
-        (Result("", code=3, stderr="error: no such thing"), "no location"),
+        (Result("", code=3, stderr="error[E0103]: no such thing"), "no location"),
         (Result("", code=3, stderr="a.ir:1:2: error: x\nerror: and another"), "no location"),
-        (Result("", code=3, stderr="a.ir:1:2: error: x\na.ir:1:2: error: x"), "said twice"),
+        (Result("", code=3, stderr="a.ir:1:2: error[E2101]: x\na.ir:1:2: error[E2101]: x"), "said twice"),
         (Result("", code=3), "no message"),
         (Result("", code=0, stdout="name \x1b[31m"), "raw control characters on stdout"),
         (Result("", code=3, stderr="a\u202eb: error: x"), "raw control characters on stderr"),
@@ -46,7 +46,7 @@ def test_what_fails(result: Result, fault: str) -> None:
 
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 130])
 def test_what_does_not(code: int) -> None:
-    assert faults_of(Result("", code=code, stderr="a.ir:1:2: error: not so")) == []
+    assert faults_of(Result("", code=code, stderr="a.ir:1:2: error[E2101]: not so")) == []
 
 
 DYING = """

@@ -24,9 +24,9 @@ TALK_LIMIT = 256 << 10
 """Characters of messages for one input."""
 
 _ALLOWED = {code.value for code in ExitCode} - {ExitCode.INTERNAL.value}
-_LOCATED = re.compile(r"(?m)^(?!\s)(?!error:).+?: error: ")
-_LOCATED_LINE = re.compile(r"(?m)^(?!\s).*?error: .*$")
-_BARE = re.compile(r"(?m)^error: .*")
+_LOCATED = re.compile(r"(?m)^(?!\s)(?!error[:\[]).+?: error(\[\w+\])?: ")
+_LOCATED_LINE = re.compile(r"(?m)^(?!\s).*?error(?:\[\w+\])?: .*$")
+_BARE = re.compile(r"(?m)^error(\[\w+\])?: .*")
 _FRAME = re.compile(r'\s+File ".*?/((?:dnnc|ir|passes|grammars)/(?!.*site-packages)[^"]*)", line (\d+), in (\S+)')
 _OUTPUTS = ("-o", "--out", "--outputs", "--print-folder")
 

@@ -99,6 +99,8 @@ def test_stated_rows_are_kept_and_their_seconds_made_anew() -> None:
 def test_stated_rows_that_do_not_fit_the_stages_are_refused(change: dict[str, object], message: str) -> None:
     own = SchedulePass().run(CHAIN, PassContext()).first(Schedule)
     assert own is not None
-    with pytest.raises(InvalidInput, match=f"plan.ir: @schedule: error: the schedule does not fit .*{message}") as raised:
+    with pytest.raises(
+        InvalidInput, match=f"plan.ir: @schedule: error.E3022.: the schedule does not fit .*{message}"
+    ) as raised:
         stated(replace(own, **change))  # type: ignore[arg-type]
     assert "delete the schedule" in raised.value.diagnostics[0].hint

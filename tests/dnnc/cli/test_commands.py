@@ -131,7 +131,7 @@ def test_the_plan_of_another_model(tmp_path: Path, capsys: pytest.CaptureFixture
         path.write_text(path.read_text().replace('"fc', '"conv').replace('"relu', '"gelu'))
         assert main(["compile", *common, "-o", str(tmp_path / "none"), "--plan", str(path)]) == 3
         assert capsys.readouterr().err.splitlines() == [
-            f"{path}: error: it is a plan of another model: it names 7 ops, of which this one has 1",
+            f"{path}: error[E3423]: it is a plan of another model: it names 7 ops, of which this one has 1",
             f"  hint: it was made for {made_for}: compile that, or plan this one anew",
         ]
 
@@ -255,7 +255,7 @@ def test_check_names_the_stage_that_diverges(tmp_path: Path, capsys: pytest.Capt
     refresh(tmp_path / "b", "stages/stage1.data")
     assert main(["check", str(tmp_path / "b")]) == 5
     out, err = capsys.readouterr()
-    assert "stage 1 on cpu1: error: stage 1 is the first that diverges" in err
+    assert "stage 1 on cpu1: error[E1201]: stage 1 is the first that diverges" in err
     assert "diverges" in out
 
 

@@ -303,7 +303,9 @@ def test_an_edited_plan_is_replayed_and_checked(tmp_path: Path, capsys: pytest.C
     plan.write_text(text.replace(row, row.replace("b0", "columns")))
     assert main(["compile", *common, "-o", str(tmp_path / "c"), "--plan", str(plan)]) == 3
     said = capsys.readouterr().err
-    assert f"{plan}: stage 0: error: op '{product}' (onnx.MatMul) has no strategy 'columns' along x, an axis of 2" in said
+    assert (
+        f"{plan}: stage 0: error[E3406]: op '{product}' (onnx.MatMul) has no strategy 'columns' along x, an axis of 2" in said
+    )
     assert "it has replicate, b0, " in said
     plan.write_text(text.replace(row, f"{row}, {row}"))
     assert main(["compile", *common, "-o", str(tmp_path / "c"), "--plan", str(plan)]) == 3

@@ -137,7 +137,7 @@ def test_an_order_of_work_that_memory_has_no_space_for(tmp_path: Path, capsys: p
     assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "fits"), "-q"]) == 0
     assert main(["compile", *model, "-t", str(machines), "-o", str(tmp_path / "not"), "--schedule", "gpipe"]) == 4
     said = capsys.readouterr().err
-    assert "error: the weights, their state and saved values alone are " in said
+    assert "error[E3204]: the weights, their state and saved values alone are " in said
     assert f"all 2 devices have {2 * limit}: " in said
     assert "--recompute stage or another --schedule holds less" in said
     assert not (tmp_path / "not").exists()
@@ -262,7 +262,7 @@ def test_a_plan_with_a_loss_is_replayed_with_one(tmp_path: Path, capsys: pytest.
     for name in ("plan.json", "plan.ir"):
         assert main([*model, str(tmp_path / "b"), "--plan", str(tmp_path / "a" / name)]) == 3
         assert capsys.readouterr().err.splitlines() == [
-            f"{tmp_path / 'a' / name}: error: the plan has the ops of a loss, and the model has no loss",
+            f"{tmp_path / 'a' / name}: error[E3422]: the plan has the ops of a loss, and the model has no loss",
             "  hint: give the loss that the plan was made with, such as --loss mse:OUTPUT",
         ]
 
@@ -303,5 +303,5 @@ def test_a_size_that_depends_on_values_is_refused_on_the_way_of_a_gradient(
     asked = ("--objective", "training", "--loss", "output:loss", "-o", str(tmp_path / "b"), "-q")
     assert main(["compile", str(tmp_path / "model.onnx"), "-t", TWO, *asked]) == 3
     told = capsys.readouterr().err
-    assert "%loss: error: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
+    assert "%loss: error[E3610]: onnx.ReduceMean: the gradient needs the shape of %squares, which is tensor<" in told
     assert "--frozen GLOB" in told

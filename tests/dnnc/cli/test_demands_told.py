@@ -51,17 +51,25 @@ def test_an_input_with_a_default_became_a_constant(path: str, tmp_path: Path, ca
 @pytest.mark.parametrize(
     ("demand", "said", "hint"),
     [
-        (["--cut", "b"], "--cut b: error: 'b' was folded away: %a stands for it", "hint: --cut a\n"),
-        (["--cut", "r"], "--cut r: error: 'r' was folded away: %a stands for it", "hint: --cut a\n"),
-        (["--cut", "sizes"], "--cut sizes: error: 'sizes' was folded away: it is a constant", "holds it"),
-        (["--pin", "same=cpu1"], "--pin same=cpu1: error: 'same' was folded away: %a stands for it", "hint: --pin a=cpu1\n"),
-        (["--cut", "e"], "--cut e: error: 'e' was folded away: the input %x stands for it", "hint: inputs reach any stage\n"),
+        (["--cut", "b"], "--cut b: error[E3225]: 'b' was folded away: %a stands for it", "hint: --cut a\n"),
+        (["--cut", "r"], "--cut r: error[E3225]: 'r' was folded away: %a stands for it", "hint: --cut a\n"),
+        (["--cut", "sizes"], "--cut sizes: error[E3225]: 'sizes' was folded away: it is a constant", "holds it"),
         (
-            ["--pin", "e=cpu1"],
-            "--pin e=cpu1: error: 'e' was folded away: the input %x stands",
+            ["--pin", "same=cpu1"],
+            "--pin same=cpu1: error[E3225]: 'same' was folded away: %a stands for it",
+            "hint: --pin a=cpu1\n",
+        ),
+        (
+            ["--cut", "e"],
+            "--cut e: error[E3225]: 'e' was folded away: the input %x stands for it",
             "hint: inputs reach any stage\n",
         ),
-        (["--cut", "aa"], "--cut aa: error: no op makes a tensor called 'aa'", "did you mean %a"),
+        (
+            ["--pin", "e=cpu1"],
+            "--pin e=cpu1: error[E3225]: 'e' was folded away: the input %x stands",
+            "hint: inputs reach any stage\n",
+        ),
+        (["--cut", "aa"], "--cut aa: error[E3226]: no op makes a tensor called 'aa'", "did you mean %a"),
     ],
 )
 def test_what_was_folded_away_is_told(
@@ -86,7 +94,7 @@ def test_pins_that_close_a_cycle_are_named_with_it(
     path, asked = str(save(model(CHAIN), tmp_path)), [word for pin in pins for word in ("--pin", pin)]
     assert main(["compile", path, "-t", "preset:cpu-4", "-o", str(tmp_path / "out"), *asked]) == 4
     told = capsys.readouterr().err
-    assert f"--pin: error: these pins close a cycle of devices, which run a stage each: {said}" in told
+    assert f"--pin: error[E3222]: these pins close a cycle of devices, which run a stage each: {said}" in told
     anyhow = ["--split", "any", "--plan-only"]
     assert main(["compile", path, "-t", "preset:cpu-4", "-o", str(tmp_path / "out"), *anyhow, *asked]) == 0
 
@@ -105,7 +113,7 @@ def test_a_cut_between_ops_of_one_device_is_named_with_their_pins(
     path = str(save(model(CHAIN), tmp_path))
     assert main(["compile", path, "-t", "preset:cpu-4", "-o", str(tmp_path / "out"), "--plan-only", *options]) == 4
     told = capsys.readouterr().err
-    said = "error: this cut parts ops that --pin puts on cpu0, which runs one stage:"
+    said = "error[E3223]: this cut parts ops that --pin puts on cpu0, which runs one stage:"
     assert f"--cut %{options[1]}: {said} {way}\n" in told
 
 

@@ -144,11 +144,11 @@ def test_the_reference_format_there_and_back(tmp_path: Path) -> None:
 
 
 def test_options_of_others_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--comm is of throughput"):
+    with pytest.raises(UsageError, match="--comm belongs to --objective throughput"):
         solve(tmp_path, DATA, comm="overlap")
     with pytest.raises(UsageError, match="--straight"):
         solve(tmp_path, DATA, straight=True)
-    with pytest.raises(UsageError, match="no method for --objective latency --split any"):
+    with pytest.raises(UsageError, match="no method solves --objective latency with --split any"):
         solve(tmp_path, DATA, split="any")
 
 

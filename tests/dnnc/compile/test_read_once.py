@@ -190,7 +190,7 @@ def test_weights_of_a_reference_that_are_written_to_are_found(change: Callable[[
     (tmp_path / "scratch").mkdir()
     original = next(references(build, ["y"], tmp_path / "scratch"))
     change(weights)
-    with pytest.raises(InvalidInput, match=r"its file 'm.data' was changed while it was used"):
+    with pytest.raises(InvalidInput, match=r"the file 'm.data' was changed while it was used"):
         original.confirm()
 
 

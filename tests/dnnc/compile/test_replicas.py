@@ -113,9 +113,9 @@ def test_more_devices_than_there_are(tmp_path: Path) -> None:
 def test_what_replicas_need(tmp_path: Path) -> None:
     """Training needs the speed of the links; GPipe the microbatches of a flush; other objectives take no replicas."""
     training = random_training(3)
-    with pytest.raises(UsageError, match="links of unknown speed"):
+    with pytest.raises(UsageError, match="the bandwidth of the links is unknown"):
         solve(tmp_path, training, replicas=2)
-    with pytest.raises(UsageError, match="synchronises at each flush"):
+    with pytest.raises(UsageError, match="needs the number of microbatches between two flushes"):
         solve(tmp_path, placement([node(0, 1.0, isBackwardNode=True)], []), replicas=2, schedule="gpipe", bandwidth=1e9)
     with pytest.raises(UsageError, match="--replicas: not an option"):
         solve(tmp_path, PROFILE, replicas=2, accelerators=2)
@@ -134,7 +134,7 @@ def test_synchronisation_needs_the_verifiers_bandwidth(tmp_path: Path) -> None:
     assert [device["transfer"] for device in told["devices"]] == pytest.approx([0.1, 0.1])
     assert verify(text_of(data), told, Limits(bandwidth=1e8)).violations == []
     assert verify(text_of(data), told, Limits(bandwidth=2e8)).violations
-    with pytest.raises(UsageError, match="links of unknown speed"):
+    with pytest.raises(UsageError, match="the bandwidth of the links is unknown"):
         verify(text_of(data), told, Limits())
 
 

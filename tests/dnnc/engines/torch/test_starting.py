@@ -159,7 +159,7 @@ def test_a_relative_path_in_a_directory_that_was_removed(
 
     done = train("--out", "there", before=leave)
     assert done.returncode == 3
-    assert done.stderr == "error: the current directory was removed\n  hint: go to another, or name whole paths\n"
+    assert done.stderr == "error[E0104]: the current directory was removed\n  hint: go to another, or name whole paths\n"
 
 
 @pytest.mark.slow
