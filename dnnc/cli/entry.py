@@ -110,7 +110,12 @@ def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, CLICK_EXCEPTION):
         shown = io.StringIO()
         error.show(shown)
-        _tell([WrongArguments(error.format_message()).at()], ExitCode.USAGE, arguments, shown.getvalue().rstrip("\n"))
+        _tell(
+            [WrongArguments(error.format_message().replace(PYDANTIC, ": ")).at()],
+            ExitCode.USAGE,
+            arguments,
+            shown.getvalue().rstrip("\n"),
+        )
         return ExitCode.USAGE
     message = _internal_error(error, arguments)
     reason = message.partition("\n")[0].partition("not in your input: ")[2]

@@ -181,10 +181,14 @@ class EngineMissing(Fault, code="E1020"):
 class LossMissing(Fault, code="E1021"):
     """Programs for training minimise a loss, and none is named."""
 
-    message = "--objective training needs a loss; the model's outputs are: {outputs}"
+    message = "--objective training needs a loss; the model's outputs are: {listed}"
     hint = "add one, such as --loss {example}, or --plan-only for a plan without programs"
     outputs: tuple[str, ...]
     example: str
+
+    @property
+    def listed(self) -> str:
+        return ", ".join(self.outputs) or "none"
 
 
 # Machines and profiles

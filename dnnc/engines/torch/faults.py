@@ -268,7 +268,7 @@ class WeightDiffers(Fault, code="E0775"):
     message = (
         "weight '{weight}' differs from the unsplit model's after step {step}: {difference} of its range, allowed {allowed}"
     )
-    hint = "plan.ir shows the ops of its gradient, '%{weight}.grad'"
+    hint = "plan.ir shows the ops that update it: look for '@{weight}'"
     weight: str
     step: int
     difference: str
