@@ -28,7 +28,7 @@ from torch._subclasses import FakeTensor
 from torch.export.graph_signature import ConstantArgument, OutputKind
 
 from dnnc.engines.torch.module.faults import ChangesWeight, CumulativeAverage, DrawsRandom, NoOnnxscript, NotExported, NotTraced
-from dnnc.engines.torch.module.places import causes, of_error, of_node, operator
+from dnnc.engines.torch.module.places import causes, first_line, of_error, of_node, operator
 from dnnc.engines.torch.module.rewriting import Rewriting, guarded
 from dnnc.onnx.importer.functions import TRAINING_KEY
 from ir.core.diagnostics import InvalidInput, UsageError
@@ -103,9 +103,10 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
             *_, first = causes(error)
             if isinstance(first, InvalidInput):
                 raise InvalidInput(replace(first.diagnostics[0], where=where)) from error
-            reason = (str(first) or type(first).__name__).strip().splitlines()[0]
             place = f", in: {what}" if what else ""
-            raise InvalidInput(NotExported(type(module).__name__, reason, place, _cure(error)), where=where) from error
+            raise InvalidInput(
+                NotExported(type(module).__name__, first_line(first), place, _cure(error)), where=where
+            ) from error
         finally:
             logging.disable(silent)
 

@@ -86,6 +86,10 @@ def causes(error: BaseException) -> Iterator[BaseException]:
         at = at.__cause__ or at.__context__
 
 
+def first_line(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
+
+
 def _module(path: str, kind: str) -> str:
     return f"module '{path}' ({kind.rpartition('.')[2]})"
 
@@ -122,4 +126,4 @@ def custom_functions(results: Iterable[torch.Tensor]) -> list[str]:
     return list(found)
 
 
-__all__ = ["causes", "custom_functions", "described", "is_persons", "of_error", "of_frame", "of_node", "operator"]
+__all__ = ["causes", "custom_functions", "described", "first_line", "is_persons", "of_error", "of_frame", "of_node", "operator"]

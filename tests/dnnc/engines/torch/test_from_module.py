@@ -433,14 +433,53 @@ def test_fewer_results_in_inference_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_integers_may_differ_where_rounding_decides(tmp_path: Path) -> None:
-    module = Whole(lambda m, x: (m.fc(x), (torch.tanh(m.fc(x)).softmax(1) * 1e7).round().long()))
+    torch.manual_seed(0)
+    module = Whole(lambda m, x: (m.fc(x), rounded(m, x)))
     dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
 
 
+def rounded(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Integers, some of which rounding decides, and nearly all of which change when each weight changes by 50 units."""
+    return (torch.tanh(m.fc(x)).softmax(1) * 3e6).round().long()
+
+
+def half_other(m: nn.Module, made: torch.Tensor) -> torch.Tensor:
+    """In inference every other row is another integer."""
+    return made if m.training else made + torch.arange(64)[:, None] % 2
+
+
+INTEGERS: dict[str, Body] = {
+    "booleans": lambda m, x: m.fc(x) > (0.0 if m.training else 0.5),
+    "integers that rounding decides": lambda m, x: half_other(m, rounded(m, x)),
+}
+
+
 @pytest.mark.slow
-def test_other_integers_are_refused(tmp_path: Path) -> None:
-    module = Whole(lambda m, x: (m.fc(x), m.fc(x) > (0.0 if m.training else 0.5)))
+@pytest.mark.parametrize("name", INTEGERS)
+def test_other_integers_are_refused(name: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Whole(lambda m, x: (m.fc(x), INTEGERS[name](m, x)))
     with pytest.raises(InvalidInput, match=r"Whole: .*in inference, \d+.\d% of the elements of output 1 .*\n.*self.training"):
+        dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("other", [0, 4])
+def test_integers_that_weights_of_16_bits_make(other: int, tmp_path: Path) -> None:
+    """The places of the largest numbers: many change when each weight changes by 50 units, which are 39 % of it.
+    In inference the first ``other`` of 64 are other ones: few enough for FLIPPED."""
+    torch.manual_seed(0)
+
+    def places(m: nn.Module, x: torch.Tensor) -> Any:
+        y = functional.linear(x, m.fc.weight.float())
+        return y, y.argmax(1) if m.training else (y.argmax(1) + (torch.arange(64) < other).long()) % 6
+
+    module = Whole(places)
+    module.fc.bfloat16()
+    if other:
+        with pytest.raises(InvalidInput, match=r"Whole: .*in inference, 6.2% of the elements of output 1 .*\n.*self.training"):
+            dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
+    else:
         dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
 
 
