@@ -109,9 +109,9 @@ def disagreement(case: Case, file: Path) -> str:
                 wanted = _infers(case, leaves)
         except InvalidInput:
             raise
-        except Exception:  # random arguments need not suit a module
+        except Exception as error:  # random arguments need not suit a module
             if leaves is case.leaves:
-                raise
+                return f"forward fails {IN_INFERENCE}: {first_line(error)}"
             continue
         if any(one is None for one in wanted):
             return f"forward gives fewer results {IN_INFERENCE} than in training"

@@ -123,3 +123,13 @@ class NoWeight(Fault, code="E1514"):
     message = "it holds no weight of the module"
     hint = "{advice}"
     advice: str
+
+
+class ForwardFails(Fault, code="E1515"):
+    """PyTorch itself raised an error when forward was called: the arguments do not suit the module."""
+
+    message = "forward of {module} fails in PyTorch: {reason}{place}"
+    hint = "correct the arguments or forward: module(*inputs) raises the same error"
+    module: str
+    reason: str
+    place: str

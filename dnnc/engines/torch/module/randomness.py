@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_flatten
 
-from dnnc.engines.torch.module.faults import DrawsElsewhere
-from dnnc.engines.torch.module.places import is_persons, of_frame
+from dnnc.engines.torch.module.faults import DrawsElsewhere, ForwardFails
+from dnnc.engines.torch.module.places import first_line, is_persons, of_error, of_frame
 from ir.core.diagnostics import InvalidInput
 
 _HINT = "put torch.nn.Dropout in its place, or, where forward draws in training alone, call .eval() first"
@@ -30,35 +30,32 @@ Generator = random.Random | np.random.BitGenerator
 
 def refuse_draws(module: torch.nn.Module, call: Callable[[], object]) -> None:
     """Raise InvalidInput where ``call``, which calls ``module``, draws from a generator of Python or numpy that goes on from
-    call to call. The error names the innermost module and the line. An exception of ``call`` is not raised: the export has the
-    same one, and tells where."""
+    call to call. The error names the innermost module and the line. Raise it too where ``call`` raises an exception: the
+    export computes without numbers, so it does not see that an index or an offset is wrong."""
     with restored() as before:
-        if not _succeeds(call):
-            return
+        try:
+            call()
+        except Exception as error:
+            where, what = of_error(error, module)
+            place = f", in: {what}" if what else ""
+            raise InvalidInput(ForwardFails(type(module).__name__, first_line(error), place), where=where) from error
         middle = {one: _state(one) for one, state in before.items() if _state(one) != state}
         if not middle:
             return
         places = _Places(module, middle)
         with places.traced():
-            _succeeds(call)
+            call()
         moved = [one for one, state in middle.items() if _state(one) != state]
         if moved:
             kinds = sorted({"numpy" if isinstance(one, np.random.BitGenerator) else "Python's module random" for one in moved})
             raise InvalidInput(DrawsElsewhere(" and ".join(kinds), _HINT), where=places.drew)
 
 
-def _succeeds(call: Callable[[], object]) -> bool:
-    try:
-        call()
-    except Exception:
-        return False
-    return True
-
-
 @contextlib.contextmanager
 def restored() -> Iterator[dict[Generator, Any]]:
     """The state of each generator of this process; each has it again afterwards."""
     kinds = (random.Random, np.random.BitGenerator)
+    gc.unfreeze()  # what is frozen is not among the objects
     found = [one for one in gc.get_objects() if issubclass(type(one), kinds) and not isinstance(one, random.SystemRandom)]
     held = [(one, one.state if isinstance(one, np.random.BitGenerator) else one.getstate()) for one in found]
     try:

@@ -75,7 +75,8 @@ class Rewriting(TorchFunctionMode):
         if self.exporting and func is functional.embedding_bag:
             given = inspect.signature(func).bind(*args, **kwargs)
             given.apply_defaults()
-            return _bagged(**given.arguments)
+            if _takes(**given.arguments):
+                return _bagged(**given.arguments)
         return func(*args, **kwargs)
 
 
@@ -176,6 +177,16 @@ def _smoothed(
         each = counted if weight is None else counted * weight[torch.where(target == ignore_index, 0, target)]
         even = even / each.sum()
     return likely * (1 - label_smoothing) + even * (label_smoothing / classes)
+
+
+def _takes(
+    input: torch.Tensor, offsets: torch.Tensor | None, mode: str, per_sample_weights: torch.Tensor | None, **_: Any
+) -> bool:
+    """Whether ``embedding_bag`` takes these arguments, as far as their shapes tell; if not, its own error says why."""
+    if per_sample_weights is not None and (mode != "sum" or per_sample_weights.shape != input.shape):
+        return False
+    bags = input.dim() == 2 if offsets is None else input.dim() == offsets.dim() == 1
+    return bags and mode in ("sum", "mean", "max")
 
 
 def _bagged(
