@@ -2,7 +2,8 @@
 
 - ``from_module``: ``from_torch``, and which part of a module an error is about;
 - ``exporting``, ``rewriting``: a module becomes a model in memory;
-- ``agreement``: compares module and model, results and gradients; ``randomness``: finds draws that PyTorch does not see;
+- ``agreement``, ``closeness``: compare module and model, results and gradients;
+- ``randomness``: finds draws that PyTorch does not see;
 - ``places``: the module, operator and line of the source that a message names.
 
 Invariants of a model:
@@ -35,8 +36,9 @@ _OTHER = "is it of another module?"
 def into_torch(module: torch.nn.Module, checkpoint: str | Path) -> tuple[str, ...]:
     """Load the weights of a checkpoint of ``dnnc train`` into ``module``, of which ``from_torch`` made the model.
 
-    What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Returns the
-    names of the parameters and running averages that were left alone.
+    What training did not change is left alone: buffers, frozen weights, weights that the loss does not depend on. Of these,
+    returns the names of the parameters that require a gradient and of all buffers that are called ``running_mean`` or
+    ``running_var``, whether a batch normalisation reads them or not.
 
     Raises InvalidInput, and changes nothing, where the module lacks a weight of the checkpoint, where shapes differ, and where
     the file is no checkpoint or is damaged."""
