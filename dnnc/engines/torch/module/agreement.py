@@ -16,15 +16,15 @@ integers or booleans, the elements that differ may be as many as change when eac
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from dnnc.engines.torch.checkpoint import from_array
+from dnnc.engines.torch.module.closeness import CLOSE, counts, distance, largest, shaken
 from dnnc.engines.torch.module.exporting import RUNNING, Exported, as_it_was
 from dnnc.engines.torch.module.places import first_line
 from dnnc.engines.torch.module.rewriting import Rewriting
@@ -37,7 +37,7 @@ from dnnc.onnx.opdefs import DIALECTS
 from dnnc.onnx.ort import load_onnxruntime, make_session
 from dnnc.onnx.weights import read_resource
 from ir.core.attributes import attributes
-from ir.core.diagnostics import DiagnosticSink, DnncError, InvalidInput
+from ir.core.diagnostics import Diagnostic, DiagnosticSink, DnncError, InvalidInput
 from ir.core.facets import UPDATE, InTraining, OptimizerState, phase_of
 from ir.core.module import Module, Resource, Splat
 from ir.core.names import unique
@@ -52,21 +52,25 @@ from passes.model.graph import renamed
 from passes.model.learning import is_float
 from passes.training import NOTHING_TRAINS, TrainingPass, with_stated
 
-CLOSE = {torch.float64: 1e-3, torch.float32: 1e-3, torch.float16: 5e-2, torch.bfloat16: 5e-2}
-"""The distance that passes, by the element type; of several types in a module the widest distance holds."""
+_ORDERED = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)  # torch compares no other integers
 NOISE = 50.0
-SHAKE = 1e-5
 FLIPPED = 0.1
 SMALL = 1e-4
 """The distance of a gradient is relative to its largest number, but at least to this part of the largest of all gradients."""
-TINY = 1e-30
 IN_INFERENCE = "in inference"
 """Words of a difference between the results of module and model, both in the mode of inference."""
-CANNOT_TRAIN = "cannot train"
-"""Words of a module or a model that has no training step at all."""
+CANNOT_TRAIN = "cannot train in PyTorch"
+"""Words of a module whose backward pass fails."""
 _LOSS = "agreement.loss"
 _PROBE = "@agreement.probe"
 _SHOWN = 3
+
+
+class Difference(NamedTuple):
+    """How a model differs from its module; both empty where they agree. ``hint``: of dnnc's refusal to train the model."""
+
+    text: str = ""
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,9 +103,10 @@ def case_of(
     return Case(module, exported, tuple(leaves), spec, of_inputs)
 
 
-def disagreement(case: Case, file: Path) -> str:
-    """How ``file``, which holds the model ``case.exported``, differs from the module; empty where they agree."""
+def disagreement(case: Case, file: Path) -> Difference:
+    """How ``file``, which holds the model ``case.exported``, differs from the module."""
     step = _Step.of(case, file)
+    refusal = step.refused if step else None
     session = _session(file)
     for leaves in _arguments(case.leaves):
         try:
@@ -111,15 +116,17 @@ def disagreement(case: Case, file: Path) -> str:
             raise
         except Exception as error:  # random arguments need not suit a module
             if leaves is case.leaves:
-                return f"forward fails {IN_INFERENCE}: {first_line(error)}"
+                return Difference(f"forward fails {IN_INFERENCE}: {first_line(error)}")
             continue
         if any(one is None for one in wanted):
-            return f"forward gives fewer results {IN_INFERENCE} than in training"
+            return Difference(f"forward gives fewer results {IN_INFERENCE} than in training")
         if session is not None and (told := _differs_in_inference(case, session, leaves, wanted)):
-            return told
+            return Difference(told)
+        if refusal is not None:
+            return Difference(f"dnnc cannot train it: {refusal.message}", refusal.hint)
         if step is not None and (told := _differs_in_training(case, step, leaves)):
-            return told
-    return ""
+            return Difference(told)
+    return Difference()
 
 
 def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
@@ -136,7 +143,7 @@ def _arguments(leaves: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
         if value.dtype in CLOSE:
             random = torch.randn(flat.numel(), generator=generator)
             drawn = random.to(value.dtype) if bool((flat == flat[0]).all()) else drawn * (1 + 0.1 * random).to(value.dtype)
-        elif value.dim() == 1 and bool((flat[1:] >= flat[:-1]).all()):
+        elif value.dim() == 1 and value.dtype in _ORDERED and bool((flat[1:] >= flat[:-1]).all()):
             drawn = drawn.sort().values.index_fill(0, torch.tensor(0), flat[0])
         return drawn.reshape(value.shape).to(value.device)
 
@@ -178,9 +185,10 @@ def _differs_in_inference(case: Case, session: Any, leaves: Sequence[Any], wante
     for number, (one, array) in enumerate(zip(wanted, arrays, strict=True)):
         if not isinstance(one, torch.Tensor) or one.dtype == torch.bfloat16:
             continue
-        made = torch.from_numpy(array).reshape(one.shape) if array.size == one.numel() else None
-        off = float("inf") if made is None else distance(made, one.cpu())
-        if _counts(one):
+        if array.size != one.numel():
+            return f"{IN_INFERENCE}, output {number} has the shape {array.shape}, that of PyTorch {tuple(one.shape)}"
+        off = distance(torch.from_numpy(array).reshape(one.shape), one.cpu())
+        if counts(one):
             few = off <= max(FLIPPED, 1 / max(1, one.numel()))
             if off and not (few and any(off <= share for share in _flipped(case, leaves, number, one))):
                 return f"{IN_INFERENCE}, {off:.1%} of the elements of output {number} differ from PyTorch's"
@@ -189,33 +197,11 @@ def _differs_in_inference(case: Case, session: Any, leaves: Sequence[Any], wante
     return ""
 
 
-def _counts(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_floating_point() or tensor.is_complex())
-
-
 def _flipped(case: Case, leaves: Sequence[Any], number: int, wanted: torch.Tensor) -> Iterator[float]:
     """The shares of an output of integers that change when each weight changes by NOISE units, or less, see above."""
     for seed in (1, 2, 3, 4):
-        with as_it_was(case.module), _shaken(case.module, seed, NOISE):
+        with as_it_was(case.module), shaken(case.module, seed, NOISE):
             yield distance(_infers(case, leaves)[number], wanted)
-
-
-def distance(found: torch.Tensor, wanted: torch.Tensor, scale: float = 0.0) -> float:
-    """The largest difference over the largest element of ``wanted``, or ``scale`` where that is more; NaN equals NaN. Of
-    integers and booleans the share of the elements that differ."""
-    if wanted.numel() == 0:
-        return 0.0
-    if _counts(wanted):
-        return float((found != wanted).double().mean())
-    found, wanted = found.double(), wanted.double()
-    same = (found == wanted) | (found.isnan() & wanted.isnan())
-    off = torch.where(same, 0.0, (found - wanted).abs()).nan_to_num(nan=float("inf"))
-    return float(off.max()) / max(_largest(wanted), scale, TINY)
-
-
-def _largest(tensor: torch.Tensor) -> float:
-    finite = tensor[tensor.isfinite()]
-    return float(finite.abs().max()) if finite.numel() else 0.0
 
 
 # -- in training --------------------------------------------------------------------------------------------------------
@@ -236,7 +222,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Step:
-    """The training step of a model; ``refused`` says why it cannot train, and is empty where it can.
+    """The training step of a model; ``refused`` says why dnnc cannot train it; None where it can.
 
     ``values``: weights and constants by name. ``inputs``: the step's names of the model's inputs. ``gradients`` and
     ``averages``: by weight or average the value of the step that is its gradient or its new value. ``probes``: by the place of
@@ -250,7 +236,7 @@ class _Step:
     probes: Mapping[int, str]
     differentiated: bool = True
     """Whether the step computes gradients. If not, autograd does, and running averages are not compared."""
-    refused: str = ""
+    refused: Diagnostic | None = None
 
     @classmethod
     def of(cls, case: Case, file: Path) -> _Step | None:
@@ -267,12 +253,12 @@ class _Step:
             return None
         context = PassContext(sink=sink, evaluate=OnnxEvaluator(), bodies=OnnxBodies(), dialects=DIALECTS)
         trained: Module | None = None
-        refused = ""
+        refused: Diagnostic | None = None
         try:
             trained = PassManager((TrainingPass(loss=f"output:{_LOSS}", optimizer="sgd"),)).run(probed, context)
         except DnncError as error:
-            told = error.diagnostics[0].message
-            refused = "" if told == NOTHING_TRAINS else told
+            told = error.diagnostics[0]
+            refused = None if told.message == NOTHING_TRAINS else told
         after = trained and _passed(DifferentiatePass(), _passed(CanonicalizePass(), trained, context) or trained, context)
         if after is None:  # dnnc does not train it: compared is what PyTorch makes of the forward pass alone
             forward = trained or with_stated(probed)
@@ -421,8 +407,6 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     shapes = {number: step.values[name].shape for number, name in step.probes.items()}
     probes = {number: torch.randn(shape, generator=generator) for number, shape in shapes.items()}
     given = [leaves[i].detach().cpu() for i in case.exported.inputs]
-    if step.refused:
-        return f"it {CANNOT_TRAIN}: {step.refused}"
     try:
         found = step.run(given, probes)
     except InvalidInput:
@@ -438,14 +422,14 @@ def _differs_in_training(case: Case, step: _Step, leaves: Sequence[Any]) -> str:
     except InvalidInput:
         raise
     except Exception as error:  # random arguments need not suit a module
-        return f"it {CANNOT_TRAIN} in PyTorch: {first_line(error)}" if leaves is case.leaves else ""
+        return f"it {CANNOT_TRAIN}: {first_line(error)}" if leaves is case.leaves else ""
     worst = _differences(found, wanted, _names(case.module))
     far = {key: off for key, off in worst.items() if off > case.close}
     if not far:
         return ""
     noise: dict[str, float] = {}
     for seed in (1, 2):
-        with _shaken(case.module, seed):
+        with shaken(case.module, seed):
             moved = _differences(by_torch(), wanted, _names(case.module))
         noise = {key: max(noise.get(key, 0.0), off) for key, off in moved.items()}
     far = {key: off for key, off in far.items() if off > NOISE * noise.get(key, 0.0)}
@@ -467,34 +451,15 @@ def _differences(found: Trained, wanted: Trained, names: Mapping[str, Sequence[s
     """How far each part of ``found`` is from that of ``wanted``. A missing gradient is zero. A gradient that is nearly zero
     beside large ones is measured relative to these, because rounding alone may make it."""
     worst = {"the outputs": distance(found.loss, wanted.loss, wanted.scale)}
-    largest = max(map(_largest, wanted.gradients.values()), default=0.0)
+    top = max(map(largest, wanted.gradients.values()), default=0.0)
     for name, gradient in wanted.gradients.items():
         made = next((found.gradients[one] for one in names.get(name, (name,)) if one in found.gradients), None)
         made = torch.zeros_like(gradient) if made is None else made.to(gradient.dtype)
-        worst[f"the gradient of '{name[1:]}'"] = distance(made, gradient, SMALL * largest)
+        worst[f"the gradient of '{name[1:]}'"] = distance(made, gradient, SMALL * top)
     for name in {*found.averages, *wanted.moved}:
         one, other = found.averages.get(name), wanted.averages.get(name)
         worst[f"the average '{name[1:]}'"] = float("inf") if one is None or other is None else distance(one, other)
     return worst
 
 
-@contextmanager
-def _shaken(module: torch.nn.Module, seed: int, units: float = 1.0) -> Iterator[None]:
-    """Inside, each weight is off by so many units in its last place, up or down at random by the seed; by at most SHAKE of
-    itself, but at least one unit."""
-    generator = torch.Generator().manual_seed(seed)
-    held = [(value, value.detach().clone()) for value in module.parameters() if value.dtype in CLOSE]
-    try:
-        with torch.no_grad():
-            for value, _ in held:
-                signs = torch.randint(0, 2, value.shape, generator=generator).to(value) * 2 - 1
-                unit = torch.finfo(value.dtype).eps
-                value.mul_(1 + signs * max(unit, min(units * unit, SHAKE)))
-        yield
-    finally:
-        with torch.no_grad():
-            for value, before in held:
-                value.copy_(before)
-
-
-__all__ = ["CANNOT_TRAIN", "IN_INFERENCE", "Case", "case_of", "disagreement", "distance"]
+__all__ = ["CANNOT_TRAIN", "IN_INFERENCE", "Case", "Difference", "case_of", "disagreement"]

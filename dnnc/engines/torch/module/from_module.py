@@ -13,7 +13,7 @@ import onnx_ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, case_of, disagreement
+from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, Difference, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported
 from dnnc.engines.torch.module.faults import NotWritten, OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
@@ -25,6 +25,9 @@ IN_ONE_FILE = 1 << 30
 """From this many bytes on, weights are written to a file beside the model: a protobuf file holds 2 GiB at most."""
 _TRIED = 24
 """To find the part that is exported otherwise, at most so many parts of a module are compared alone."""
+
+
+AGREES = Difference()
 
 
 def from_torch(
@@ -61,7 +64,8 @@ def from_torch(
         try:
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
                 files = _write(made.model, Path(folder, target.name))
-                if told := disagreement(case_of(module, made, args, kwargs), Path(folder, target.name)):
+                told = disagreement(case_of(module, made, args, kwargs), Path(folder, target.name))
+                if told != AGREES:
                     raise _refusal(module, args, kwargs, told)
                 for name in files:
                     os.replace(Path(folder, name), target.parent / name)
@@ -88,30 +92,32 @@ def _write(model: onnx_ir.Model, file: Path) -> list[str]:
 # -- which part it is ---------------------------------------------------------------------------------------------------
 
 
-def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: str) -> InvalidInput:
+def _refusal(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], told: Difference) -> InvalidInput:
     """The error for a model that is not the module: it names the innermost part that is exported otherwise."""
     path, part, args, kwargs, told = _innermost(module, args, kwargs, told)
     made = _called(part, args, kwargs)
     functions = custom_functions(one for one in tree_flatten(made)[0] if isinstance(one, torch.Tensor))
     where = ", ".join([described(part, path), *functions])
     hint = _cure(part, args, kwargs, told, bool(functions))
-    return InvalidInput(OtherModel(told, hint), where=where)
+    return InvalidInput(OtherModel(told.text, hint), where=where)
 
 
-def _cure(part: torch.nn.Module, args: Any, kwargs: Any, told: str, functions: bool) -> str:
+def _cure(part: torch.nn.Module, args: Any, kwargs: Any, told: Difference, functions: bool) -> str:
     """What a person can do. ``.eval()`` is proposed for a difference in inference only where it was tried, and helps."""
-    if IN_INFERENCE in told:
+    if IN_INFERENCE in told.text:
         with as_it_was(part):
-            helps = part.training and not _alone(part.eval(), args, kwargs)
+            helps = part.training and _alone(part.eval(), args, kwargs) == AGREES
         return "call .eval() on it first, or let forward not ask self.training" if helps else "write it with other operators"
     only_infers = "for a model that only infers, call module.eval().requires_grad_(False) first"
+    if told.hint:
+        return f"{told.hint}; {only_infers}"
     if getattr(part, "scale_grad_by_freq", False):
         return f"leave scale_grad_by_freq out; {only_infers}"
     if functions:
         return f"write it with operators of torch in place of the autograd.Function; {only_infers}"
     if part._backward_hooks or part._backward_pre_hooks:
         return f"remove its backward hooks; {only_infers}"
-    if CANNOT_TRAIN in told:
+    if CANNOT_TRAIN in told.text:
         return f"does backward() run in PyTorch with these arguments? If not, mend forward; {only_infers}"
     return f"write it with other operators, without hooks that change gradients; {only_infers}"
 
@@ -122,7 +128,9 @@ def _called(module: torch.nn.Module, args: Any, kwargs: Any) -> Any:
         return module(*_detached(args), **_detached(kwargs))
 
 
-def _innermost(module: torch.nn.Module, args: Any, kwargs: Any, told: str) -> tuple[str, torch.nn.Module, Any, Any, str]:
+def _innermost(
+    module: torch.nn.Module, args: Any, kwargs: Any, told: Difference
+) -> tuple[str, torch.nn.Module, Any, Any, Difference]:
     """The smallest part of the module that is exported otherwise when exported alone: its path, the part, its arguments, its
     named arguments, and how it differs. The whole module where no part is."""
     path, tried, part = "", 0, module
@@ -131,7 +139,8 @@ def _innermost(module: torch.nn.Module, args: Any, kwargs: Any, told: str) -> tu
             if tried >= _TRIED:
                 continue
             tried += 1
-            if found := _alone(child, given, named):
+            found = _alone(child, given, named)
+            if found is not None and found != AGREES:
                 path, part, args, kwargs, told = f"{path}.{name}".strip("."), child, given, named, found
                 break
         else:
@@ -173,10 +182,10 @@ def _detached(value: Any) -> Any:
     return tree_map(lambda one: one.detach().clone() if isinstance(one, torch.Tensor) else one, value)
 
 
-def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> str:
-    """How a part differs from its model when exported alone; empty where it does not, or where it cannot be exported alone."""
+def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> Difference | None:
+    """How a part differs from its model when exported alone; None where it cannot be exported alone."""
     if not any(isinstance(one, torch.Tensor) for one in tree_flatten((args, kwargs))[0]):
-        return ""
+        return None
     try:
         made = exported(child, args, kwargs)
         with tempfile.TemporaryDirectory(prefix="dnnc-") as folder:
@@ -184,7 +193,7 @@ def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> str:
             _write(made.model, file)
             return disagreement(case_of(child, made, args, kwargs, of_inputs=True), file)
     except (InvalidInput, UsageError):
-        return ""
+        return None
 
 
 __all__ = ["from_torch"]

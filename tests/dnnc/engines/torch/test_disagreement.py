@@ -109,3 +109,49 @@ def test_averages_of_a_constant_batch(tmp_path: Path) -> None:
     """They stay what they are: a batch of zeros has the mean 0, and here its variance is 0 as well."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
     dnnc.from_torch(module, (torch.zeros(2, 3, 8, 8),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_integers_that_torch_cannot_compare_are_arguments(tmp_path: Path) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+            return self.fc(x) * z.to(torch.float32)
+
+    dnnc.from_torch(Scaled(), (torch.randn(2, 4), torch.tensor([1, 2, 3, 4], dtype=torch.uint16)), tmp_path / "net.onnx")
+
+
+def branches(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    if m.training:
+        return m.fc(x)
+    return m.fc(x) + (1 if x.sum() > 0 else 2)
+
+
+@pytest.mark.slow
+def test_eval_is_not_proposed_where_it_does_not_help(tmp_path: Path) -> None:
+    """With ``.eval()`` the module cannot be exported: a branch depends on values."""
+    with pytest.raises(InvalidInput, match=r"Whole: .*in inference, .*\n  hint: write it with other operators"):
+        dnnc.from_torch(Whole(branches), (torch.randn(4, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_integers_of_another_shape_are_refused(tmp_path: Path) -> None:
+    def repeated(m: nn.Module, x: torch.Tensor) -> Any:
+        largest = m.fc(x).argmax(1)
+        return m.fc(x), largest if m.training else torch.cat([largest, largest])
+
+    with pytest.raises(InvalidInput, match=r"in inference, output 1 has the shape \(4,\), that of PyTorch \(8,\)\n"):
+        dnnc.from_torch(Whole(repeated), (torch.randn(4, 6),), tmp_path / "net.onnx")
+
+
+@pytest.mark.slow
+def test_a_refusal_to_train_keeps_its_own_hint(tmp_path: Path) -> None:
+    def computed(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        y = m.fc(x)
+        return functional.batch_norm(y, y.mean(0).detach(), y.var(0).detach(), training=m.training)
+
+    with pytest.raises(InvalidInput, match=r"dnnc cannot train it: the running averages.*\n  hint: freeze its statistics"):
+        dnnc.from_torch(Whole(computed), (torch.randn(4, 6),), tmp_path / "net.onnx")
