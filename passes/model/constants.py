@@ -1,9 +1,10 @@
 """Ops that compute the same in every run (masks, positions): every stage that needs them has its own, so they never cross.
 
-An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number, is not
-random, and no result of it is one of the function or is captured by the body of another op. Nor is what ends a chain of
-epilogues (``op_time``) because several ops read it, if one of these could be fused: alone with it in a stage it would be, and
-what an op costs must not hang on where others are. A constant op belongs to no unit: a run holds those it reads.
+An op is *constant* where it reads nothing but what constant ops make and constants that are small or repeat one number and
+that training does not move, is not random, and no result of it is one of the function or is captured by the body of another
+op. Nor is what ends a chain of epilogues (``op_time``) because several ops read it, if one of these could be fused: alone
+with it in a stage it would be, and what an op costs must not hang on where others are. A constant op belongs to no unit: a
+run holds those it reads.
 Written down, all stages but the first have copies of it (``passes.model.spmd.plan.copies``).
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from ir.core.module import Func
+from ir.ops.grads import written_resources
 from ir.ops.operators import RANDOM, has
 from passes.model.graph import reads
 from passes.model.op_time import epilogues, is_head, may_fuse
@@ -23,11 +25,11 @@ def constants_of(func: Func, weights: Collection[str]) -> frozenset[int]:
     for op in func.ops:
         kept.update(name for name in reads(op) if name not in op.operands)
     known, found = set[str](), set[int]()
-    ends = _ends(func)
+    ends, moving = _ends(func), written_resources(func.ops).union(weights)
     for position, op in enumerate(func.ops):
         if position in ends or op.regions or has(op, RANDOM) or not op.name.startswith("onnx."):
             continue
-        steady = all(name in known or (name.startswith("@") and name not in weights) for name in reads(op))
+        steady = all(name in known or (name.startswith("@") and name not in moving) for name in reads(op))
         if steady and not any(value.name in kept for value in op.results):
             found.add(position)
             known.update(value.name for value in op.results)

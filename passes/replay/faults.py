@@ -256,3 +256,15 @@ class ReplicasOfPorts(Fault, code="E3427"):
     other: str
     other_bandwidth: float
     other_latency: float
+
+
+class AveragesParted(Fault, code="E3428"):
+    """Two ops read one running average that training moves, such as two calls of one layer. In different stages each would read
+    a copy, which only the ops of its own stage move."""
+
+    message = "op '{op}' reads the running average '{average}', which op '{other}' of stage {stages} reads too"
+    hint = "list both in one stage: training moves the average"
+    op: str
+    average: str
+    other: str
+    stages: str

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.core.module import Func
 from ir.core.objectives import THROUGHPUT, Planned, names, objective_of, offered
 from ir.core.ops import Op
+from ir.ops.grads import written_resources
 from passes.framework.base import Pass
 from passes.model.faults import NotAChoice
-from passes.model.graph import describe
-from passes.replay.faults import AmbiguousOp, LossMissing, MoreFaults, OpLeftOut, OpTwice, OtherModel, StageColonName, UnknownOp
+from passes.model.graph import describe, listing, reads
+from passes.replay.faults import (
+    AmbiguousOp,
+    AveragesParted,
+    LossMissing,
+    MoreFaults,
+    OpLeftOut,
+    OpTwice,
+    OtherModel,
+    StageColonName,
+    UnknownOp,
+)
 
 SHOWN = 5
 """How many faults of one kind are listed; the rest are counted."""
@@ -57,7 +68,22 @@ class StatedPass(Pass):
         problems += shortened(unknown, "more ops are not known")
         missing = [OpLeftOut(op.id[1:]).at(f"{self.source or 'plan'}: {describe(op)}") for op in entry.ops if not found[op.id]]
         problems += shortened(missing, "more ops are in no stage")
-        return {name: tuple(sorted(indices)) for name, indices in found.items()}
+        stages = {name: tuple(sorted(indices)) for name, indices in found.items()}
+        problems += shortened([*self._parted(entry, stages)], "more ops read running averages of other stages")
+        return stages
+
+    def _parted(self, entry: Func, stages: Mapping[str, tuple[int, ...]]) -> Iterator[Diagnostic]:
+        """Ops that read a running average which training moves, in other stages than the first op that reads it."""
+        written = written_resources(entry.ops)
+        first: dict[str, Op] = {}
+        for op in entry.ops:
+            own = stages[op.id]
+            for name in sorted(written.intersection(reads(op)) if own else ()):
+                other = first.setdefault(name, op)
+                if stages[other.id] != own:
+                    homes = listing(map(str, stages[other.id]))
+                    yield AveragesParted(op.id[1:], name[1:], other.id[1:], homes).at(self._where(own[0]))
+                    break
 
     def _listed(self, entry: Func) -> tuple[list[tuple[int, str, Op]], list[Diagnostic]]:
         """Stage, name and op of each entry of ``ops`` whose name is that of one op, and the faults of the others. Raises

@@ -41,9 +41,10 @@ class NoPlanFits(Fault, code="E3305"):
 
 
 class NoPlanOfStages(Fault, code="E3306"):
-    """The weights do not fit the devices in so many stages."""
+    """The weights do not fit the devices in so many stages, or the model has too few places where it may be cut: two calls of
+    one batch normalisation that training moves share a stage."""
 
-    message = "no plan of {stages} stages was found that holds the weights"
+    message = "no plan of {stages} stages was found: the weights do not fit, or the model cannot be cut so often"
     hint = "use more devices, or another number of stages"
     stages: str
 

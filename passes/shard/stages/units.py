@@ -3,8 +3,9 @@
 Order: that of ``fold``, a topological one in which every copy of a repeated part lies in one stretch; so any run of units from
 the first on is a downset. A *cut* lies where few values cross: in a valley of their number along the order, at each place of
 it, of whatever bytes; repeats so give the same cuts in each copy. Of more than ``MOST_CUTS`` of these, those are kept that are
-the deepest within some ops around them, by the number of values, then by their bytes; as few as needed. A *run* is a stretch of
-units, what a stage holds.
+the deepest within some ops around them, by the number of values, then by their bytes; as few as needed. No cut parts the
+readers of a running average that training moves: each stage would move a copy. A *run* is a stretch of units, what a stage
+holds.
 
 Constant ops (``passes.model.constants``) are in no unit: a run holds what it needs of them.
 
@@ -20,6 +21,7 @@ from itertools import pairwise
 
 from ir.core.module import Func
 from ir.core.types import type_bytes
+from ir.ops.grads import written_resources
 from passes.model.constants import constants_of
 from passes.model.folding import Folding
 from passes.model.graph import reads
@@ -89,6 +91,8 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
         if count[start - 1] > count[start] < count[behind]:
             found += range(start, behind)
         start = behind
+    inside = _inside_states(func, order)
+    found = [p for p in found if p not in inside]
     around = 1
     while len(found) > most:
         found = [
@@ -102,6 +106,16 @@ def _cuts(func: Func, order: Sequence[int], most: int) -> list[int]:
         ]
         around += 1
     return found
+
+
+def _inside_states(func: Func, order: Sequence[int]) -> set[int]:
+    """Places in ``order`` between the first and the last reader of a resource that changes between runs."""
+    written = written_resources(func.ops)
+    readers: dict[str, list[int]] = {}
+    for place, op in enumerate(order):
+        for name in written.intersection(reads(func.ops[op])):
+            readers.setdefault(name, []).append(place)
+    return {place for places in readers.values() for place in range(places[0] + 1, places[-1] + 1)}
 
 
 class _Keys:

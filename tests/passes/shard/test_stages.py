@@ -544,7 +544,7 @@ def test_what_is_written_is_a_plan(options: dict[str, object]) -> None:
         ({"stages": -1}, UsageError, "stages is -1"),
         ({"stages": 2, "training": True, "microbatches": -1}, UsageError, "microbatches is -1"),
         ({"stages": 2, "shares": "3,1"}, UsageError, "shares is for one mesh"),
-        ({"stages": 8, "memory": 1}, Infeasible, "holds the weights"),
+        ({"stages": 8, "memory": 1}, Infeasible, "the weights do not fit"),
     ],
 )
 def test_faults_are_told(options: dict[str, object], error: type[Exception], words: str) -> None:

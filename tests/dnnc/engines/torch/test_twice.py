@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +25,20 @@ PLANS = {
     "two replicas": ("--stages", "1", "--replicas", "2", "--mesh", "none"),
     "a mesh": ("--stages", "1", "--mesh", "2"),
     "a mesh of parts of the batch": ("--stages", "1", "--mesh", "2", "--strategy", "data"),
+    "stages on meshes of one": ("--stages", "2", "--mesh", "1"),
+    "stages on meshes": ("--stages", "2", "--mesh", "2"),
 }
 
 
 class Twice(torch.nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.b = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, 3)
+        self.a, self.b, self.c = (torch.nn.Linear(WIDTH, width) for width in (WIDTH, WIDTH, 3))
         self.norm = torch.nn.BatchNorm1d(WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.b(self.norm(torch.relu(self.a(self.norm(x)))))
+        x = torch.relu(self.norm(self.a(x)))
+        return self.c(torch.relu(self.norm(torch.relu(self.b(x)))))
 
 
 @pytest.mark.slow
@@ -45,7 +49,8 @@ def test_both_calls_move_the_averages(plan: str, tmp_path: Path) -> None:
     twin.load_state_dict(module.state_dict())
     file = dnnc.from_torch(module, (torch.randn(BATCH, WIDTH),), tmp_path / "model.onnx")
     rates = ("--optimizer", "sgd", "--learning-rate", str(RATE))
-    build = compiled(tmp_path / "build", *PLANS[plan], *rates, model=str(file), loss="mse:linear_1")
+    machine = "preset:cpu-4" if plan == "stages on meshes" else "preset:cpu-2"
+    build = compiled(tmp_path / "build", *PLANS[plan], *rates, model=str(file), loss="mse:linear_2", topology=machine)
     samples = np.random.default_rng(1).normal(1, 2, size=(BATCH * MICROBATCHES * STEPS, WIDTH)).astype(np.float32)
     targets = np.random.default_rng(2).normal(size=(len(samples), 3)).astype(np.float32)
     np.savez(tmp_path / "data.npz", x=samples, target=targets)
@@ -69,11 +74,30 @@ def test_both_calls_move_the_averages(plan: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mesh", ["none", "1"])
+def test_a_plan_that_parts_the_calls_is_refused(mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = dnnc.from_torch(Twice(), (torch.randn(BATCH, WIDTH),), tmp_path / "model.onnx")
+    options = ("--stages", "2", "--mesh", mesh)
+    build = compiled(tmp_path / "build", *options, model=str(file), loss="mse:linear_2")
+    plan = json.loads((build / "plan.json").read_text())
+    names = [name for stage in plan["stages"] for name in stage["ops"]]
+    behind = names.index("relu_1")
+    for stage, own in zip(plan["stages"], (names[:behind], names[behind:]), strict=True):
+        stage["ops"] = own
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    replayed = ("--plan", str(tmp_path / "plan.json"), "--loss", "mse:linear_2", "-q", "-o", str(tmp_path / "other"))
+    assert main(["compile", str(file), "-t", "preset:cpu-2", *replayed]) == 3
+    told = capsys.readouterr().err
+    assert "E3428" in told
+    assert "reads the running average 'norm.running_mean', which op" in told
+
+
+@pytest.mark.slow
 def test_both_calls_share_a_stage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In two stages each call would move a copy of the averages."""
     file = dnnc.from_torch(Twice(), (torch.randn(BATCH, WIDTH),), tmp_path / "model.onnx")
-    step = ("--objective", "training", "--loss", "mse:linear_1", "--cut", "relu", "-q")
+    step = ("--objective", "training", "--loss", "mse:linear_2", "--cut", "relu", "-q")
     assert main(["compile", str(file), "-t", "preset:cpu-2", *step, "-o", str(tmp_path / "build")]) == 4
     told = capsys.readouterr().err
-    assert "%relu and %getitem_5 must share a stage" in told
+    assert "%relu and %linear_1 must share a stage" in told
     assert "a batch normalisation that is called twice" in told
