@@ -104,7 +104,7 @@ def test_cores_are_given_out_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
 @pytest.mark.parametrize(
     ("split", "words"),
-    [(("--mesh", "2", "--strategy", "megatron"), "wait at each collective"), (("--stages", "2"), "they take turns\n")],
+    [(("--mesh", "2", "--strategy", "megatron"), "at each collective members wait"), (("--stages", "2"), "they take turns\n")],
 )
 def test_more_devices_than_cores_are_told_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], split: tuple[str, ...], words: str
