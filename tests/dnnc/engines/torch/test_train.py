@@ -123,7 +123,7 @@ def test_check_names_the_first_weight_that_differs(build: Path, tmp_path: Path, 
     path = other / "stages/stage1.py"
     path.write_text(path.read_text().replace("learning_rate=0.001,", "learning_rate=0.0011,", 1))
     assert main(["train", str(refresh(other, "stages/stage1.py")), "--steps", "3", "--check"]) == 5
-    assert "stage 1 on cpu1: error[E0742]: weight 'fc" in capsys.readouterr().err
+    assert "stage 1 on cpu1: error[E0775]: weight 'fc" in capsys.readouterr().err
     assert children(os.getpid()) == []
 
 
@@ -321,7 +321,7 @@ def test_a_stage_on_a_mesh_gathers_what_it_sends_to_one_device(tmp_path: Path, c
     found = compiled(tmp_path / "found", "--mesh", "auto", "--stages", "2", topology=str(machines))
     plan = json.loads((found / "plan.json").read_text())
     ops = plan["stages"][0]["ops"]
-    ops["y"] = {"x": "m"}  # rows are split
+    ops["fc1"], ops["relu1"] = {"x": "m"}, {"x": "d0"}  # rows are split
     edited, built = tmp_path / "edited.json", tmp_path / "built"
     edited.write_text(json.dumps(plan))
     assert main(["compile", MODEL, "-t", str(machines), "--loss", "mse:y", "--plan", str(edited), "-q", "-o", str(built)]) == 0
