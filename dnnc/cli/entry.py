@@ -110,23 +110,17 @@ def _report(error: Exception, arguments: list[str]) -> int:
     if isinstance(error, CLICK_EXCEPTION):
         shown = io.StringIO()
         error.show(shown)
-        _tell(
-            [WrongArguments(error.format_message().replace(PYDANTIC, ": ")).at()],
-            ExitCode.USAGE,
-            arguments,
-            shown.getvalue().rstrip("\n"),
-        )
-        return ExitCode.USAGE
-    message = _internal_error(error, arguments)
-    reason = message.partition("\n")[0].partition("not in your input: ")[2]
-    return _tell([InternalError(reason).at()], ExitCode.INTERNAL, arguments, message)
+        fault = WrongArguments(error.format_message().replace(PYDANTIC, ": "))
+        return _tell([fault.at()], ExitCode.USAGE, arguments, shown.getvalue().rstrip("\n").replace(PYDANTIC, ": "))
+    bug = _bug(error).at()
+    return _tell([bug], ExitCode.INTERNAL, arguments, _internal_error(bug, error, arguments))
 
 
 def _tell(diagnostics: Iterable[Diagnostic], code: int, arguments: Sequence[str], text: str = "") -> int:
     """Writes diagnostics, or ``text`` in their place, to standard error, and with ``--json`` also one object to standard
     output. Returns ``code``."""
     once = list(dict.fromkeys(diagnostics))
-    _say(text.replace(PYDANTIC, ": ") or "\n".join(dict.fromkeys(map(str, once))))
+    _say(text or "\n".join(dict.fromkeys(map(str, once))))
     if "--json" in arguments:
         from dnnc.cli.console import put_json
 
@@ -155,13 +149,18 @@ def _refused_by_system(error: OSError) -> Diagnostic:
     return RefusedBySystem(error.strerror or str(error), hints.get(error.errno or 0, "")).at(where)
 
 
-def _internal_error(error: Exception, arguments: list[str]) -> str:
-    """The message of a bug: what happened, and the path of the report."""
-    notes = [note for note in getattr(error, "__notes__", ()) if note]
+def _bug(error: Exception) -> InternalError:
+    """The fault of an exception that dnnc did not expect: who failed, and how."""
     # PassCrash and InvariantError say who failed and how. Nothing is imported here: an import may be what failed.
     says_who = isinstance(error, InvariantError) or hasattr(error, "pass_name")
     first = (str(error) if says_who else f"{type(error).__name__}: {error}").splitlines()[0]
-    lines = [str(InternalError(first[:400]).at())]
+    return InternalError(first[:400])
+
+
+def _internal_error(bug: Diagnostic, error: Exception, arguments: list[str]) -> str:
+    """The message of a bug: what happened, and the path of the report."""
+    notes = [note for note in getattr(error, "__notes__", ()) if note]
+    lines = [str(bug)]
     if isinstance(error, InvariantError):
         lines += ["  " + line for diagnostic in error.diagnostics[1:10] for line in str(diagnostic).splitlines()]
     lines += [f"  {note}" for note in notes]

@@ -54,14 +54,6 @@ class RunsNotAFile(Fault, code="E1106"):
     hint = "name a file, which may be new, ending in .csv"
 
 
-class RunsWithoutFolder(Fault, code="E1107"):
-    """--runs names a file in a folder that does not exist."""
-
-    message = "its folder does not exist"
-    hint = "mkdir -p {folder}"
-    folder: str
-
-
 class BuildNameNotText(Fault, code="E1108"):
     """The folder of the build has a name that is no valid UTF-8, so it cannot stand in a file of measured runs."""
 

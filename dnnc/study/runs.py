@@ -21,6 +21,7 @@ from pathlib import Path
 
 from dnnc.build.build import PROGRAM, read_program
 from dnnc.build.snapshot import Snapshot
+from dnnc.data.faults import NoFolderForOutput
 from dnnc.study.faults import (
     BuildMissing,
     BuildNameNotText,
@@ -33,7 +34,6 @@ from dnnc.study.faults import (
     PlanWithoutTime,
     RunsNotAFile,
     RunsNotWritten,
-    RunsWithoutFolder,
     WrongSeconds,
 )
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput
@@ -141,7 +141,7 @@ def require_appendable(path: Path) -> None:
     if path.exists() and not path.is_file():
         raise InvalidInput(RunsNotAFile(), where=str(path))
     if not path.absolute().parent.is_dir():
-        raise InvalidInput(RunsWithoutFolder(str(path.parent)), where=str(path))
+        raise InvalidInput(NoFolderForOutput(str(path.parent)), where=str(path))
     if path.exists() and _columns(path)[0]:
         read_rows(path)
 

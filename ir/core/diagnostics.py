@@ -210,7 +210,7 @@ class Fault:
         return template.format_map(_Shown(self)) if template else ""
 
 
-class _Shown(Mapping[str, object]):
+class _Shown:
     """Fields and properties of a fault as its templates show them."""
 
     def __init__(self, fault: Fault) -> None:
@@ -219,12 +219,6 @@ class _Shown(Mapping[str, object]):
     def __getitem__(self, name: str) -> object:
         value = getattr(self._fault, name)
         return ", ".join(value) if isinstance(value, tuple) else value
-
-    def __iter__(self) -> Any:
-        return iter(self._fault._fields)
-
-    def __len__(self) -> int:
-        return len(self._fault._fields)
 
 
 class DnncError(Exception):

@@ -460,3 +460,22 @@ class NotSplit(Fault, code="W3156"):
 
     message = "no layout rule for {ops}: replicated"
     ops: tuple[str, ...]
+
+
+class UnknownOp(Fault, code="E3157"):
+    """A plan or an option names an op that the model does not have."""
+
+    message = "no op is called '{op}'"
+    hint = "{near}"
+    op: str
+    near: str
+
+
+class AmbiguousOp(Fault, code="E3158"):
+    """Several nodes of the model have the name that a plan or an option gives."""
+
+    message = "{count} nodes are called '{op}'"
+    hint = "{near}"
+    op: str
+    near: str
+    count: int

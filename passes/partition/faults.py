@@ -200,24 +200,6 @@ class PinForm(Fault, code="E3228"):
     example: str
 
 
-class NoSuchOp(Fault, code="E3229"):
-    """No op of the model has this name."""
-
-    message = "no op is called '{op}'"
-    hint = "{near}"
-    op: str
-    near: str
-
-
-class SeveralOps(Fault, code="E3230"):
-    """Several nodes of the model have the same name."""
-
-    message = "{count} nodes are called '{op}'"
-    hint = "name its first result instead"
-    count: int
-    op: str
-
-
 class PinnedTwice(Fault, code="E3231"):
     """One op is pinned to two devices."""
 

@@ -182,25 +182,6 @@ class OpLeftOut(Fault, code="E3419"):
     op: str
 
 
-class UnknownOp(Fault, code="E3420"):
-    """The plan lists an op that the model does not have under this name."""
-
-    message = "no op is called '{op}'"
-    hint = "{near}"
-    op: str
-    near: str
-
-
-class AmbiguousOp(Fault, code="E3421"):
-    """Several nodes of the model have the name that the plan lists."""
-
-    message = "{count} nodes are called '{op}'"
-    hint = "{near}"
-    op: str
-    near: str
-    count: int
-
-
 class LossMissing(Fault, code="E3422"):
     """The plan is of a training step, and the model is given without the loss."""
 

@@ -12,10 +12,9 @@ from ir.core.objectives import THROUGHPUT, Planned, names, objective_of, offered
 from ir.core.ops import Op
 from ir.ops.grads import written_resources
 from passes.framework.base import Pass
-from passes.model.faults import NotAChoice
+from passes.model.faults import AmbiguousOp, NotAChoice, UnknownOp
 from passes.model.graph import describe, listing, reads
 from passes.replay.faults import (
-    AmbiguousOp,
     AveragesParted,
     LossMissing,
     MoreFaults,
@@ -23,7 +22,6 @@ from passes.replay.faults import (
     OpTwice,
     OtherModel,
     StageColonName,
-    UnknownOp,
 )
 
 SHOWN = 5

@@ -12,9 +12,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func
 from ir.core.topology import Topology
-from passes.model.faults import UnknownDevice
+from passes.model.faults import AmbiguousOp, UnknownDevice, UnknownOp
 from passes.model.graph import reads
-from passes.partition.faults import CutIsInput, CutUnread, FoldedAway, NoSuchOp, NoSuchTensor, PinForm, PinnedTwice, SeveralOps
+from passes.partition.faults import CutIsInput, CutUnread, FoldedAway, NoSuchTensor, PinForm, PinnedTwice
 
 
 def _near(name: str, names: Iterable[str]) -> str:
@@ -98,7 +98,11 @@ def read_pins(func: Func, topology: Topology, pins: Sequence[str], gone: Mapping
             problems.append(became.at(where))
         elif len(matches) != 1:
             near = _near(f"%{node.removeprefix('%')}", by_id) or _near(node, by_node) or "dnnc inspect MODEL lists the ops"
-            problems.append((SeveralOps(len(matches), node) if matches else NoSuchOp(node, near)).at(where))
+            problems.append(
+                (AmbiguousOp(node, "name its first result instead", len(matches)) if matches else UnknownOp(node, near)).at(
+                    where
+                )
+            )
         elif found.setdefault(matches[0], device) != device:
             problems.append(PinnedTwice(node, found[matches[0]]).at(where))
     if problems:

@@ -57,13 +57,6 @@ class NotTraced(Fault, code="E1506"):
     name: str
 
 
-class NotWritten(Fault, code="E1507"):
-    """The system refused to write the model file."""
-
-    message = "it cannot be written: {reason}"
-    reason: str
-
-
 class OtherModel(Fault, code="E1508"):
     """The exported model computed other values or gradients than the module, on the arguments that were given."""
 

@@ -13,9 +13,10 @@ import onnx_ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
+from dnnc.engines.torch.faults import FileNotWritten
 from dnnc.engines.torch.module.agreement import CANNOT_TRAIN, IN_INFERENCE, Difference, case_of, disagreement
 from dnnc.engines.torch.module.exporting import as_it_was, exported
-from dnnc.engines.torch.module.faults import NotWritten, OtherModel
+from dnnc.engines.torch.module.faults import OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
@@ -70,7 +71,7 @@ def from_torch(
                 for name in files:
                     os.replace(Path(folder, name), target.parent / name)
         except OSError as error:
-            raise InvalidInput(NotWritten(error.strerror or str(error)), where=str(target)) from error
+            raise InvalidInput(FileNotWritten(error.strerror or str(error)), where=str(target)) from error
     return target
 
 

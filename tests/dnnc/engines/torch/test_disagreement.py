@@ -56,7 +56,7 @@ def test_fewer_results_in_inference_are_refused(tmp_path: Path) -> None:
 def test_integers_may_differ_where_rounding_decides(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Whole(lambda m, x: (m.fc(x), rounded(m, x)))
-    dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx")
+    assert dnnc.from_torch(module, (torch.randn(64, 6),), tmp_path / "net.onnx").is_file()
 
 
 def rounded(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
@@ -108,7 +108,7 @@ def test_integers_that_weights_of_16_bits_make(other: int, tmp_path: Path) -> No
 def test_averages_of_a_constant_batch(tmp_path: Path) -> None:
     """They stay what they are: a batch of zeros has the mean 0, and here its variance is 0 as well."""
     module = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4))
-    dnnc.from_torch(module, (torch.zeros(2, 3, 8, 8),), tmp_path / "net.onnx")
+    assert dnnc.from_torch(module, (torch.zeros(2, 3, 8, 8),), tmp_path / "net.onnx").is_file()
 
 
 @pytest.mark.slow
@@ -121,7 +121,9 @@ def test_integers_that_torch_cannot_compare_are_arguments(tmp_path: Path) -> Non
         def forward(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
             return self.fc(x) * z.to(torch.float32)
 
-    dnnc.from_torch(Scaled(), (torch.randn(2, 4), torch.tensor([1, 2, 3, 4], dtype=torch.uint16)), tmp_path / "net.onnx")
+    assert dnnc.from_torch(
+        Scaled(), (torch.randn(2, 4), torch.tensor([1, 2, 3, 4], dtype=torch.uint16)), tmp_path / "net.onnx"
+    ).is_file()
 
 
 def branches(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
