@@ -1,11 +1,11 @@
-"""Ops as statements of Python for torch: what the programs of a training plan are written in.
+"""Writes ops of the IR as Python statements that call torch: the text of training programs.
 
-``statement`` writes one op, from one table per family. A program begins with ``prelude``, which imports torch and holds the few
-functions that its ops need beside torch's own; nothing else is imported. What is made from nothing (``Range``, constants) lies
-on ``device``, a name that the program has.
+``statement`` writes one op; each module of this folder has the emitters of one family of ops. A program begins with
+``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` that the program's ops call. Ops
+without tensor operands (``Range``, constants) create their result on ``device``, a global of the program.
 
-Statements of forward ops are differentiable by torch's autograd: the oracle of a training step is the unsplit forward program
-under it.
+torch's autograd differentiates the statements of forward ops: ``dnnc train --check`` compares a training step with autograd
+on the unsplit forward program.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EMITTERS: dict[str, Emitter] = {
     **training.EMITTERS,
     **kernels.EMITTERS,
 }
-"""By the op's full name: the Python expression of its results."""
+"""Full name of an op -> its emitter, which writes the Python expression of the op's results."""
 
 HELPERS: Mapping[str, tuple[str, ...]] = {
     "onnx.Attention": ("attention", "attention_results"),
@@ -51,7 +51,7 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "grad.sgd": ("sgd",),
     **kernels.HELPERS,
 }
-"""The functions of ``helpers`` that an op calls."""
+"""Full name of an op -> the functions of ``helpers`` that its statement calls, directly or through each other."""
 
 _IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
@@ -64,17 +64,17 @@ def statement(
     constants: Mapping[str, Numbers] | None = None,
     opset: int = NEWEST,
 ) -> str:
-    """Python that computes ``op``: one line most often.
+    """Returns the Python statement that computes ``op``, usually one line.
 
-    ``operands``, ``results``: what they are called in Python, None or empty for an absent one; an operand may be any primary
-    expression (``weights["w"]``). ``types``: of the operands, by name in the IR, without layouts (results state theirs).
-    ``constants``: elements of small constant operands, by name in the IR (``ir.layout_rules.Surroundings`` gathers both). An op
-    with axes, pads or bounds as an operand needs them.
+    ``operands``, ``results``: their names in Python, None or empty where absent; an operand may be any primary expression
+    (``weights["w"]``). ``types``: name in the IR -> type without layout, of each operand (results carry their own types).
+    ``constants``: name in the IR -> elements, of small constant operands; ops whose axes, pads or bounds are operands need
+    them. ``ir.layout_rules.Surroundings`` collects ``types`` and ``constants``.
 
-    Raises InvalidInput, with the op's location, for what torch has no function for."""
+    Raises InvalidInput, with the op's location, for an op or attribute that cannot be written for torch."""
     call = Call(op, tuple(name or None for name in operands), types, constants or {}, opset)
     if op.name == ASSIGN:
-        return f"{call.arg(0)}.copy_({call.arg(1)})"  # nothing where an optimizer worked in place
+        return f"{call.arg(0)}.copy_({call.arg(1)})"  # a copy onto itself where the optimizer worked in place
     emitter = EMITTERS.get(op.name)
     if emitter is None:
         raise call.fault(OpNotWritten(op.name))
@@ -82,44 +82,44 @@ def statement(
     return f"{', '.join(names)} = {emitter(call)}"
 
 
-def dead_after(ops: Sequence[Op], kept: Container[str]) -> list[list[str]]:
-    """Of each op, the values that it is the last to read or make, but for those ``kept``."""
-    last: dict[str, int] = {}
+def dead_after(ops: Sequence[Op], live_out: Container[str]) -> list[list[str]]:
+    """For each op, the values that no later op reads, except those in ``live_out``, which are read after all ``ops``."""
+    last_use: dict[str, int] = {}
     for i, op in enumerate(ops):
-        last.update((name, i) for name in (*op.operands, *(value.name for value in op.results)) if name[:1] == "%")
-    found: list[list[str]] = [[] for _ in ops]
-    for name, end in last.items():
-        if name not in kept:
-            found[end].append(name)
-    return found
+        last_use.update((name, i) for name in (*op.operands, *(value.name for value in op.results)) if name[:1] == "%")
+    dead: list[list[str]] = [[] for _ in ops]
+    for name, i in last_use.items():
+        if name not in live_out:
+            dead[i].append(name)
+    return dead
 
 
 def prelude(ops: Iterable[Op]) -> str:
-    """The head of a program that holds ``ops``: imports, and the functions that they call."""
-    wanted = {name for op in ops for name in HELPERS.get(op.name, ())}
-    return "\n\n".join([_IMPORTS, *(text for name, text in _functions().items() if name in wanted)])
+    """The head of a program of ``ops``: its imports, and the functions of ``helpers`` that the ops call."""
+    called = {name for op in ops for name in HELPERS.get(op.name, ())}
+    return "\n\n".join([_IMPORTS, *(text for name, text in _helper_sources().items() if name in called)])
 
 
 @cache
-def _functions() -> dict[str, str]:
-    """The text of each function of ``helpers``, which is not imported: programs are written where torch need not be."""
+def _helper_sources() -> dict[str, str]:
+    """Name -> source text of each function of ``helpers``. Not imported: programs can be written without torch installed."""
     source = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
     return {node.name: f"{ast.get_source_segment(source, node)}\n" for node in functions}
 
 
 def identifier(name: str, taken: set[str]) -> str:
-    """A Python name for the value ``name`` of the IR (``%layer.0/y`` is ``layer_0_y``), none of ``taken``, to which it is
-    added."""
+    """A Python name that is not in ``taken`` for the value ``name`` of the IR (``%layer.0/y`` becomes ``layer_0_y``). Adds the
+    name to ``taken``."""
     base = re.sub(r"\W", "_", name.lstrip("%@"), flags=re.ASCII).strip("_") or "v"
     if base[0].isdigit() or base in _RESERVED:
         base = f"v_{base}"
-    found, count = base, 1
-    while found in taken:
+    unique, count = base, 1
+    while unique in taken:
         count += 1
-        found = f"{base}_{count}"
-    taken.add(found)
-    return found
+        unique = f"{base}_{count}"
+    taken.add(unique)
+    return unique
 
 
 _RESERVED = frozenset(
@@ -129,6 +129,6 @@ _RESERVED = frozenset(
         *(name for names in HELPERS.values() for name in names),
     }
 )
-"""Names that a program has for something else."""
+"""Names that no value may have: Python keywords and the names that a program defines or uses itself."""
 
 __all__ = ["DTYPES", "EMITTERS", "HELPERS", "dead_after", "identifier", "prelude", "statement"]

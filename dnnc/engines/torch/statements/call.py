@@ -1,7 +1,7 @@
-"""One op as its emitter sees it: names of Python, types, known constants, and what attributes say.
+"""``Call``: the view of one op that an emitter gets: Python names of operands, types, known constants, attributes.
 
-An emitter is ``Callable[[Call], str]``: it gives one Python expression, of a tensor, or of a tuple where the op has several
-results. Tensors are numbered as in cost formulas: operand i is ``i``, result j is ``-1 - j``.
+An emitter takes a ``Call`` and returns one Python expression: a tensor, or a tuple of tensors for an op with several results.
+Methods take tensors by number, as cost formulas do: ``i`` is operand i, ``-1 - j`` is result j.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Numbers
 
 DTYPES: Mapping[DType, str] = {dtype: dtype.numpy_name for dtype in DType if dtype.bits >= 8 and dtype is not DType.F8E8M0}
-"""Element types that torch computes with, by torch's names."""
+"""Element type -> name in torch, for the types that torch holds as a tensor's dtype."""
 
 NEWEST = 24
-"""The opset that is assumed where none is stated."""
+"""The opset assumed for a module that states none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """``names``: what the operands are called in Python, None for an absent one. ``types``, ``constants``: of operands and
-    results, by their names in the IR; ``constants`` has the elements of small ones that are known."""
+    """One op to be written. ``names``: of the operands in Python, None where absent. ``types``: name in the IR -> type of each
+    operand. ``constants``: name in the IR -> elements of each small operand whose value is known."""
 
     op: Op
     names: tuple[str | None, ...]
@@ -37,7 +37,7 @@ class Call:
     opset: int = NEWEST
 
     def fault(self, fault: Fault) -> InvalidInput:
-        """The fault as an error at the op: torch cannot run it."""
+        """An error with this fault at the op's location."""
         location = self.op.location
         where = f"{location.path}: {location.node}" if location.node else self.op.id
         return InvalidInput(fault, where=where)
@@ -48,12 +48,12 @@ class Call:
         return number < len(self.names) and self.names[number] is not None
 
     def arg(self, number: int) -> str:
-        """Operand ``number`` in Python; ``None`` where it is absent."""
+        """The Python name of operand ``number``; the text ``None`` where it is absent."""
         return str(self.names[number]) if number < len(self.names) else "None"
 
     @property
     def args(self) -> list[str]:
-        """The operands that are there."""
+        """The Python names of the operands that are present."""
         return [name for name in self.names if name is not None]
 
     def type(self, number: int) -> TensorType:
@@ -66,7 +66,7 @@ class Call:
         return type_
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """Raises InvalidInput where a dimension is no number."""
+        """Raises InvalidInput where a dimension is symbolic or unknown."""
         type_ = self.type(number)
         shape = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
         if type_.shape is None or len(shape) != len(type_.shape):
@@ -80,10 +80,10 @@ class Call:
         return len(shape)
 
     def dtype(self, number: int) -> str:
-        """The element type as torch spells it."""
-        return self.spelled(self.type(number).dtype)
+        """The tensor's element type in Python, such as ``torch.float32``. Raises InvalidInput where torch has none."""
+        return self.torch_dtype(self.type(number).dtype)
 
-    def spelled(self, dtype: DType) -> str:
+    def torch_dtype(self, dtype: DType) -> str:
         if dtype not in DTYPES:
             raise self.fault(NoElementType(dtype.value))
         return f"torch.{DTYPES[dtype]}"
@@ -93,35 +93,35 @@ class Call:
 
     @property
     def wanted(self) -> list[bool]:
-        """Of each result, whether it has a name."""
+        """For each result, whether the model uses it: an unused result has no name."""
         return [bool(value.name) for value in self.op.results]
 
-    # -- numbers -------------------------------------------------------------------------------------------------------
+    # -- attributes and constants -------------------------------------------------------------------------------------
 
     def get(self, key: str, default: Any = None) -> Any:
         return self.op.get(key, default)
 
-    def word(self, key: str, default: str, *among: str) -> str:
-        """Attribute ``key``, one of ``among``, in quotes. Raises InvalidInput for another."""
+    def word(self, key: str, default: str, *allowed: str) -> str:
+        """Attribute ``key`` as a quoted Python string. Raises InvalidInput for a word that is not ``allowed``."""
         word = self.get(key, default)
-        if word not in among:
-            raise self.fault(AttributeNotWritten(self.op.name, key, str(word), among))
+        if word not in allowed:
+            raise self.fault(AttributeNotWritten(self.op.name, key, str(word), allowed))
         return f'"{word}"'
 
     def float(self, key: str, default: float) -> str:
-        """Attribute ``key`` with no more digits than it needs as an IEEE single, so that 0.1 reads so."""
+        """Attribute ``key`` with the fewest digits that identify it as an IEEE single: 0.1, not 0.10000000149."""
         return number_text(float(self.get(key, default)))
 
     def numbers(self, number: int) -> Numbers | None:
-        """The elements of a constant operand; None where they are not known."""
+        """The elements of operand ``number`` if it is a small constant, else None."""
         return self.constants.get(self.op.operands[number]) if number < len(self.op.operands) else None
 
     def integers(self, number: int, key: str = "") -> tuple[int, ...] | None:
-        """Attribute ``key``, or else the elements of operand ``number``; None where neither is given. Raises InvalidInput
-        for an operand that is no constant."""
-        listed = self.get(key) if key else None
-        if listed is not None:
-            return tuple(int(item) for item in listed) if isinstance(listed, tuple) else (int(listed),)
+        """Integers that ONNX has as attribute ``key`` in old opsets and as operand ``number`` in new ones; None where both are
+        absent. Raises InvalidInput for an operand that is computed."""
+        value = self.get(key) if key else None
+        if value is not None:
+            return tuple(int(item) for item in value) if isinstance(value, tuple) else (int(value),)
         if not self.present(number):
             return None
         elements = self.numbers(number)
@@ -130,12 +130,12 @@ class Call:
         return tuple(int(item) for item in elements)
 
     def axes(self, number: int, rank: int, key: str = "axes") -> tuple[int, ...] | None:
-        """``integers``, as dimensions counted from 0."""
-        listed = self.integers(number, key)
-        return None if listed is None else tuple(axis % rank for axis in listed)
+        """As ``integers``, for axes of a tensor of this rank: negative ones are made non-negative."""
+        axes = self.integers(number, key)
+        return None if axes is None else tuple(axis % rank for axis in axes)
 
     def axis(self, default: int, *, key: str = "axis", number: int = 0) -> int:
-        """Attribute ``key`` as a dimension of tensor ``number``, counted from 0."""
+        """Attribute ``key`` as a non-negative axis of tensor ``number``."""
         return int(self.get(key, default)) % max(1, self.rank(number))
 
 
@@ -143,20 +143,20 @@ Emitter: TypeAlias = Callable[[Call], str]
 
 
 def number_text(value: float) -> str:
-    """A number as Python reads it: the shortest text whose IEEE single is that of ``value``."""
+    """The shortest Python expression of a number that rounds to the same IEEE single as ``value``."""
     if value != value or value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     return repr(decimal(value))
 
 
 def decimal(value: float) -> float:
-    """The shortest decimal number whose IEEE single is that of ``value``, which attributes are rounded to."""
+    """The number with the fewest decimal digits that rounds to the same IEEE single as ``value``: attributes are singles."""
     rounded = single(value)
-    return next(found for digits in range(1, 18) if single(found := float(f"{rounded:.{digits}g}")) == rounded)
+    return next(short for digits in range(1, 18) if single(short := float(f"{rounded:.{digits}g}")) == rounded)
 
 
 def listed(numbers: Sequence[int]) -> str:
-    """A tuple as Python spells it."""
+    """A tuple of integers as Python text."""
     return repr(tuple(int(number) for number in numbers))
 
 

@@ -1,4 +1,4 @@
-"""Ops and types that dnnc does not write as PyTorch. Codes E47."""
+"""Faults of ops and types that dnnc cannot write as PyTorch. Codes E47."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from ir.core.diagnostics import Fault
 
 
 class OpNotWritten(Fault, code="E4701"):
-    """dnnc has no statement of PyTorch for this op, so no training program can hold it."""
+    """dnnc cannot write this op as PyTorch, so no training program can contain it."""
 
     message = "{op}: dnnc cannot write this op as PyTorch, so it cannot be trained"
     op: str
 
 
 class NotATensor(Fault, code="E4702"):
-    """An op reads or makes a sequence, an optional or a sparse value; programs for PyTorch hold tensors only."""
+    """An op reads or computes a sequence, an optional or a sparse value; training programs hold tensors only."""
 
-    message = "{op}: {type} is no tensor; programs for torch hold tensors only"
+    message = "{op}: {type} is no tensor; training programs hold tensors only"
     op: str
     type: str
 
 
 class ShapeNeeded(Fault, code="E4703"):
-    """A dimension of a tensor is a symbol or unknown, where a statement of PyTorch needs the number."""
+    """A dimension of a tensor is symbolic or unknown, and dnnc needs its number to write the op as PyTorch."""
 
-    message = "{op}: a program for torch needs the shape of {type}"
+    message = "{op}: dnnc needs every dimension of {type} as a number to write this op as PyTorch"
     hint = "bind symbolic dimensions by --dim NAME=NUMBER"
     op: str
     type: str
 
 
 class RankNeeded(Fault, code="E4704"):
-    """The number of dimensions of a tensor is unknown, where a statement of PyTorch depends on it."""
+    """The rank of a tensor is unknown, and dnnc needs it to write the op as PyTorch."""
 
-    message = "{op}: a program for torch needs the rank of its operands and results"
+    message = "{op}: dnnc needs the rank of its operands and results to write this op as PyTorch"
     op: str
 
 
 class AttributeNotWritten(Fault, code="E4705"):
     """PyTorch has no counterpart of an op with this value of an attribute."""
 
-    message = "{op}: {attribute} '{value}' is not written for torch; expected one of: {expected}"
+    message = "{op}: dnnc cannot write {attribute} '{value}' as PyTorch; expected one of: {expected}"
     op: str
     attribute: str
     value: str
@@ -47,9 +47,9 @@ class AttributeNotWritten(Fault, code="E4705"):
 
 
 class TooManyDimensions(Fault, code="E4706"):
-    """PyTorch has convolutions and pools of 1 to 3 spatial dimensions."""
+    """A convolution or pool has other than 1 to 3 spatial dimensions, which PyTorch lacks."""
 
-    message = "{op}: torch has it for 1 to 3 spatial dimensions, not for {dimensions}"
+    message = "{op}: PyTorch has this op for 1 to 3 spatial dimensions, not for {dimensions}"
     op: str
     dimensions: int
 
@@ -57,52 +57,52 @@ class TooManyDimensions(Fault, code="E4706"):
 class PadsNotWritten(Fault, code="E4707"):
     """A transposed convolution has pads that PyTorch's arguments cannot express."""
 
-    message = "{op}: torch has no transposed convolution with these pads: its result is longer by {longer}"
+    message = "{op}: PyTorch cannot express these pads: output_padding would be {output_padding}"
     op: str
-    longer: str
+    output_padding: str
 
 
 class DilationsNotWritten(Fault, code="E4708"):
-    """PyTorch has no average pool, and no pool of p-norms, with dilations."""
+    """An average pool or a pool of p-norms has dilations, which PyTorch lacks."""
 
-    message = "{op}: torch has no average pool with dilations"
+    message = "{op}: PyTorch has no average pool or pool of p-norms with dilations"
     op: str
 
 
 class IndicesNotWritten(Fault, code="E4709"):
-    """The model uses the indices of the maxima of a max pool, which dnnc does not write for PyTorch."""
+    """The model uses the indices of the maxima of a max pool, which dnnc cannot write as PyTorch."""
 
-    message = "{op}: the indices of its maxima are not written for torch"
+    message = "{op}: dnnc cannot write the indices of the maxima as PyTorch"
     hint = "export the model without return_indices"
     op: str
 
 
 class MomentsNotWritten(Fault, code="E4710"):
-    """The model uses the mean or deviation that a normalisation computed, which PyTorch's functions do not return."""
+    """The model uses the mean or the deviation that a normalisation computes, which PyTorch's function does not return."""
 
-    message = "{op}: the model uses its mean or its deviation, which torch does not return"
+    message = "{op}: the model uses its mean or its deviation, which PyTorch does not return"
     op: str
 
 
 class AttentionNotWritten(Fault, code="E4711"):
-    """An attention uses a soft cap, lengths of padding, or its scores as a result."""
+    """An attention has a soft cap, padding lengths, or its scores as a result, which dnnc cannot write as PyTorch."""
 
-    message = "{op}: soft caps, lengths of padding and scores as results are not written for torch"
+    message = "{op}: dnnc cannot write an attention with a soft cap, padding lengths or scores as a result as PyTorch"
     op: str
 
 
 class ConstantNeeded(Fault, code="E4712"):
-    """An operand that decides shapes or axes is computed, and a statement of PyTorch needs its value."""
+    """An operand that decides shapes or axes is computed, and dnnc needs its value to write the op as PyTorch."""
 
-    message = "{op}: its operand {operand} is no constant, so its form is not known"
+    message = "{op}: operand {operand} is no constant; dnnc needs its value to write this op as PyTorch"
     op: str
     operand: str
 
 
 class ResizeNotWritten(Fault, code="E4713"):
-    """PyTorch does not resize with this mode and these coordinates, or has no gradient of it."""
+    """PyTorch cannot resize with this mode and these coordinates, or has no gradient of it."""
 
-    message = "{op}: torch has no resizing of mode {mode} with coordinates {coordinates} to {shape}, or no gradient of it"
+    message = "{op}: PyTorch cannot resize with mode {mode} and coordinates {coordinates} to {shape}, or has no gradient of it"
     op: str
     mode: str
     coordinates: str
@@ -110,23 +110,23 @@ class ResizeNotWritten(Fault, code="E4713"):
 
 
 class DropoutInTraining(Fault, code="E4714"):
-    """A dropout is still an op of its own, and draws its mask; training programs read a mask instead."""
+    """A dropout in training mode draws its own mask; training programs contain the mask as an op."""
 
-    message = "{op}: a dropout that draws its own mask is not written for torch"
+    message = "{op}: dnnc cannot write a dropout that draws its own mask as PyTorch"
     hint = "dnnc opt --passes training makes its mask an op of its own"
     op: str
 
 
 class ComputedSlice(Fault, code="E4715"):
-    """A slice begins where another op says, and its axes are computed too, or it leaves elements out."""
+    """The starts of a slice are computed, and its axes are not constant or its steps are not 1."""
 
-    message = "{op}: its starts are computed, so torch needs constant axes and steps of 1"
+    message = "{op}: its starts are computed, so dnnc needs constant axes and steps of 1 to write it as PyTorch"
     op: str
 
 
 class ConstantNotWritten(Fault, code="E4716"):
-    """A constant has an element type that PyTorch does not hold."""
+    """A constant has an element type that PyTorch lacks."""
 
-    message = "{op}: torch holds no constant of {type}"
+    message = "{op}: PyTorch has no constants of {type}"
     op: str
     type: str

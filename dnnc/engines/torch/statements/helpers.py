@@ -1,7 +1,7 @@
-"""Functions that generated programs call where torch has none that does an op in one call.
+"""Functions that generated programs call for ops that torch cannot compute in one call.
 
-``prelude`` writes the ones that a program needs at its head, so a program imports torch only. Each is whole in itself but for
-the others it names.
+``prelude`` copies the text of those that a program calls to its head, so that programs import torch alone: a function here may
+use ``torch``, ``F``, ``Tensor`` and other functions of this file, nothing else of the module.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from torch import Tensor
 
 
 def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """What dropout ``number`` of a microbatch of this seed multiplies by: 0, or 1 / (1 - ratio).
+    """The mask of dropout ``number`` in the microbatch with this seed: each element is 0 with probability ``ratio``, else
+    1 / (1 - ratio).
 
-    It is drawn on the CPU, so that it is the same on every kind of device, from a generator whose seed is the microbatch's and
-    the number, mixed as in SplitMix64 (Steele, Lea, Flood 2014)."""
+    Drawn on the CPU, so that it is the same on every kind of device. The generator's seed mixes ``seed`` and ``number`` as
+    SplitMix64 does (Steele, Lea, Flood 2014)."""
     mixed = (int(seed) + (number + 1) * 0x9E3779B97F4A7C15) % 2**64
     mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
     mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
@@ -27,8 +28,8 @@ def dropout_mask(seed: Tensor, number: int, ratio: float, shape: tuple[int, ...]
 def batch_norm_train(
     x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, momentum: float, epsilon: float, unbiased: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalisation by the statistics of ``x``, and the running averages after it, of the ``unbiased`` variance or the
-    biased one."""
+    """Batch normalisation by the statistics of ``x``. Returns y and the updated running mean and variance; the latter averages
+    the unbiased variance (divided by count - 1) if ``unbiased``, else the biased one."""
     batch_mean, batch_variance = torch.zeros_like(mean), torch.zeros_like(variance)
     y = torch.native_batch_norm(x, scale, bias, batch_mean, batch_variance, True, 1.0, epsilon)[0]
     count = x.numel() // x.shape[1]
@@ -42,9 +43,10 @@ def batch_norm_train(
 def layer_norm(
     x: Tensor, shape: tuple[int, ...], scale: Tensor, bias: Tensor | None, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer normalisation of the last dimensions, of ``shape``, and of each row the mean and the reciprocal of the deviation.
+    """Layer normalisation over the last dimensions, of lengths ``shape``. Returns y, and each row's mean and
+    1 / sqrt(variance + epsilon).
 
-    torch gives these two no gradient: where autograd is to have it they are computed again."""
+    torch's function gives the mean and the last result no gradient; if ``x`` requires one, they are computed again."""
     y, mean, inverse = torch.native_layer_norm(x, shape, scale, bias, epsilon)
     if x.requires_grad:
         variance, mean = torch.var_mean(x.to(mean.dtype), tuple(range(-len(shape), 0)), correction=0, keepdim=True)
@@ -53,7 +55,7 @@ def layer_norm(
 
 
 def local_response(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
-    """LRN: each element over a power of the sum of squares of ``size`` neighbouring channels."""
+    """LRN: x / (bias + alpha / size * sum of squares of ``size`` neighbouring channels) ** beta."""
     before = (size - 1) // 2
     squares = F.pad(x * x, [0, 0] * (x.dim() - 2) + [before, size - 1 - before])
     return x / (bias + alpha / size * squares.unfold(1, size, 1).sum(-1)) ** beta
@@ -69,8 +71,10 @@ def attention(
     past_k: Tensor | None = None,
     past_v: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Attention of ``[batch, heads, rows, width]``; heads of k and v are shared by groups of those of q. ``causal``: row i sees
-    keys up to i, after the past ones. Also gives the keys and values, past ones before them."""
+    """Scaled dot-product attention of q ``[batch, heads, rows, width]``; each head of k and v serves a group of heads of q.
+
+    ``past_k``, ``past_v``: cached keys and values, put before k and v. ``causal``: row i sees all past keys and the new keys
+    0 to i. Returns the attended values, and keys and values with the past ones."""
     if past_k is not None and past_v is not None:
         k, v = torch.cat([past_k, k], dim=2), torch.cat([past_v, v], dim=2)
     present = k, v
@@ -90,14 +94,16 @@ def attention(
 
 
 def attention_results(results: tuple[Tensor, Tensor, Tensor], merged: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """What ``attention`` gives, its first result with the heads merged into the last dimension."""
+    """The results of ``attention``; if ``merged``, the first one as ``[batch, rows, heads * width]``."""
     first, k, v = results
     return (first.transpose(1, 2).flatten(2) if merged else first), k, v
 
 
 def rotary(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads: int, width: int, interleaved: bool) -> Tensor:
-    """RotaryEmbedding of ``[batch, heads, rows, d]``, or ``[batch, rows, heads * d]``: the first ``width`` of each head (0:
-    all) are turned by angles that ``positions`` pick from the caches, or that the caches list."""
+    """RotaryEmbedding of ``[batch, heads, rows, d]`` or ``[batch, rows, heads * d]``: rotates the first ``width`` elements of
+    each head (0: all of them) in pairs.
+
+    ``cos``, ``sin``: of the angles of each row, or, with ``positions``, tables of which ``positions`` gives the rows."""
     given = x
     x = x.reshape(*x.shape[:2], heads, -1) if x.dim() == 3 else x.transpose(1, 2)
     if positions is not None:
@@ -116,7 +122,7 @@ def rotary(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor | None, heads:
 
 
 def sgd(weight: Tensor, grad: Tensor, *, learning_rate: float, weight_decay: float) -> Tensor:
-    """A step of torch.optim.SGD, in place."""
+    """One step of torch.optim.SGD, in place."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
     return weight.add_(grad, alpha=-learning_rate)
@@ -125,7 +131,7 @@ def sgd(weight: Tensor, grad: Tensor, *, learning_rate: float, weight_decay: flo
 def momentum(
     weight: Tensor, grad: Tensor, average: Tensor, *, learning_rate: float, momentum: float, weight_decay: float
 ) -> tuple[Tensor, Tensor]:
-    """A step of torch.optim.SGD with momentum, in place; ``average`` begins as zeros."""
+    """One step of torch.optim.SGD with momentum, in place. ``average``: the momentum buffer, zeros before the first step."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
     average.mul_(momentum).add_(grad)
@@ -145,7 +151,8 @@ def adam(
     epsilon: float,
     weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step of torch.optim.Adam, in place; ``average`` and ``squares`` begin as zeros, ``step`` counts from 1."""
+    """One step of torch.optim.Adam, in place. ``average``, ``squares``: moving averages of the gradient and of its square,
+    zeros before the first step; ``step`` counts from 1."""
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
     average.lerp_(grad, 1.0 - beta1)
@@ -169,7 +176,7 @@ def adamw(
     epsilon: float,
     weight_decay: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A step of torch.optim.AdamW, in place: as Adam, of a weight that decays apart from its gradient."""
+    """One step of torch.optim.AdamW, in place: the weight decays by itself, then one step of Adam without weight decay."""
     weight.mul_(1.0 - learning_rate * weight_decay)
     numbers = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "epsilon": epsilon}
     return adam(weight, grad, average, squares, step, weight_decay=0.0, **numbers)
@@ -183,7 +190,7 @@ def max_pool_backward(
     padding: tuple[int, ...],
     dilations: tuple[int, ...],
 ) -> Tensor:
-    """The gradient of X of a maximum pool: that of each window goes to the first of its greatest elements."""
+    """The gradient of X of a max pool: each window's gradient is added to the first of its largest elements."""
     if len(kernel) == 1:
         numbers = (kernel, strides, padding, dilations)
         wide = ((fill, *number) for fill, number in zip((1, 1, 0, 1), numbers, strict=True))
@@ -200,7 +207,7 @@ def max_pool_backward(
 
 
 def avg_pool_backward(grad: Tensor, shape: tuple[int, ...], kernel: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    """The gradient of X, of ``shape``, of an average pool without padding: each window's is divided among its elements."""
+    """The gradient of X, of this ``shape``, of an average pool without padding: grad / window size, added to each element."""
     if len(kernel) == 1:
         wide = (*shape[:2], 1, *shape[2:])
         return avg_pool_backward(grad.unsqueeze(2), wide, (1, *kernel), (1, *strides)).squeeze(2)
@@ -213,8 +220,8 @@ def avg_pool_backward(grad: Tensor, shape: tuple[int, ...], kernel: tuple[int, .
 def batch_norm_backward(
     grad: Tensor, x: Tensor, scale: Tensor, epsilon: float, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``."""
-    mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)  # var_mean takes three times as long
+    """The gradients of X, scale and bias of a batch normalisation by the statistics of ``x``; None where not ``wanted``."""
+    mean, variance = torch.ops.aten.batch_norm_update_stats(x, None, None, 0.0)  # a third of the time of torch.var_mean
     inverse = torch.rsqrt(variance + epsilon)
     backward = torch.ops.aten.native_batch_norm_backward
     one, two, three = backward(grad, x, scale, None, None, mean, inverse, True, epsilon, wanted)
@@ -224,8 +231,9 @@ def batch_norm_backward(
 def layer_norm_weight_backward(
     grad: Tensor, x: Tensor, shape: tuple[int, ...], mean: Tensor, inverse: Tensor, wanted: list[bool]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of scale and bias of a layer normalisation of the last dimensions, of ``shape``."""
-    some = x.new_empty(shape)  # torch takes the type of scale and bias from them, and reads neither
+    """The gradients of scale and bias of a layer normalisation over the last dimensions, of lengths ``shape``; None where not
+    ``wanted``. ``mean``, ``inverse``: each row's mean and 1 / standard deviation."""
+    some = x.new_empty(shape)  # for the type of scale and bias; torch reads no elements
     backward = torch.ops.aten.native_layer_norm_backward
     _, one, two = backward(grad, x, shape, mean, inverse, some, some, [False, *wanted])
     return one, two
@@ -253,7 +261,7 @@ def group_norm_weight_backward(grad: Tensor, x: Tensor, groups: int, epsilon: fl
 
 
 def rms_norm_backward(grad: Tensor, x: Tensor, scale: Tensor, count: int, epsilon: float) -> Tensor:
-    """The gradient of X of a normalisation by the root of the mean of squares along the last ``count`` dimensions."""
+    """The gradient of X of an RMS normalisation over the last ``count`` dimensions."""
     axes = tuple(range(-count, 0))
     inverse = torch.rsqrt((x * x).mean(axes, keepdim=True) + epsilon)
     normal, grad = x * inverse, grad * scale
@@ -261,14 +269,14 @@ def rms_norm_backward(grad: Tensor, x: Tensor, scale: Tensor, count: int, epsilo
 
 
 def rms_norm_weight_backward(grad: Tensor, x: Tensor, count: int, epsilon: float) -> Tensor:
-    """The gradient of scale of a normalisation by the root of the mean of squares along the last ``count`` dimensions."""
+    """The gradient of scale of an RMS normalisation over the last ``count`` dimensions."""
     inverse = torch.rsqrt((x * x).mean(tuple(range(-count, 0)), keepdim=True) + epsilon)
     return (grad * x * inverse).sum(tuple(range(x.dim() - count)))
 
 
 def cross_entropy_backward(grad: Tensor, scores: Tensor, labels: Tensor, weights: Tensor | None, ignored: int | None) -> Tensor:
-    """The gradient of scores ``[N, C, ..]`` of a cross entropy of each label: probabilities, less 1 at the label, times that of
-    the loss."""
+    """The gradient of the scores ``[N, C, ..]`` of each label's cross entropy: (softmax(scores) - one-hot(label)) * grad,
+    times the label's weight; 0 where the label is ``ignored``."""
     labels = labels.long()
     if ignored is not None:
         counts = labels != ignored
@@ -280,7 +288,8 @@ def cross_entropy_backward(grad: Tensor, scores: Tensor, labels: Tensor, weights
 
 
 def nll_loss_backward(grad: Tensor, labels: Tensor, weights: Tensor | None, ignored: int | None, classes: int) -> Tensor:
-    """The gradient of the input ``[N, classes, ..]`` of a negative log likelihood of each label."""
+    """The gradient of the input ``[N, classes, ..]`` of each label's negative log likelihood: -grad * weight at the label,
+    0 elsewhere and where the label is ``ignored``."""
     labels = labels.long()
     if ignored is not None:
         counts = labels != ignored
@@ -301,8 +310,8 @@ def attention_backward(
     causal: bool,
     heads: tuple[int, int] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of Q, K and V of an attention whose probabilities are computed again. ``heads``: of q, and of k and v,
-    where they lie inside the last dimension."""
+    """The gradients of Q, K and V of ``attention``, whose probabilities are recomputed. ``heads``: the numbers of heads of q
+    and of k, v, if these have shape ``[batch, rows, heads * width]``; None for ``[batch, heads, rows, width]``."""
     if heads is not None:
         count, shared = heads
         grad, q = (part.reshape(*part.shape[:2], count, -1).transpose(1, 2) for part in (grad, q))

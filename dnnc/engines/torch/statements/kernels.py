@@ -1,65 +1,66 @@
-"""Statements of the backward kernels of ``grad``: calls of torch's own backward functions where it has them in a stable form,
-else of ``helpers``."""
+"""Emitters of the backward kernels of the dialect ``grad``: they call torch's own backward functions where one call does, else
+``helpers``."""
 
 from __future__ import annotations
 
 from dnnc.engines.torch.statements.call import Call, Emitter, listed
 from dnnc.engines.torch.statements.faults import TooManyDimensions
-from dnnc.engines.torch.statements.products import average_padding, conv_windows, is_plain_resize, pool_windows, resize_fault
+from dnnc.engines.torch.statements.products import conv_windows, counted_fraction, is_plain_resize, pool_windows, resize_fault
 from dnnc.engines.torch.statements.windows import Windows
 
 
 def _convolved(call: Call, weight: int, x: int) -> tuple[Windows, str, tuple[int, ...]]:
-    """The windows, torch's numbers of them, and the shape of X with pads that torch's own are not."""
-    place = conv_windows(call, x, weight, 0)
-    if place.spatial > 3:
-        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
-    shape, padding = call.shape(x), place.numbers("before")
-    if place.before != place.after:
-        ends = zip(shape[2:], place.before, place.after, strict=True)
+    """The windows of a convolution, torch's arguments for them, and the shape of X, padded where the two ends' pads differ:
+    torch's ``padding`` cannot say that."""
+    window = conv_windows(call, x, weight, 0)
+    if window.spatial > 3:
+        raise call.fault(TooManyDimensions(call.op.name, window.spatial))
+    shape, padding = call.shape(x), window.numbers("before")
+    if window.before != window.after:
+        ends = zip(shape[2:], window.before, window.after, strict=True)
         shape, padding = (*shape[:2], *(length + low + high for length, low, high in ends)), "0"
-    numbers = f"{place.numbers('strides')}, {padding}, {place.numbers('dilations')}, {int(call.get('group', 1))}"
-    return place, numbers, shape
+    numbers = f"{window.numbers('strides')}, {padding}, {window.numbers('dilations')}, {int(call.get('group', 1))}"
+    return window, numbers, shape
 
 
 def _conv_input(call: Call) -> str:
-    place, numbers, shape = _convolved(call, 1, -1)
-    text = f"torch.nn.grad.conv{place.spatial}d_input({listed(shape)}, {call.arg(1)}, {call.arg(0)}, {numbers})"
-    return text if shape == call.shape(-1) else _cropped(place, text)
+    window, numbers, shape = _convolved(call, 1, -1)
+    text = f"torch.nn.grad.conv{window.spatial}d_input({listed(shape)}, {call.arg(1)}, {call.arg(0)}, {numbers})"
+    return text if shape == call.shape(-1) else _cropped(window, text)
 
 
-def _cropped(place: Windows, text: str) -> str:
-    """Without the pads that were put before."""
-    pads = [int(pad) for pad in place.pad()[1:-1].split(",") if pad.strip()]
+def _cropped(window: Windows, text: str) -> str:
+    """The gradient of X from that of the padded X."""
+    pads = [int(pad) for pad in window.pad()[1:-1].split(",") if pad.strip()]
     return f"F.pad({text}, {listed([-pad for pad in pads])})"
 
 
 def _conv_weight(call: Call) -> str:
-    place, numbers, shape = _convolved(call, -1, 1)
-    x = call.arg(1) if shape == call.shape(1) else f"F.pad({call.arg(1)}, {place.pad(extra=False)})"
-    return f"torch.nn.grad.conv{place.spatial}d_weight({x}, {listed(call.shape(-1))}, {call.arg(0)}, {numbers})"
+    window, numbers, shape = _convolved(call, -1, 1)
+    x = call.arg(1) if shape == call.shape(1) else f"F.pad({call.arg(1)}, {window.pad(extra=False)})"
+    return f"torch.nn.grad.conv{window.spatial}d_weight({x}, {listed(call.shape(-1))}, {call.arg(0)}, {numbers})"
 
 
 def _max_pool(call: Call) -> str:
-    place = pool_windows(call, -1, 0)
-    if place.even and place.small:
-        x, padding = call.arg(1), place.before
+    window = pool_windows(call, -1, 0)
+    if window.symmetric and window.at_most_half:
+        x, padding = call.arg(1), window.before
     else:
-        x, padding = f'F.pad({call.arg(1)}, {place.pad()}, value=float("-inf"))', (0,) * place.spatial
-    numbers = f"{listed(place.kernel)}, {listed(place.strides)}, {listed(padding)}, {listed(place.dilations)}"
+        x, padding = f'F.pad({call.arg(1)}, {window.pad()}, value=float("-inf"))', (0,) * window.spatial
+    numbers = f"{listed(window.kernel)}, {listed(window.strides)}, {listed(padding)}, {listed(window.dilations)}"
     text = f"max_pool_backward({call.arg(0)}, {x}, {numbers})"
-    return text if x == call.arg(1) else _cropped(place, text)
+    return text if x == call.arg(1) else _cropped(window, text)
 
 
 def _average_pool(call: Call) -> str:
-    """The gradient, over the number of elements of its window, at each of these."""
-    place = pool_windows(call, -1, 0)
-    counts = average_padding(call, place, call.arg(0), call.shape(-1))
-    ends = zip(call.shape(-1)[2:], place.before, place.after, place.extra, strict=True)
+    """Each result's gradient, divided by the number of elements that its window averages, added to each of these."""
+    window = pool_windows(call, -1, 0)
+    fraction = counted_fraction(call, window, call.arg(0), call.shape(-1))
+    ends = zip(call.shape(-1)[2:], window.before, window.after, window.extra, strict=True)
     padded = (*call.shape(-1)[:2], *(length + low + high + more for length, low, high, more in ends))
-    grad = call.arg(0) if counts is None else f"{call.arg(0)} / {counts}"
-    text = f"avg_pool_backward({grad}, {listed(padded)}, {listed(place.kernel)}, {listed(place.strides)})"
-    return text if padded == call.shape(-1) else _cropped(place, text)
+    grad = call.arg(0) if fraction is None else f"{call.arg(0)} / {fraction}"
+    text = f"avg_pool_backward({grad}, {listed(padded)}, {listed(window.kernel)}, {listed(window.strides)})"
+    return text if padded == call.shape(-1) else _cropped(window, text)
 
 
 def _batch_norm(call: Call) -> str:
@@ -175,7 +176,7 @@ EMITTERS: dict[str, Emitter] = {
     "grad.Softmax": _softmax("_softmax_backward_data"),
     "grad.SoftmaxCrossEntropyLoss": _cross_entropy,
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 HELPERS: dict[str, tuple[str, ...]] = {
     "grad.Attention": ("attention", "attention_backward"),
@@ -190,6 +191,6 @@ HELPERS: dict[str, tuple[str, ...]] = {
     "grad.RMSNormalizationWeight": ("rms_norm_weight_backward",),
     "grad.SoftmaxCrossEntropyLoss": ("cross_entropy_backward",),
 }
-"""The functions of ``helpers`` that a kernel calls."""
+"""Full name of an op -> the functions of ``helpers`` that its statement calls."""
 
 __all__ = ["EMITTERS", "HELPERS"]

@@ -1,6 +1,6 @@
-"""Statements of ops that move elements, pick them by index, or make them from nothing.
+"""Emitters of ops that move elements, select them by index, or create them.
 
-Shapes are those of the result types, written in: a shape operand that says the same is not read.
+Shapes come from result types and are written as numbers: an operand that holds the shape (of Reshape, Expand) is not read.
 """
 
 from __future__ import annotations
@@ -42,51 +42,51 @@ def _split(call: Call) -> str:
 def _slice(call: Call) -> str:
     rank, shape = call.rank(0), call.shape(0)
     if call.present(1) and call.numbers(1) is None:
-        return _slice_from(call, rank)
+        return _slice_at_computed_start(call, rank)
     starts, ends = call.integers(1, "starts"), call.integers(2, "ends")
     assert starts is not None
     assert ends is not None
     axes = call.axes(3, rank) or tuple(range(len(starts)))
     steps = call.integers(4) or (1,) * len(starts)
-    parts = [":"] * rank
+    ranges = [":"] * rank
     flipped = []
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        places = range(*slice(start, _end(end, step), step).indices(shape[axis]))
-        if step < 0:  # torch has no negative steps: the same places upwards, then reversed
-            places = places[::-1]
+        indices = range(*slice(start, _end(end, step), step).indices(shape[axis]))
+        if step < 0:  # torch has no negative steps: take the same indices in increasing order, then flip
+            indices = indices[::-1]
             flipped.append(axis)
-        parts[axis] = _range_text(places, shape[axis])
-    while parts and parts[-1] == ":":
-        parts.pop()
-    text = f"{call.arg(0)}[{', '.join(parts)}]" if parts else call.arg(0)
+        ranges[axis] = _range_text(indices, shape[axis])
+    while ranges and ranges[-1] == ":":
+        ranges.pop()
+    text = f"{call.arg(0)}[{', '.join(ranges)}]" if ranges else call.arg(0)
     return f"torch.flip({text}, {listed(flipped)})" if flipped else text
 
 
-def _slice_from(call: Call, rank: int) -> str:
-    """A slice that starts where a tensor says, as the ranges of the members of a mesh do; the result's type says how long it
-    is."""
+def _slice_at_computed_start(call: Call, rank: int) -> str:
+    """A slice whose starts are computed, as for the part of a mesh member; its lengths come from the result type."""
     axes, steps = call.axes(3, rank), call.integers(4) or ()
     if not axes or any(step != 1 for step in steps):
         raise call.fault(ComputedSlice(call.op.name))
     lengths = call.shape(-1)
     text = call.arg(0)
-    for place, axis in enumerate(axes):
-        text = f"{text}.narrow({axis}, int({call.arg(1)}[{place}]), {lengths[axis]})"
+    for i, axis in enumerate(axes):
+        text = f"{text}.narrow({axis}, int({call.arg(1)}[{i}]), {lengths[axis]})"
     return text
 
 
 def _end(end: int, step: int) -> int | None:
-    """ONNX's end of a slice downwards that takes the first element is far below zero; Python's is None."""
+    """The end for Python's ``slice``: with a negative step, an ONNX end far below 0 includes element 0, which is None in
+    Python."""
     return None if step < 0 and end < -(1 << 30) else end
 
 
-def _range_text(places: range, length: int) -> str:
-    if places == range(length):
+def _range_text(indices: range, length: int) -> str:
+    if indices == range(length):
         return ":"
-    if not places:
+    if not indices:
         return "0:0"
-    text = f"{places[0]}:{places[-1] + 1}"
-    return text if places.step == 1 or len(places) == 1 else f"{text}:{places.step}"
+    text = f"{indices[0]}:{indices[-1] + 1}"
+    return text if indices.step == 1 or len(indices) == 1 else f"{text}:{indices.step}"
 
 
 def _pad(call: Call) -> str:
@@ -99,15 +99,15 @@ def _pad(call: Call) -> str:
         sides[axis] = pads[i], pads[i + len(axes)]
     mode = call.get("mode", "constant")
     if mode == "constant":
-        around, x = listed(_backwards(sides)), call.arg(0)
-        if call.present(2) and call.numbers(2) is None:  # F.pad takes a number, which would have no gradient
-            inside = f"F.pad(torch.ones_like({x}, dtype=torch.bool), {around})"
-            return f"torch.where({inside}, F.pad({x}, {around}), {call.arg(2)})"
-        return f"F.pad({x}, {around}{_pad_value(call)})"
+        padding, x = listed(_backwards(sides)), call.arg(0)
+        if call.present(2) and call.numbers(2) is None:  # F.pad takes a Python number: the tensor would get no gradient
+            inside = f"F.pad(torch.ones_like({x}, dtype=torch.bool), {padding})"
+            return f"torch.where({inside}, F.pad({x}, {padding}), {call.arg(2)})"
+        return f"F.pad({x}, {padding}{_pad_value(call)})"
     text = call.arg(0)
     for axis, (before, after) in enumerate(sides):
         if (before, after) != (0, 0):
-            text = f"torch.index_select({text}, {axis}, {_padded_places(call, mode, before, after, axis)})"
+            text = f"torch.index_select({text}, {axis}, {_source_indices(call, mode, before, after, axis)})"
     return text
 
 
@@ -122,16 +122,16 @@ def _pad_value(call: Call) -> str:
 
 
 def _backwards(sides: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Pads as torch lists them: from the last dimension on."""
+    """Pads in torch's order: last dimension first."""
     return tuple(side for pair in reversed(sides) for side in pair)
 
 
-def _padded_places(call: Call, mode: str, before: int, after: int, axis: int) -> str:
-    """Where along the axis each element of the padded tensor lies in the unpadded one."""
-    found = padded_places(mode, call.shape(0)[axis], before, after)
-    if found is None:
+def _source_indices(call: Call, mode: str, before: int, after: int, axis: int) -> str:
+    """For each index along ``axis`` of the padded tensor, the index in the operand that its element is copied from."""
+    indices = padded_places(mode, call.shape(0)[axis], before, after)
+    if indices is None:
         raise call.fault(AttributeNotWritten(call.op.name, "mode", mode, ("constant", "edge", "reflect", "wrap")))
-    return f"torch.tensor({found}, device={call.arg(0)}.device)"
+    return f"torch.tensor({indices}, device={call.arg(0)}.device)"
 
 
 def _tile(call: Call) -> str:
@@ -141,12 +141,11 @@ def _tile(call: Call) -> str:
 
 
 def _gather(call: Call) -> str:
-    """Negative indices count from the end."""
     axis, data, indices = call.axis(0), call.arg(0), call.arg(1)
     numbers = call.numbers(1)
     if numbers is not None and call.rank(1) == 0:
         return f"torch.select({data}, {axis}, {int(numbers[0])})"
-    if axis == 0 and call.rank(0) == 2 and _natural(call, 1):
+    if axis == 0 and call.rank(0) == 2 and _known_non_negative(call, 1):
         return f"F.embedding({indices}, {data})"
     flat = _index(call, 1, call.shape(0)[axis])
     if call.rank(1) == 1:
@@ -155,20 +154,19 @@ def _gather(call: Call) -> str:
     return f"torch.index_select({data}, {axis}, {flat}).reshape({listed(call.shape(-1))})"
 
 
-def _natural(call: Call, number: int) -> bool:
-    """Whether indices are known to be at least 0."""
+def _known_non_negative(call: Call, number: int) -> bool:
     numbers = call.numbers(number)
     return numbers is not None and all(item >= 0 for item in numbers)
 
 
 def _index(call: Call, number: int, length: int) -> str:
-    """Indices of which negative ones count from the end, as indices from 0."""
+    """Operand ``number``, indices along a dimension of this length, with negative ones replaced by index + length."""
     name = call.arg(number)
-    return name if _natural(call, number) else f"torch.where({name} < 0, {name} + {length}, {name})"
+    return name if _known_non_negative(call, number) else f"torch.where({name} < 0, {name} + {length}, {name})"
 
 
 def _wide(call: Call, number: int, text: str) -> str:
-    """Indices in the element type that gather and scatter of torch take."""
+    """Indices as int64, the type that torch's gather and scatter take."""
     if call.type(number).dtype is DType.I64:
         return text
     return f"{text}.long()" if text.isidentifier() else f"({text}).long()"
@@ -181,19 +179,14 @@ def _gather_elements(call: Call) -> str:
 
 
 def _gather_nd(call: Call) -> str:
-    """data[batch.., i, j, ..]: negative indices count from the end in torch too."""
-    batch = int(call.get("batch_dims", 0))
-    places = [f"{call.arg(1)}[..., {i}]" for i in range(call.shape(1)[-1])]
-    return f"{call.arg(0)}[{_indexed(call, batch, places)}]"
-
-
-def _indexed(call: Call, batch: int, places: Sequence[str]) -> str:
+    """data[batch.., i, j, ..], where (i, j, ..) is the last dimension of the indices. torch too takes negative ones."""
     shape, rank = call.shape(1), call.rank(1) - 1
-    ahead = []
-    for dim in range(batch):
+    batch_indices = []
+    for dim in range(int(call.get("batch_dims", 0))):
         view = tuple(shape[dim] if i == dim else 1 for i in range(rank))
-        ahead.append(f"torch.arange({shape[dim]}, device={call.arg(0)}.device).reshape({listed(view)})")
-    return ", ".join([*ahead, *places])
+        batch_indices.append(f"torch.arange({shape[dim]}, device={call.arg(0)}.device).reshape({listed(view)})")
+    indices = [f"{call.arg(1)}[..., {i}]" for i in range(shape[-1])]
+    return f"{call.arg(0)}[{', '.join([*batch_indices, *indices])}]"
 
 
 _REDUCE = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
@@ -215,19 +208,19 @@ def _scatter_nd(call: Call) -> str:
     reduction = call.get("reduction", "none")
     if reduction not in ("none", "add"):
         raise call.fault(AttributeNotWritten(call.op.name, "reduction", reduction, ("none", "add")))
-    places = ", ".join(_wide(call, 1, f"{call.arg(1)}[..., {i}]") for i in range(call.shape(1)[-1]))
-    added = ", accumulate=True" if reduction == "add" else ""
-    return f"{call.arg(0)}.index_put(({places},), {call.arg(2)}{added})"
+    indices = ", ".join(_wide(call, 1, f"{call.arg(1)}[..., {i}]") for i in range(call.shape(1)[-1]))
+    accumulate = ", accumulate=True" if reduction == "add" else ""
+    return f"{call.arg(0)}.index_put(({indices},), {call.arg(2)}{accumulate})"
 
 
 def _one_hot(call: Call) -> str:
-    """Indices outside the range, after negative ones counted from the end, are off everywhere."""
+    """A negative index counts from the end; an index outside the range gives the off value everywhere."""
     rank, depth = call.rank(0), call.shape(-1)[int(call.get("axis", -1)) % call.rank(-1)]
     axis = int(call.get("axis", -1)) % (rank + 1)
     view = tuple(depth if i == axis else 1 for i in range(rank + 1))
     indices = call.arg(0)
-    where = f"torch.where({indices} < 0, {indices} + {depth}, {indices}).unsqueeze({axis})"
-    hot = f"{where} == torch.arange({depth}, device={indices}.device).reshape({listed(view)})"
+    natural = f"torch.where({indices} < 0, {indices} + {depth}, {indices}).unsqueeze({axis})"
+    hot = f"{natural} == torch.arange({depth}, device={indices}.device).reshape({listed(view)})"
     return f"torch.where({hot}, {call.arg(2)}[1], {call.arg(2)}[0])"
 
 
@@ -254,6 +247,7 @@ def _space_to_depth(call: Call) -> str:
 
 
 def _number(call: Call, value: float, number: int) -> str:
+    """``value`` as Python text of the element type of tensor ``number``."""
     type_ = call.type(number)
     return (
         number_text(float(value))
@@ -264,8 +258,8 @@ def _number(call: Call, value: float, number: int) -> str:
     )
 
 
-def _where(call: Call) -> str:
-    """The device of what is made from nothing is that of the surrounding program."""
+def _dtype_and_device(call: Call) -> str:
+    """Arguments of torch's factory functions; ``device`` is a global of the program."""
     return f", dtype={call.dtype(-1)}, device=device"
 
 
@@ -273,7 +267,7 @@ def _range(call: Call) -> str:
     bounds = [
         f"{call.arg(i)}.item()" if (numbers := call.numbers(i)) is None else _number(call, numbers[0], i) for i in range(3)
     ]
-    return f"torch.arange({', '.join(bounds)}{_where(call)})"
+    return f"torch.arange({', '.join(bounds)}{_dtype_and_device(call)})"
 
 
 def _constant_of_shape(call: Call) -> str:
@@ -281,7 +275,7 @@ def _constant_of_shape(call: Call) -> str:
     numbers = numbers_of(value) if isinstance(value, Dense) else (0,)
     if numbers is None:
         raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
-    return f"torch.full({listed(call.shape(-1))}, {_number(call, numbers[0], -1)}{_where(call)})"
+    return f"torch.full({listed(call.shape(-1))}, {_number(call, numbers[0], -1)}{_dtype_and_device(call)})"
 
 
 def _constant(call: Call) -> str:
@@ -292,14 +286,14 @@ def _constant(call: Call) -> str:
     if key in ("value_string", "value_strings"):
         raise call.fault(ConstantNotWritten(call.op.name, "strings"))
     values = list(value) if isinstance(value, tuple) else value
-    return f"torch.tensor({values!r}{_where(call)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
+    return f"torch.tensor({values!r}{_dtype_and_device(call)})".replace("inf", 'float("inf")').replace("nan", 'float("nan")')
 
 
 def _dense(call: Call, value: Dense) -> str:
     numbers, shape = numbers_of(value), call.shape(-1)
     if numbers is not None:
         items = ", ".join(_number(call, item, -1) for item in numbers)
-        text = f"torch.tensor([{items}]{_where(call)})"
+        text = f"torch.tensor([{items}]{_dtype_and_device(call)})"
         return text if len(shape) == 1 else f"{text}.reshape({listed(shape)})"
     if not isinstance(value.data, bytes) or value.type.dtype.bits < 8:
         raise call.fault(ConstantNotWritten(call.op.name, str(value.type)))
@@ -309,15 +303,15 @@ def _dense(call: Call, value: Dense) -> str:
 
 def _shape(call: Call) -> str:
     shape = call.shape(0)[slice(call.get("start", 0), call.get("end"))]
-    return f"torch.tensor({list(shape)}{_where(call)})"
+    return f"torch.tensor({list(shape)}{_dtype_and_device(call)})"
 
 
 def _size(call: Call) -> str:
-    return f"torch.tensor({call.arg(0)}.numel(){_where(call)})"
+    return f"torch.tensor({call.arg(0)}.numel(){_dtype_and_device(call)})"
 
 
 def _eye_like(call: Call) -> str:
-    k, ones = int(call.get("k", 0)), f"torch.ones({listed(call.shape(-1))}{_where(call)})"
+    k, ones = int(call.get("k", 0)), f"torch.ones({listed(call.shape(-1))}{_dtype_and_device(call)})"
     return f"torch.triu(torch.tril({ones}, {k}), {k})"
 
 
@@ -355,6 +349,6 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.Trilu": _trilu,
     "onnx.Unsqueeze": _reshape,
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 __all__ = ["EMITTERS"]

@@ -1,4 +1,4 @@
-"""Statements of ops that work element by element."""
+"""Emitters of elementwise ops."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dnnc.engines.torch.statements.call import Call, Emitter
 from dnnc.engines.torch.statements.faults import DropoutInTraining
 from ir.core.types import DType
 
-# Operands of an op of ONNX have one element type, and so has the result: torch promotes nothing.
+# ONNX gives the operands and the result of these ops one element type, so torch never promotes.
 _TEMPLATES: Mapping[str, str] = {
     "Abs": "torch.abs({0})",
     "Acos": "torch.acos({0})",
@@ -70,20 +70,20 @@ def _comparison(function: str) -> Emitter:
 
 
 def _div(call: Call) -> str:
-    """Integers round towards zero."""
+    """Integer division truncates towards zero, as ONNX's does."""
     if call.is_float(0):
         return f"{call.arg(0)} / {call.arg(1)}"
     return f'torch.div({call.arg(0)}, {call.arg(1)}, rounding_mode="trunc")'
 
 
 def _mod(call: Call) -> str:
-    """The sign is that of the dividend with ``fmod``, else of the divisor."""
+    """The result has the sign of the dividend if attribute ``fmod`` is set, else of the divisor."""
     return f"torch.{'fmod' if call.get('fmod', 0) else 'remainder'}({call.arg(0)}, {call.arg(1)})"
 
 
 def _pow(call: Call) -> str:
-    """The exponent may have another element type; the result has the base's. Of a constant exponent torch computes a square as
-    one product."""
+    """The result has the base's element type; the exponent may have another. A constant exponent is written as a number: torch
+    then computes a square as one product."""
     numbers = call.numbers(1)
     if call.is_float(0) and numbers is not None and len(numbers) == 1 and call.rank(1) <= call.rank(0):
         return f"torch.pow({call.arg(0)}, {float(numbers[0])!r})"
@@ -96,7 +96,7 @@ def _cast(call: Call) -> str:
 
 
 def _clip(call: Call) -> str:
-    """Bounds are attributes before opset 11, then operands without dimensions."""
+    """Bounds are attributes before opset 11, scalar operands from then on."""
     low, high = (call.float(key, 0.0) if call.get(key) is not None else call.arg(i) for i, key in ((1, "min"), (2, "max")))
     if low == "None" and high == "None":
         return call.arg(0)
@@ -104,7 +104,7 @@ def _clip(call: Call) -> str:
         if (numbers := call.numbers(i)) is not None and name == call.arg(i):
             text = repr(float(numbers[0])) if call.is_float(0) else str(int(numbers[0]))
             low, high = (text, high) if i == 1 else (low, text)
-    if ("None" in (low, high)) or _is_number(low) == _is_number(high):
+    if ("None" in (low, high)) or _is_number(low) == _is_number(high):  # torch.clamp takes two numbers or two tensors
         return f"torch.clamp({call.arg(0)}, {low}, {high})"
     return f"torch.clamp(torch.clamp({call.arg(0)}, min={low}), max={high})"
 
@@ -113,14 +113,14 @@ def _is_number(text: str) -> bool:
     return not text.isidentifier()
 
 
-def _folded(function: str) -> Emitter:
-    """An op of any number of operands, as one of two."""
+def _fold_left(function: str) -> Emitter:
+    """An op of any number of operands as nested calls of a function of two."""
 
     def emit(call: Call) -> str:
-        first, *others = call.args
+        result, *others = call.args
         for other in others:
-            first = function.format(first, other)
-        return first
+            result = function.format(result, other)
+        return result
 
     return emit
 
@@ -174,14 +174,14 @@ def _is_inf(call: Call) -> str:
     return f"torch.isposinf({x})" if call.get("detect_positive", 1) else f"torch.isneginf({x})"
 
 
-_SIGNED = {DType.U16: DType.I32, DType.U32: DType.I64, DType.U64: DType.I64}
+_WIDER = {DType.U16: DType.I32, DType.U32: DType.I64, DType.U64: DType.I64}
 
 
 def _shift(call: Call) -> str:
-    """torch shifts no wide unsigned integers: these are shifted as wider signed ones."""
+    """torch cannot shift unsigned integers of 16 bits or more, so these are shifted as signed ones (wider, up to 64 bits)."""
     direction = "left" if call.get("direction") == "LEFT" else "right"
-    wide = _SIGNED.get(call.type(0).dtype)
-    x, by = (name if wide is None else f"{name}.to({call.spelled(wide)})" for name in (call.arg(0), call.arg(1)))
+    wide = _WIDER.get(call.type(0).dtype)
+    x, by = (name if wide is None else f"{name}.to({call.torch_dtype(wide)})" for name in (call.arg(0), call.arg(1)))
     shifted = f"torch.bitwise_{direction}_shift({x}, {by})"
     if wide is None:
         return shifted
@@ -190,7 +190,7 @@ def _shift(call: Call) -> str:
 
 
 def _dropout(call: Call) -> str:
-    """Hands its operand on: a dropout that trains was dropped before, or is an error here."""
+    """The identity, as in inference. Raises InvalidInput for a dropout in training mode: its mask must be an op of its own."""
     if call.present(2) and call.numbers(2) != (0,):
         raise call.fault(DropoutInTraining(call.op.name))
     mask = f"torch.ones_like({call.arg(0)}, dtype=torch.bool)"
@@ -212,9 +212,9 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.HardSigmoid": _hard_sigmoid,
     "onnx.IsInf": _is_inf,
     "onnx.LeakyRelu": lambda call: f"F.leaky_relu({call.arg(0)}, {call.float('alpha', 0.01)})",
-    "onnx.Max": _folded("torch.maximum({}, {})"),
+    "onnx.Max": _fold_left("torch.maximum({}, {})"),
     "onnx.Mean": _mean,
-    "onnx.Min": _folded("torch.minimum({}, {})"),
+    "onnx.Min": _fold_left("torch.minimum({}, {})"),
     "onnx.Mod": _mod,
     "onnx.PRelu": _prelu,
     "onnx.Pow": _pow,
@@ -227,6 +227,6 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.QuickGelu": _swish("alpha", 1.702),
     "onnx.com.microsoft.ScaledSiLU": _swish("alpha", 1.0),
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 __all__ = ["EMITTERS"]

@@ -1,4 +1,4 @@
-"""Statements of ops that multiply and add along inner dimensions, of pools and of resizing."""
+"""Emitters of matrix products, convolutions, pools and resizing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _matmul(call: Call) -> str:
 
 
 def _gemm(call: Call) -> str:
-    """alpha A' B' + beta C."""
+    """alpha A' B' + beta C, where A' and B' are A and B, transposed if ``transA``, ``transB``."""
     a, b = (f"{call.arg(i)}.t()" if call.get(key, 0) else call.arg(i) for i, key in ((0, "transA"), (1, "transB")))
     alpha, beta = call.float("alpha", 1.0), call.float("beta", 1.0)
     if not call.present(2):
@@ -39,6 +39,7 @@ def _fused_matmul(call: Call) -> str:
 
 
 def _activated(emit: Emitter) -> Emitter:
+    """The op that ``emit`` writes, followed by the op that attribute ``activation`` names."""
     functions = {"Relu": "torch.relu({})", "Tanh": "torch.tanh({})", "Sigmoid": "torch.sigmoid({})", "": "{}"}
 
     def emitter(call: Call) -> str:
@@ -56,44 +57,47 @@ def _einsum(call: Call) -> str:
 
 
 def conv_windows(call: Call, x: int = 0, weight: int = 1, y: int = -1) -> Windows:
-    """The windows of a convolution that makes ``y`` of ``x``."""
+    """The windows of the convolution that maps tensor ``x`` to tensor ``y``."""
     kernel = tuple(call.get("kernel_shape") or call.shape(weight)[2:])
     return windows(call, kernel, call.shape(x)[2:], call.shape(y)[2:])
 
 
 def _conv(call: Call) -> str:
-    place, x = conv_windows(call), call.arg(0)
-    if place.spatial > 3:
-        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
-    padding = place.numbers("before")
-    if place.before != place.after:
-        x, padding = f"F.pad({x}, {place.pad(extra=False)})", "0"
-    numbers = f"{place.numbers('strides')}, {padding}, {place.numbers('dilations')}, {int(call.get('group', 1))}"
-    return f"F.conv{place.spatial}d({x}, {call.arg(1)}, {call.arg(2)}, {numbers})"
+    window, x = conv_windows(call), call.arg(0)
+    if window.spatial > 3:
+        raise call.fault(TooManyDimensions(call.op.name, window.spatial))
+    padding = window.numbers("before")
+    if window.before != window.after:
+        x, padding = f"F.pad({x}, {window.pad(extra=False)})", "0"
+    numbers = f"{window.numbers('strides')}, {padding}, {window.numbers('dilations')}, {int(call.get('group', 1))}"
+    return f"F.conv{window.spatial}d({x}, {call.arg(1)}, {call.arg(2)}, {numbers})"
 
 
-def transposed_padding(call: Call, x: int, kernel: tuple[int, ...], y: int) -> tuple[Windows, tuple[int, ...]]:
-    """The windows of a transposed convolution, which are those of the convolution from ``y`` back to ``x``, and how much longer
-    than the least its result is. Raises InvalidInput where pads differ so that torch has no numbers for them."""
-    place = windows(call, kernel, call.shape(y)[2:], call.shape(x)[2:])
-    count, shape, made = place.spatial, call.shape(x)[2:], call.shape(y)[2:]
+def _transposed_windows(call: Call, x: int, kernel: tuple[int, ...], y: int) -> tuple[Windows, tuple[int, ...]]:
+    """The windows of a transposed convolution from ``x`` to ``y``, and torch's ``output_padding`` for it.
+
+    Its windows are those of the convolution from ``y`` to ``x``. torch has one pad per dimension for both ends, the first one
+    here; a smaller second pad becomes ``output_padding``, which must be less than the stride or dilation. Raises InvalidInput
+    for other pads."""
+    inverse = windows(call, kernel, call.shape(y)[2:], call.shape(x)[2:])
+    count, lengths, output_lengths = inverse.spatial, call.shape(x)[2:], call.shape(y)[2:]
     auto = call.get("auto_pad", "NOTSET")
     pads = call.get("pads") if auto == "NOTSET" and not call.get("output_shape") else None
-    reach = [(place.kernel[i] - 1) * place.dilations[i] + 1 for i in range(count)]
-    low, more = [], []
+    padding, output_padding = [], []
     for i in range(count):
-        full = (shape[i] - 1) * place.strides[i] + reach[i]
-        first = pads[i] if pads else _first_pad(call, full - made[i])
-        low.append(first)
-        more.append(made[i] - (full - 2 * first))
-    found = Windows(place.kernel, place.strides, place.dilations, tuple(low), tuple(low), (0,) * count)
-    if any(not 0 <= item < max(place.strides[i], place.dilations[i]) and item != 0 for i, item in enumerate(more)):
-        raise call.fault(PadsNotWritten(call.op.name, str(more)))
-    return found, tuple(more)
+        full = (lengths[i] - 1) * inverse.strides[i] + (inverse.kernel[i] - 1) * inverse.dilations[i] + 1
+        first = pads[i] if pads else _first_pad(call, full - output_lengths[i])
+        padding.append(first)
+        output_padding.append(output_lengths[i] - (full - 2 * first))
+    window = Windows(inverse.kernel, inverse.strides, inverse.dilations, tuple(padding), tuple(padding), (0,) * count)
+    limits = map(max, inverse.strides, inverse.dilations)
+    if any(item != 0 and not 0 <= item < limit for item, limit in zip(output_padding, limits, strict=True)):
+        raise call.fault(PadsNotWritten(call.op.name, str(output_padding)))
+    return window, tuple(output_padding)
 
 
 def _first_pad(call: Call, total: int) -> int:
-    """What is cut before the result, of all that is cut."""
+    """The pad at the first end, of ``total`` elements that a transposed convolution cuts off at both ends."""
     if total <= 0 or (call.get("auto_pad", "NOTSET") == "NOTSET" and not call.get("output_shape")):
         return 0
     return total - total // 2 if call.get("auto_pad") == "SAME_LOWER" else total // 2
@@ -101,74 +105,76 @@ def _first_pad(call: Call, total: int) -> int:
 
 def _conv_transpose(call: Call) -> str:
     kernel = tuple(call.get("kernel_shape") or call.shape(1)[2:])
-    place, more = transposed_padding(call, 0, kernel, -1)
-    if place.spatial > 3:
-        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
-    output = str(more[0]) if len(set(more)) == 1 else listed(more)
-    numbers = f"{place.numbers('strides')}, {place.numbers('before')}, {output}, {int(call.get('group', 1))}"
+    window, output_padding = _transposed_windows(call, 0, kernel, -1)
+    if window.spatial > 3:
+        raise call.fault(TooManyDimensions(call.op.name, window.spatial))
+    output = str(output_padding[0]) if len(set(output_padding)) == 1 else listed(output_padding)
+    numbers = f"{window.numbers('strides')}, {window.numbers('before')}, {output}, {int(call.get('group', 1))}"
     return (
-        f"F.conv_transpose{place.spatial}d({call.arg(0)}, {call.arg(1)}, {call.arg(2)}, {numbers}, "
-        f"{place.numbers('dilations')})"
+        f"F.conv_transpose{window.spatial}d({call.arg(0)}, {call.arg(1)}, {call.arg(2)}, {numbers}, "
+        f"{window.numbers('dilations')})"
     )
 
 
 def pool_windows(call: Call, x: int = 0, y: int = -1) -> Windows:
-    """The windows of a pool that makes ``y`` of ``x``."""
-    place = windows(call, tuple(call.get("kernel_shape")), call.shape(x)[2:], call.shape(y)[2:])
-    if place.spatial > 3:
-        raise call.fault(TooManyDimensions(call.op.name, place.spatial))
-    return place
+    """The windows of the pool that maps tensor ``x`` to tensor ``y``."""
+    window = windows(call, tuple(call.get("kernel_shape")), call.shape(x)[2:], call.shape(y)[2:])
+    if window.spatial > 3:
+        raise call.fault(TooManyDimensions(call.op.name, window.spatial))
+    return window
 
 
-def max_pool_input(place: Windows, x: str) -> tuple[str, str]:
-    """What torch pools, and by which padding: pads that torch's pools have not are put before."""
-    if place.even and place.small:
-        return x, place.numbers("before")
-    return f'F.pad({x}, {place.pad()}, value=float("-inf"))', "0"
+def _max_pool_input(window: Windows, x: str) -> tuple[str, str]:
+    """The operand and the ``padding`` argument of torch's max pool; ``F.pad`` applies pads that this argument cannot say."""
+    if window.symmetric and window.at_most_half:
+        return x, window.numbers("before")
+    return f'F.pad({x}, {window.pad()}, value=float("-inf"))', "0"
 
 
 def _max_pool(call: Call) -> str:
     if any(call.wanted[1:]):
         raise call.fault(IndicesNotWritten(call.op.name))
-    place = pool_windows(call)
-    x, padding = max_pool_input(place, call.arg(0))
-    numbers = f"{place.numbers('kernel')}, {place.numbers('strides')}, {padding}, {place.numbers('dilations')}"
-    text = f"F.max_pool{place.spatial}d({x}, {numbers})"
+    window = pool_windows(call)
+    x, padding = _max_pool_input(window, call.arg(0))
+    numbers = f"{window.numbers('kernel')}, {window.numbers('strides')}, {padding}, {window.numbers('dilations')}"
+    text = f"F.max_pool{window.spatial}d({x}, {numbers})"
     return text if len(call.op.results) == 1 else f"{text}, None"
 
 
-def _averaged(call: Call, place: Windows, x: str) -> str:
-    """The mean of each window of ``x``. ``count_include_pad``: whether pads count as elements; places beyond them never do."""
-    if set(place.dilations) - {1}:
+def _averaged(call: Call, window: Windows, x: str) -> str:
+    """The mean of each window of ``x``. Pads count as elements if ``count_include_pad``; ``extra`` positions never do."""
+    if set(window.dilations) - {1}:
         raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
-    numbers = f"{place.numbers('kernel')}, {place.numbers('strides')}"
-    function = f"F.avg_pool{place.spatial}d"
-    if place.even and place.small:
-        if not any(place.before):
+    numbers = f"{window.numbers('kernel')}, {window.numbers('strides')}"
+    function = f"F.avg_pool{window.spatial}d"
+    if window.symmetric and window.at_most_half:
+        if not any(window.before):
             return f"{function}({x}, {numbers})"
-        return f"{function}({x}, {numbers}, {place.numbers('before')}, count_include_pad={included})"
-    counts = average_padding(call, place, x, call.shape(0))
-    return f"{function}(F.pad({x}, {place.pad()}), {numbers})" + (f" / {counts}" if counts else "")
+        return f"{function}({x}, {numbers}, {window.numbers('before')}, count_include_pad={included})"
+    fraction = counted_fraction(call, window, x, call.shape(0))
+    return f"{function}(F.pad({x}, {window.pad()}), {numbers})" + (f" / {fraction}" if fraction else "")
 
 
-def average_padding(call: Call, place: Windows, like: str, shape: tuple[int, ...]) -> str | None:
-    """What a mean over all places of each window is divided by to be that of the elements that count: their part of the places.
-    None where all count."""
-    if set(place.dilations) - {1}:
+def counted_fraction(call: Call, window: Windows, like: str, shape: tuple[int, ...]) -> str | None:
+    """The fraction of each window's positions that count as elements, as a Python expression; None where all count.
+
+    The mean of a padded window divided by this fraction is the mean of the elements that count. ``like``: a Python name of a
+    tensor with the dtype and device; ``shape``: of the pooled tensor."""
+    if set(window.dilations) - {1}:
         raise call.fault(DilationsNotWritten(call.op.name))
     included = bool(call.get("count_include_pad", 0))
-    if not any(place.extra) and (included or not any(place.before + place.after)):
+    if not any(window.extra) and (included or not any(window.before + window.after)):
         return None
-    count = place.spatial
+    count = window.spatial
     none = (0,) * count
-    inner = (place.before, place.after) if included else (none, none)
-    ends = zip(shape[2:], *inner, strict=True)
+    counted_pads = (window.before, window.after) if included else (none, none)
+    ends = zip(shape[2:], *counted_pads, strict=True)
     ones = listed((1, 1, *(length + low + high for length, low, high in ends)))
-    before, after = (none, none) if included else (place.before, place.after)
-    pads = Windows(place.kernel, place.strides, place.dilations, before, after, place.extra).pad()
+    before, after = (none, none) if included else (window.before, window.after)
+    pads = Windows(window.kernel, window.strides, window.dilations, before, after, window.extra).pad()
     text = f"F.pad(torch.ones({ones}, dtype={like}.dtype, device={like}.device), {pads})"
-    return f"F.avg_pool{count}d({text}, {place.numbers('kernel')}, {place.numbers('strides')})"
+    return f"F.avg_pool{count}d({text}, {window.numbers('kernel')}, {window.numbers('strides')})"
 
 
 def _average_pool(call: Call) -> str:
@@ -176,16 +182,16 @@ def _average_pool(call: Call) -> str:
 
 
 def _lp_pool(call: Call) -> str:
-    """The p-norm of each window."""
-    place, p = pool_windows(call), int(call.get("p", 2))
-    if set(place.dilations) - {1}:
+    """The p-norm of each window: (mean of |x| ** p, times the window's size) ** (1 / p)."""
+    window, p = pool_windows(call), int(call.get("p", 2))
+    if set(window.dilations) - {1}:
         raise call.fault(DilationsNotWritten(call.op.name))
     count = 1
-    for length in place.kernel:
+    for length in window.kernel:
         count *= length
     powers = f"torch.abs({call.arg(0)}) ** {p}"
-    x = f"F.pad({powers}, {place.pad()})" if any(place.before + place.after + place.extra) else powers
-    pooled = f"F.avg_pool{place.spatial}d({x}, {place.numbers('kernel')}, {place.numbers('strides')})"
+    x = f"F.pad({powers}, {window.pad()})" if any(window.before + window.after + window.extra) else powers
+    pooled = f"F.avg_pool{window.spatial}d({x}, {window.numbers('kernel')}, {window.numbers('strides')})"
     return f"({pooled} * {count}) ** {1 / p!r}"
 
 
@@ -198,9 +204,10 @@ def _global_pool(template: str) -> Emitter:
 
 
 def is_plain_resize(call: Call, x: int, y: int) -> str:
-    """The mode of ``F.interpolate`` that this Resize is; empty where none is.
+    """The mode of ``F.interpolate`` that computes this Resize; empty where none does.
 
-    torch has nearest by floor of an asymmetric coordinate, and linear by half a pixel, over all spatial dimensions."""
+    torch resizes all spatial dimensions and no others. Its nearest mode takes the floor of asymmetric coordinates; its linear
+    and cubic modes have half-pixel coordinates or align corners."""
     before, after = call.shape(x), call.shape(y)
     if call.op.name.endswith("Upsample"):
         coordinates = "asymmetric"
@@ -210,11 +217,11 @@ def is_plain_resize(call: Call, x: int, y: int) -> str:
     spatial = len(before) - 2
     if before[:2] != after[:2] or not 1 <= spatial <= 3 or call.get("antialias", 0) or call.get("axes"):
         return ""
-    whole = all(b % a == 0 for a, b in zip(before[2:], after[2:], strict=True))
+    integer_scales = all(b % a == 0 for a, b in zip(before[2:], after[2:], strict=True))
     if mode == "nearest" and coordinates == "asymmetric":
-        return "nearest" if whole or call.get("nearest_mode", "round_prefer_floor") == "floor" else ""
+        return "nearest" if integer_scales or call.get("nearest_mode", "round_prefer_floor") == "floor" else ""
     if mode == "nearest" and coordinates == "half_pixel":
-        return "nearest" if whole and call.get("nearest_mode", "round_prefer_floor") == "round_prefer_floor" else ""
+        return "nearest" if integer_scales and call.get("nearest_mode", "round_prefer_floor") == "round_prefer_floor" else ""
     if (
         mode == "linear"
         and coordinates in ("half_pixel", "pytorch_half_pixel", "align_corners")
@@ -232,12 +239,12 @@ def is_plain_resize(call: Call, x: int, y: int) -> str:
 
 
 def _shrinks_to_one(before: tuple[int, ...], after: tuple[int, ...]) -> bool:
-    """Whether a length becomes 1: torch takes the first element then, and ONNX the middle."""
+    """Whether a longer dimension becomes 1: torch then takes its first element, ONNX its middle."""
     return any(b == 1 != a for a, b in zip(before, after, strict=True))
 
 
 def resize_fault(call: Call, result: int) -> Fault:
-    """The fault of a resizing to the shape of tensor ``result`` that torch cannot do."""
+    """The fault of a Resize to the shape of tensor ``result`` that torch has no mode for."""
     coordinates = call.get("coordinate_transformation_mode", "half_pixel")
     return ResizeNotWritten(call.op.name, call.get("mode", "nearest"), coordinates, str(call.shape(result)))
 
@@ -252,7 +259,7 @@ def _resize(call: Call) -> str:
 
 
 def _scales_match(call: Call) -> bool:
-    """Whether the scales, where they are given, are the quotients of the lengths: only then torch may count by sizes."""
+    """Whether the stated scales, if any, are output length / length: torch gets the sizes and derives the scales from them."""
     number = 1 if call.op.name.endswith("Upsample") else 2
     scales = call.get("scales") or (call.numbers(number) if call.present(number) else None)
     if not scales:
@@ -279,14 +286,12 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.FusedGemm": _activated(_gemm),
     "onnx.com.microsoft.FusedMatMul": _fused_matmul,
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 __all__ = [
     "EMITTERS",
-    "average_padding",
     "conv_windows",
+    "counted_fraction",
     "is_plain_resize",
-    "max_pool_input",
     "pool_windows",
-    "transposed_padding",
 ]

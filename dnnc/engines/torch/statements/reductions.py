@@ -1,4 +1,4 @@
-"""Statements of ops that look along dimensions: reductions, Softmax, scans, normalisations."""
+"""Emitters of ops that combine elements along axes: reductions, Softmax, scans, normalisations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dnnc.engines.torch.statements.faults import MomentsNotWritten
 from ir.ops.grads import UNBIASED
 
 
-def _along(call: Call) -> tuple[int, ...] | None:
-    """The axes of a reduction; None where it hands its operand on."""
+def _reduced_axes(call: Call) -> tuple[int, ...] | None:
+    """The axes of a reduction; None for the identity (no axes, ``noop_with_empty_axes``)."""
     rank = call.rank(0)
     axes = call.axes(1, rank)
     if axes:
@@ -18,13 +18,14 @@ def _along(call: Call) -> tuple[int, ...] | None:
     return None if call.get("noop_with_empty_axes", 0) else tuple(range(rank))
 
 
-def _reduction(template: str, untouched: str = "{x}") -> Emitter:
-    """``template`` of the operand x, the axes and whether they stay."""
+def _reduction(template: str, without_axes: str = "{x}") -> Emitter:
+    """Fills ``template``: ``{x}`` the operand, ``{axes}``, ``{keep}`` the keepdim argument, ``{dtype}`` of the result.
+    ``without_axes``: the template for a scalar, or where no axis is reduced."""
 
     def emit(call: Call) -> str:
-        axes = _along(call)
-        if not axes:  # none, or a scalar's
-            return untouched.format(x=call.arg(0))
+        axes = _reduced_axes(call)
+        if not axes:
+            return without_axes.format(x=call.arg(0))
         keep = ", keepdim=True" if call.get("keepdims", 1) else ""
         return template.format(x=call.arg(0), axes=listed(axes), keep=keep, dtype=call.dtype(-1))
 
@@ -32,8 +33,8 @@ def _reduction(template: str, untouched: str = "{x}") -> Emitter:
 
 
 def _mean(call: Call) -> str:
-    """torch has no mean of integers; ONNX's rounds towards zero."""
-    axes = _along(call)
+    """torch has no mean of integers; that of ONNX truncates towards zero."""
+    axes = _reduced_axes(call)
     if call.is_float(0) or not axes:
         return _reduction("torch.mean({x}, dim={axes}{keep})")(call)
     count = math.prod(call.shape(0)[axis] for axis in axes)
@@ -42,15 +43,15 @@ def _mean(call: Call) -> str:
 
 
 def _prod(call: Call) -> str:
-    axes = _along(call)
+    axes = _reduced_axes(call)
     text = call.arg(0)
     for axis in reversed(axes or ()):  # torch multiplies along one dimension at a time
         text = f"torch.prod({text}, dim={axis}, keepdim={bool(call.get('keepdims', 1))}, dtype={call.dtype(-1)})"
     return text
 
 
-def _extreme(name: str) -> Emitter:
-    """ArgMax, ArgMin: the first of equal elements, or the last."""
+def _arg_extreme(name: str) -> Emitter:
+    """ArgMax, ArgMin. Of equal elements the first counts, or the last with ``select_last_index``."""
 
     def emit(call: Call) -> str:
         axis, keep = call.axis(0), bool(call.get("keepdims", 1))
@@ -63,17 +64,19 @@ def _extreme(name: str) -> Emitter:
 
 
 def _cumulative(function: str, neutral: int) -> Emitter:
+    """CumSum, CumProd. An exclusive scan is the plain one of the elements moved by one, with ``neutral`` first."""
+
     def emit(call: Call) -> str:
         (axis,) = call.axes(1, call.rank(0)) or (0,)
         x, length = call.arg(0), call.shape(0)[axis]
-        turned = bool(call.get("reverse", 0))
-        text = f"torch.flip({x}, ({axis},))" if turned else x
+        reverse = bool(call.get("reverse", 0))
+        text = f"torch.flip({x}, ({axis},))" if reverse else x
         if call.get("exclusive", 0):
             pads = [0] * (2 * call.rank(0))
             pads[2 * (call.rank(0) - 1 - axis)] = 1
             text = f"F.pad(torch.narrow({text}, {axis}, 0, {length - 1}), {listed(pads)}, value={neutral})"
         text = f"torch.{function}({text}, dim={axis}, dtype={call.dtype(-1)})"
-        return f"torch.flip({text}, ({axis},))" if turned else text
+        return f"torch.flip({text}, ({axis},))" if reverse else text
 
     return emit
 
@@ -88,7 +91,7 @@ def _top_k(call: Call) -> str:
 
 
 def _softmax(function: str) -> Emitter:
-    """Along one axis; before opset 13, along all from the axis on."""
+    """From opset 13 on, along one axis; before, along all axes from that one on together."""
 
     def emit(call: Call) -> str:
         axis = call.axis(-1 if call.opset >= 13 else 1)
@@ -102,23 +105,23 @@ def _softmax(function: str) -> Emitter:
 
 def _hardmax(call: Call) -> str:
     axis, x = call.axis(-1 if call.opset >= 13 else 1), call.arg(0)
-    where = f"torch.argmax({x}, dim={axis}, keepdim=True)"
-    return f"torch.zeros_like({x}).scatter({axis}, {where}, 1.0)"
+    index = f"torch.argmax({x}, dim={axis}, keepdim=True)"
+    return f"torch.zeros_like({x}).scatter({axis}, {index}, 1.0)"
 
 
 def _layer_norm(call: Call) -> str:
-    """Results: the normalised tensor, and of each row the mean and the reciprocal of the deviation."""
+    """Results: the normalised tensor and, where they are asked for, each row's mean and 1 / standard deviation."""
     axis = call.axis(-1)
     inner = listed(call.shape(0)[axis:])
-    scale, bias, epsilon = _whole(call, 1, axis), _whole(call, 2, axis), call.float("epsilon", 1e-5)
+    scale, bias, epsilon = _expanded(call, 1, axis), _expanded(call, 2, axis), call.float("epsilon", 1e-5)
     if len(call.op.results) == 1:
         return f"F.layer_norm({call.arg(0)}, {inner}, {scale}, {bias}, {epsilon})"
     text = f"layer_norm({call.arg(0)}, {inner}, {scale}, {bias}, {epsilon})"
     return text if len(call.op.results) == 3 else f"{text}[:{len(call.op.results)}]"
 
 
-def _whole(call: Call, number: int, axis: int) -> str:
-    """Scale or bias in the shape of the dimensions that are normalised."""
+def _expanded(call: Call, number: int, axis: int) -> str:
+    """Operand ``number``, a scale or bias, expanded to the shape of the normalised dimensions, as torch wants it."""
     inner = call.shape(0)[axis:]
     if not call.present(number) or call.shape(number) == inner:
         return call.arg(number)
@@ -131,19 +134,21 @@ def _rms_norm(call: Call) -> str:
     if call.present(1) and call.shape(1) != inner and call.rank(1) > len(inner):
         return f"F.rms_norm({call.arg(0)}, {listed(inner)}, None, {epsilon}) * {call.arg(1)}"
     if len(call.op.results) == 1:
-        return f"F.rms_norm({call.arg(0)}, {listed(inner)}, {_whole(call, 1, axis)}, {epsilon})"
+        return f"F.rms_norm({call.arg(0)}, {listed(inner)}, {_expanded(call, 1, axis)}, {epsilon})"
     raise call.fault(MomentsNotWritten(call.op.name))
 
 
 def _batch_norm(call: Call) -> str:
-    """In training: the result, and the running averages after it."""
+    """Results in training mode: the normalised tensor, and the updated running mean and variance."""
     x, scale, bias, mean, variance = (call.arg(i) for i in range(5))
     epsilon = call.float("epsilon", 1e-5)
     if not call.get("training_mode", 0):
-        if any(name[:1] != "@" for name in call.op.operands[3:5]):  # computed: F.batch_norm gives these no gradient
+        if any(
+            name[:1] != "@" for name in call.op.operands[3:5]
+        ):  # F.batch_norm gives no gradient to a computed mean or variance
             shape = listed(tuple(size if i == 1 else 1 for i, size in enumerate(call.shape(0))))
             slope, bias, mean = (
-                f"({one}).reshape({shape})" for one in (f"{scale} * torch.rsqrt({variance} + {epsilon})", bias, mean)
+                f"({factor}).reshape({shape})" for factor in (f"{scale} * torch.rsqrt({variance} + {epsilon})", bias, mean)
             )
             return f"({x} - {mean}) * {slope} + {bias}"
         return f"F.batch_norm({x}, {mean}, {variance}, {scale}, {bias}, False, 0.0, {epsilon})"
@@ -160,7 +165,7 @@ def _instance_norm(call: Call) -> str:
 
 
 def _group_norm(call: Call) -> str:
-    """Scale and bias are per channel, or (before opset 21) per group."""
+    """Scale and bias have an element per channel; before opset 21, per group."""
     groups, channels = int(call.get("num_groups")), call.shape(0)[1]
     scale, bias = (
         call.arg(i) if call.shape(i) == (channels,) else f"{call.arg(i)}.repeat_interleave({channels // groups})"
@@ -170,14 +175,14 @@ def _group_norm(call: Call) -> str:
 
 
 def _lp_normalization(call: Call) -> str:
-    """Of a row of zeros ONNX divides by no epsilon, but gives zeros."""
+    """ONNX has no epsilon and maps a row of zeros to zeros: an epsilon of 1e-30 does the same."""
     return f"F.normalize({call.arg(0)}, p={int(call.get('p', 2))}, dim={call.axis(-1)}, eps=1e-30)"
 
 
 def _mean_variance(call: Call) -> str:
     axes = listed(tuple(axis % call.rank(0) for axis in call.get("axes", (0, 2, 3))))
-    x = f"({call.arg(0)} - torch.mean({call.arg(0)}, dim={axes}, keepdim=True))"
-    return f"{x} / (torch.sqrt(torch.mean({x} ** 2, dim={axes}, keepdim=True)) + 1e-9)"
+    centred = f"({call.arg(0)} - torch.mean({call.arg(0)}, dim={axes}, keepdim=True))"
+    return f"{centred} / (torch.sqrt(torch.mean({centred} ** 2, dim={axes}, keepdim=True)) + 1e-9)"
 
 
 def _local_response(call: Call) -> str:
@@ -187,7 +192,7 @@ def _local_response(call: Call) -> str:
 
 
 def _skip_norm(layer: bool) -> Emitter:
-    """com.microsoft: the sum of operands 0 and 1 and the bias, normalised; the sum may be the last result."""
+    """Normalises operand 0 + operand 1 + bias: layer norm if ``layer``, else RMS norm. Result 3, if present, is that sum."""
 
     def emit(call: Call) -> str:
         bias = 4 if layer else 3
@@ -205,8 +210,8 @@ def _skip_norm(layer: bool) -> Emitter:
 
 
 EMITTERS: dict[str, Emitter] = {
-    "onnx.ArgMax": _extreme("argmax"),
-    "onnx.ArgMin": _extreme("argmin"),
+    "onnx.ArgMax": _arg_extreme("argmax"),
+    "onnx.ArgMin": _arg_extreme("argmin"),
     "onnx.BatchNormalization": _batch_norm,
     "onnx.CumProd": _cumulative("cumprod", 1),
     "onnx.CumSum": _cumulative("cumsum", 0),
@@ -235,6 +240,6 @@ EMITTERS: dict[str, Emitter] = {
     "onnx.com.microsoft.SkipLayerNormalization": _skip_norm(True),
     "onnx.com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm(False),
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 __all__ = ["EMITTERS"]

@@ -1,4 +1,4 @@
-"""Statements of losses, attention, and the training step's own ops of the dialect ``grad``."""
+"""Emitters of losses, attention, and the ops of a training step in the dialect ``grad``: optimizers, dropout masks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ir.ops.grads import DEFAULTS, DETACH, STATE, hyperparameters
 
 
 def _cross_entropy(call: Call) -> str:
-    """SoftmaxCrossEntropyLoss: the loss, and the logarithms of the probabilities where they are a result."""
+    """SoftmaxCrossEntropyLoss: the loss, and the log-probabilities if they are a result."""
     loss = f"F.cross_entropy({_loss_operands(call)})"
     if len(call.op.results) == 1:
         return loss
@@ -20,7 +20,7 @@ def _likelihood(call: Call) -> str:
 
 
 def _loss_operands(call: Call) -> str:
-    """torch ignores the label -100 where ONNX ignores none; labels are 64-bit in torch."""
+    """Scores, labels and options. torch wants 64-bit labels; without ``ignore_index`` it ignores label -100, ONNX none."""
     labels = call.arg(1) if call.dtype(1) == "torch.int64" else f"{call.arg(1)}.long()"
     weight = f", {call.arg(2)}" if call.present(2) else ""
     ignored = call.get("ignore_index")
@@ -29,17 +29,17 @@ def _loss_operands(call: Call) -> str:
 
 
 def _attention(call: Call) -> str:
-    """Results beyond the first: present key and value, where they are asked for."""
+    """Results 1 and 2, if present, are the present key and value."""
     if len(call.op.results) > 3 or call.present(6) or call.get("softcap", 0.0):
         raise call.fault(AttentionNotWritten(call.op.name))
-    heads, shared = call.get("q_num_heads", 0), call.get("kv_num_heads", 0)
+    heads, kv_heads = call.get("q_num_heads", 0), call.get("kv_num_heads", 0)
     scale = call.float("scale", 0.0) if call.get("scale") is not None else "None"
     mask, causal = call.arg(3), bool(call.get("is_causal", 0))
     past = f", {call.arg(4)}, {call.arg(5)}" if call.present(4) else ""
     q, k, v = (call.arg(i) for i in range(3))
     if call.rank(0) == 3:
         q, k, v = (
-            f"{name}.unflatten(-1, ({count}, -1)).transpose(1, 2)" for name, count in ((q, heads), (k, shared), (v, shared))
+            f"{name}.unflatten(-1, ({count}, -1)).transpose(1, 2)" for name, count in ((q, heads), (k, kv_heads), (v, kv_heads))
         )
     text = f"attention({q}, {k}, {v}, {mask}, {scale}, {causal}{past})"
     first = f"{text}[0]"
@@ -56,19 +56,20 @@ def _rotary(call: Call) -> str:
 
 
 def _accumulate(call: Call) -> str:
-    """Its operand is the sum over the microbatches when U begins."""
+    """The mean over the microbatches: when phase U begins, the operand holds their sum."""
     count = call.get("microbatches")
     return call.arg(0) if count == 1 else f"{call.arg(0)} / {count}"
 
 
 def _optimizer(call: Call) -> str:
-    """In place of the weight and its state, which ``grad.assign`` then finds set; of those that are no resources in copies."""
+    """Updates the weight and its state in place if they are resources (``grad.assign`` then copies a tensor onto itself), else
+    in copies."""
     name = call.op.name.removeprefix("grad.")
-    held = {0, *range(2, 2 + len(STATE[name]))}
-    operands = [f"{one}.clone()" if i in held and call.op.operands[i][:1] != "@" else one for i, one in enumerate(call.args)]
+    updated = {0, *range(2, 2 + len(STATE[name]))}
+    operands = [f"{arg}.clone()" if i in updated and call.op.operands[i][:1] != "@" else arg for i, arg in enumerate(call.args)]
     numbers = hyperparameters(call.op)
-    written = ", ".join(f"{key}={numbers[key]!r}" for key in DEFAULTS[name])
-    return f"{name}({', '.join(operands)}, {written})"
+    keywords = ", ".join(f"{key}={numbers[key]!r}" for key in DEFAULTS[name])
+    return f"{name}({', '.join(operands)}, {keywords})"
 
 
 def _mask(call: Call) -> str:
@@ -86,6 +87,6 @@ EMITTERS: dict[str, Emitter] = {
     "grad.mask": _mask,
     **{f"grad.{name}": _optimizer for name in STATE},
 }
-"""By the op's full name."""
+"""Full name of an op -> its emitter."""
 
 __all__ = ["EMITTERS"]
