@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    type_: Annotated[str, typer.Argument(metavar="TYPE", help="A device type of the plans' machines.")],
+    type_: Annotated[str, typer.Argument(metavar="TYPE", help="A device type of the machines that the runs are of.")],
     runs: Annotated[
-        Path, typer.Argument(metavar="RUNS.csv", help="Measured runs, as 'dnnc run' and 'dnnc train' write them with --runs.")
+        Path, typer.Argument(metavar="RUNS.csv", help="Measured runs, as 'dnnc run --runs' and 'dnnc train --runs' write them.")
     ],
     topology: Annotated[
         str | None,
@@ -29,24 +29,27 @@ def calibrate(
             "-t",
             "--topology",
             metavar="TOPOLOGY",
-            help="Machines to put the numbers into (default: those of the plan with the most devices).",
+            help="Machines whose numbers to replace (default: those of the plan with the most devices).",
             autocompletion=opt.complete_topology,
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--out", metavar="FILE.toml", help="Machines with the new numbers, for -t (default: tell them only)."
+            "-o",
+            "--out",
+            metavar="FILE.toml",
+            help="Write the machines with the fitted numbers, for -t of other commands (default: print the numbers only).",
         ),
     ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Fit what devices of TYPE, and the links of their plans, are said to do to what plans took: rates, efficiencies, memory
-    bandwidth, overheads, bandwidths and latencies. Writes the machines with the new numbers to FILE.toml.
+    """Fit the numbers of device type TYPE, and of the links that the plans use, to measured runs: rates, efficiencies, memory
+    bandwidth, overheads, link bandwidths and latencies.
 
-    Few rows move little: what they cannot tell stays as it is. The error on plans that were left out of the fit says what to
-    expect of plans that were not run yet; where it is not below that of the present numbers, these are kept."""
+    Runs of at least 3 plans are needed. A number on which the runs hardly depend stays as it is. The error on plans left out
+    of the fit is the error to expect on new plans; if the fit does not reduce it, all numbers stay as they are."""
     from dnnc.machines import machines_of
     from dnnc.study.calibrate import calibrated
 

@@ -36,10 +36,10 @@ DevicesOption = Annotated[
 
 
 def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.QuietOption = False) -> None:
-    """Write what this host is as a topology: cores, memory and their limits, NUMA nodes, GPUs, execution providers.
+    """Describe this host as a topology: cores, memory, their limits, NUMA nodes, GPUs, execution providers.
 
-    Nothing is measured: a comment beside each number says whether it was read from the system, is of the vendor's data
-    sheet, or is a guess that 'dnnc topology measure' takes the place of."""
+    Nothing is measured. A comment beside each number says where it is from: the system, the vendor's data sheet, or a guess,
+    which 'dnnc topology measure' replaces."""
     from dnnc.machines import detected, missing_providers, read_facts
 
     facts = read_facts()
@@ -54,23 +54,33 @@ def detect(out: OutOption = None, devices: DevicesOption = None, quiet: opt.Quie
 def measure(
     file: Annotated[
         str | None,
-        typer.Argument(metavar="FILE", help="A topology with this machine in it (default: what 'detect' finds)."),
+        typer.Argument(metavar="FILE", help="A topology with this host in it (default: as 'detect' describes it)."),
     ] = None,
     out: OutOption = None,
     devices: DevicesOption = None,
     host: Annotated[
-        str, typer.Option("--host", metavar="NAME", help="The host of FILE that this machine is (default: by its name).")
+        str,
+        typer.Option(
+            "--host", metavar="NAME", help="This host's name in FILE (default: its only host, or the one named like this host)."
+        ),
     ] = "",
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the numbers that are multiplied.")
+        int,
+        typer.Option(
+            "--seed",
+            min=0,
+            max=(1 << 32) - 1,
+            metavar="N",
+            help="Seed of the random numbers that the measured operators work on.",
+        ),
     ] = 0,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Measure this machine's CPU devices and write them as a topology: rates per element type, what classes of operators reach
-    of them, memory bandwidth, time per operator, latency and bandwidth between two processes.
+    """Measure the CPU devices of this host and write them as a topology: rates per element type, efficiency per class of
+    operators, memory bandwidth, overhead per operator, latency and bandwidth between two processes.
 
-    All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments say how far the quartiles lie.
-    What is not measured (other hosts, GPUs) is kept; comments of FILE are not. Leave the machine to it meanwhile."""
+    All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What is
+    not measured (other hosts, GPUs) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""
     from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
     from dnnc.machines.topology import load_topology
 
@@ -102,16 +112,16 @@ def merge(
         typer.Option(
             "--link",
             metavar="A-B=BANDWIDTH,LATENCY",
-            help="Join two hosts, each by its name or by that of its file: --link a-b=10Gbit/s,50us (names with a - by --: "
-            "a-1--b). Repeatable.",
+            help="Join two hosts, each named by its name or its file's: --link a-b=10Gbit/s,50us; between names that have a -, "
+            "write --: a-1--b. Repeatable.",
         ),
     ] = None,
-    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the whole.")] = "merged",
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the merged topology.")] = "merged",
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Put the hosts of several topologies into one, joined by links.
+    """Merge several topologies into one, and join their hosts by links.
 
-    Names that several have get the name of their file in front; device types that are equal become one."""
+    Where two files use the same name, each gets the name of its file in front; equal device types become one."""
     from dnnc.machines import merged, parse_link
     from dnnc.machines.topology import load_topology
 

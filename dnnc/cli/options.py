@@ -207,7 +207,7 @@ EmulateOption = Annotated[
     bool,
     typer.Option(
         "--emulate",
-        help="Do it here, as one host and on its CPU, for what is for several hosts or other devices: to try its numbers.",
+        help="Run what is for several hosts or other devices on the CPU of this host, to check its numbers.",
     ),
 ]
 PrintFolderOption = Annotated[

@@ -15,6 +15,8 @@ USE, LOOK, MACHINES, RESEARCH, COMPILER = "Use it", "Look at it", "Machines", "R
 
 _OUTPUT = ("Output", ("--json", "--quiet", "--verbose", "--timing", "--help"))
 
+_MACHINES = ("--accelerators", "--cpus", "--memory", "--bandwidth", "--hierarchy", "--inner-bandwidth", "--bytes")
+
 PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     "compile": (
         (
@@ -79,14 +81,36 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "solve": (
         ("Most used", ("--objective", "--split", "--topology", "--out", "--compare", "--method", "--time-limit")),
-        (
-            "Machines of FILE",
-            ("--accelerators", "--cpus", "--memory", "--bandwidth", "--hierarchy", "--inner-bandwidth", "--comm", "--bytes"),
-        ),
-        ("The plan", ("--replicas", "--schedule", "--microbatches", "--straight", "--pieces", "--forward")),
+        ("Machines", _MACHINES),
+        ("The plan", ("--replicas", "--schedule", "--microbatches", "--straight", "--pieces", "--comm", "--forward")),
         ("What is read", ("--format", "--expert")),
         _OUTPUT,
     ),
+    "verify-plan": (
+        ("Machines", ("--topology", *_MACHINES)),
+        (
+            "What the split is of (default: as RESULT says)",
+            ("--objective", "--split", "--schedule", "--microbatches", "--straight", "--pieces", "--comm", "--forward"),
+        ),
+        ("What is read", ("--format",)),
+        _OUTPUT,
+    ),
+    "whatif": (
+        ("Most used", ("--topology", "--add", "--rows", "--dim", "--objective")),
+        ("The plans", ("--stages", "--mesh", "--replicas", "--microbatches", "--time-limit")),
+        ("What is read", ("--limit",)),
+        _OUTPUT,
+    ),
+    "profile": (
+        ("Most used", ("--topology", "--out", "--merge", "--dim", "--time-limit")),
+        (
+            "Training step (--objective training)",
+            ("--objective", "--loss", "--trainable", "--frozen", "--batchnorm", "--dropout"),
+        ),
+        ("What is read and measured", ("--limit", "--seed", "--emulate")),
+        _OUTPUT,
+    ),
+    "calibrate": (("Machines", ("--topology", "--out")), _OUTPUT),
 }
 """Panels of the options of a command, each in the order of the help; an option that is in none stands in a last one."""
 

@@ -21,7 +21,7 @@ _SHOWN = 3
 
 Merge = Annotated[
     list[Path] | None,
-    typer.Option("--merge", metavar="FILE.json", help="Add the entries of this profile of the same machine first. Repeatable."),
+    typer.Option("--merge", metavar="FILE.json", help="Take over the entries of another profile of this machine. Repeatable."),
 ]
 TimeLimit = Annotated[
     float,
@@ -31,7 +31,7 @@ TimeLimit = Annotated[
         min=0.0,
         max=opt.MOST_SECONDS,
         callback=opt.finite,
-        help="Begin no measurement after this; the largest come first.",
+        help="Begin no measurement after this time; the largest operators come first.",
     ),
 ]
 
@@ -41,7 +41,7 @@ def profile(
     topology: opt.TopologyOption,
     out: Annotated[
         Path,
-        typer.Option("-o", "--out", metavar="FILE.json", help="File to write; what it holds already is kept, not measured."),
+        typer.Option("-o", "--out", metavar="FILE.json", help="File to write; what it holds already is not measured again."),
     ],
     merge: Merge = None,
     objective: opt.CompileObjective = None,
@@ -53,18 +53,16 @@ def profile(
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
     time_limit: TimeLimit = 120.0,
-    seed: Annotated[
-        int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Of the inputs that are made.")
-    ] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Seed of the random inputs.")] = 0,
     emulate: opt.EmulateOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Measure what the operators of MODEL take on this machine's cores, for each CPU type of TOPOLOGY, and write it to a file
-    for 'dnnc compile --profile'.
+    """Measure the seconds of the operators of MODEL on this machine's cores, for each CPU type of TOPOLOGY, and write them to a
+    file for 'dnnc compile --profile'.
 
-    Operators are measured with what onnxruntime fuses into them; with --objective training the forward and the backward pass
-    of each, by the kernels of PyTorch that 'dnnc train' runs. Those alike in attributes, shapes and element type are measured
-    once, whatever model they are of. All devices work at once, each on its cores: leave the machine to it."""
+    Operators are measured with what onnxruntime fuses into them. With --objective training, the forward and the backward pass
+    of each are measured, by the PyTorch kernels that 'dnnc train' runs. Operators that are alike in attributes, shapes and
+    element type are measured once. All devices work at once, each on its cores; run nothing else meanwhile."""
     from dnnc.build.elsewhere import require_one_host
     from dnnc.compile.options import CompileOptions, asks_training
     from dnnc.compile.training import TrainingOptions

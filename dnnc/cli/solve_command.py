@@ -24,7 +24,7 @@ _MOST_ACCELERATORS = 65536
 def solve(
     file: arguments.FileArgument,
     objective: opt.SolveObjective = None,
-    split: arguments.SplitOption = arguments.Split.CONTIGUOUS,
+    split: arguments.SplitOption = opt.Split.CONTIGUOUS,
     comm: arguments.CommOption = opt.Comm.SUM,
     format: arguments.FormatOption = None,
     topology: arguments.TopologyOption = None,
@@ -50,8 +50,8 @@ def solve(
     timing: opt.TimingOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, optimally, and say how that is
-    proven. Times are in milliseconds."""
+    """Split the workload of FILE over accelerators and CPUs, or over the devices of TOPOLOGY, and prove how close to the best
+    split it is. Times are in milliseconds."""
     from dnnc.workloads.solve import SolveOptions
 
     options = SolveOptions(
@@ -140,9 +140,10 @@ def verify_plan(
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Recompute a split of FILE from the file alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
-    the exit code is 5 when there is one. Options stand over what RESULT says; machines are as FILE and options say, those of
-    TOPOLOGY as 'dnnc topology show' prints them."""
+    """Recompute the split of RESULT from FILE alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
+    the exit code is 5 when there is one.
+
+    An option overrides what RESULT says. The machines are those of FILE and the options, or of TOPOLOGY."""
     from dnnc.machines import machines_of
     from dnnc.workloads.verify_plan import Limits, verify_files
 

@@ -41,13 +41,6 @@ class TrainingSchedule(StrEnum):
     GPIPE = "gpipe"
 
 
-class Split(StrEnum):
-    """Which splits are allowed."""
-
-    CONTIGUOUS = "contiguous"
-    ANY = "any"
-
-
 FileArgument = Annotated[
     Path,
     typer.Argument(
@@ -62,37 +55,55 @@ TopologyOption = Annotated[
         "-t",
         "--topology",
         metavar="TOPOLOGY",
-        help="The devices of a TOML or JSON file, or of preset:NAME, instead of FILE's machines: of any number of types.",
+        help="Use the devices of a TOML or JSON file, or of preset:NAME, in place of FILE's machines.",
         autocompletion=opt.complete_topology,
         show_default=False,
     ),
 ]
 BytesOption = Annotated[
     bool,
-    typer.Option("--bytes", help="-t: transfers are FILE's bytes over the links of TOPOLOGY, whatever seconds it states."),
+    typer.Option(
+        "--bytes", help="With -t: compute transfers from FILE's bytes and the links, even where FILE states their seconds."
+    ),
 ]
 FormatOption = Annotated[
-    Format | None, typer.Option("--format", help="What FILE is (default: told by its text).", show_default=False)
+    Format | None, typer.Option("--format", help="The format of FILE (default: recognised by its text).", show_default=False)
 ]
 AcceleratorsOption = Annotated[
-    int | None, typer.Option("--accelerators", "-k", min=0, max=65536, metavar="K", help="Accelerators, instead of the file's.")
+    int | None,
+    typer.Option("--accelerators", "-k", min=0, max=65536, metavar="K", help="Number of accelerators (default: as FILE says)."),
 ]
-CpusOption = Annotated[int | None, typer.Option("--cpus", min=0, max=65536, metavar="L", help="CPUs, instead of the file's.")]
+CpusOption = Annotated[
+    int | None, typer.Option("--cpus", min=0, max=65536, metavar="L", help="Number of CPUs (default: as FILE says).")
+]
 MemoryOption = Annotated[
-    str | None, typer.Option("--memory", metavar="SIZE", help="Memory of each accelerator: 16GiB, or a number of bytes.")
+    str | None,
+    typer.Option(
+        "--memory",
+        metavar="SIZE",
+        help="Memory of each accelerator, such as 16GiB, or a number of bytes (default: as FILE says).",
+    ),
 ]
 BandwidthOption = Annotated[
     str | None,
-    typer.Option("--bandwidth", metavar="RATE", help="Link of each accelerator: 10GB/s; transfers are then bytes over it."),
+    typer.Option(
+        "--bandwidth",
+        metavar="RATE",
+        help="Bandwidth of each accelerator's link, such as 10GB/s. A transfer then takes bytes / RATE, not the seconds that "
+        "FILE states.",
+    ),
 ]
-CommOption = Annotated[opt.Comm, typer.Option(help="How compute and transfers of a device add up.")]
-ForwardOption = Annotated[bool, typer.Option("--forward", help="Leave backward nodes out: inference.")]
-SplitOption = Annotated[Split, typer.Option(help="contiguous: data flows forward only between devices; any: back and forth.")]
-Straight = Annotated[bool, typer.Option("--straight", help="pipedream: one accelerator per stage, no replicas.")]
+CommOption = Annotated[opt.Comm, typer.Option(help="throughput: how the compute and the transfers of a device add up.")]
+ForwardOption = Annotated[bool, typer.Option("--forward", help="Drop the backward pass: plan inference.")]
+SplitOption = Annotated[
+    opt.Split, typer.Option(help="contiguous: data flows forward only from device to device; any: back and forth.")
+]
+Straight = Annotated[bool, typer.Option("--straight", help="pipedream: give each stage one accelerator, without replicas.")]
 Schedule = Annotated[
     TrainingSchedule | None,
     typer.Option(
-        help="training: 1f1b (max FW + BW, default) or gpipe (max FW + max BW); pipedream: what memory holds (default: stash).",
+        help="The order of forward (FW) and backward (BW) passes. training: 1f1b (default) minimises max(FW + BW) over "
+        "devices, gpipe max(FW) + max(BW); pipedream: stash (default), 2bw, flush or gpipe, which differ in what memory holds.",
         show_default=False,
     ),
 ]
@@ -102,7 +113,7 @@ Microbatches = Annotated[
         min=1,
         max=1 << 20,
         metavar="M",
-        help="pipedream (flush, gpipe), training with replicas: microbatches between two flushes.",
+        help="pipedream, and training with replicas: microbatches between two flushes; gpipe needs it.",
     ),
 ]
 Replicas = Annotated[
@@ -111,30 +122,38 @@ Replicas = Annotated[
         min=1,
         max=1024,
         metavar="R",
-        help="throughput, training: a stage may run on up to R devices, which take samples in turn.",
+        help="throughput, training: run a stage on up to R devices, which take samples in turn.",
     ),
 ]
 Hierarchy = Annotated[
     str | None,
     typer.Option(
         metavar="GxS",
-        help="throughput, pipedream: G groups of S accelerators, joined at --bandwidth, with --inner-bandwidth inside.",
+        help="throughput, pipedream: G groups of S accelerators, with links of --inner-bandwidth in a group and --bandwidth "
+        "between groups.",
     ),
 ]
 InnerBandwidth = Annotated[
-    str | None, typer.Option("--inner-bandwidth", metavar="RATE", help="Links inside a group of --hierarchy: 100GB/s.")
+    str | None,
+    typer.Option(
+        "--inner-bandwidth", metavar="RATE", help="With --hierarchy: bandwidth of the links in a group, such as 100GB/s."
+    ),
 ]
 Pieces = Annotated[
-    int, typer.Option(min=1, max=64, metavar="Q", help="latency: an accelerator runs up to Q pieces, one after another.")
+    int,
+    typer.Option(min=1, max=64, metavar="Q", help="latency: give an accelerator up to Q pieces, which run one after another."),
 ]
-MethodOption = Annotated[Method, typer.Option(help="exact, or a baseline to compare it with.")]
-Compare = Annotated[bool, typer.Option("--compare", help="Every method beside the exact one.")]
+MethodOption = Annotated[
+    Method,
+    typer.Option(help="exact: prove how good the split is; the others are baselines, and expert is the split of --expert."),
+]
+Compare = Annotated[bool, typer.Option("--compare", help="Run the baselines too, and list all results.")]
 Expert = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="A split made by hand, for --method expert and --compare: the reference's result format, "
-        "a result of --json, or a profile with stage_id.",
+        help="A split made by hand, for --method expert or --compare: in the format of -o or --json, or a profile with "
+        "stage_id.",
     ),
 ]
 TimeLimit = Annotated[
@@ -144,7 +163,7 @@ TimeLimit = Annotated[
         min=0.0,
         max=opt.MOST_SECONDS,
         callback=opt.finite,
-        help="Longest search for a better plan; the gap stays stated.",
+        help="End the search after this time, with the best split so far and its gap.",
     ),
 ]
 Out = Annotated[
@@ -153,26 +172,39 @@ Out = Annotated[
         "-o",
         "--out",
         metavar="FILE",
-        help="Also write the reference's result format (maxLoad, fpgas, cpus), and in 'dnnc' what it is of.",
+        help="Also write the split to FILE, in the format of the papers' solver (maxLoad, fpgas, cpus; the key dnnc is added).",
     ),
 ]
-Result = Annotated[Path, typer.Argument(metavar="RESULT", help="What 'dnnc solve' printed with --json, or wrote with -o.")]
+Result = Annotated[
+    Path, typer.Argument(metavar="RESULT", help="The split that 'dnnc solve' printed with --json or wrote with -o.")
+]
 StatedComm = Annotated[
     opt.Comm | None,
-    typer.Option(help="How compute and transfers add up (default: as RESULT says, else sum).", show_default=False),
+    typer.Option(
+        help="throughput: how the compute and the transfers of a device add up (default: as RESULT says, else sum).",
+        show_default=False,
+    ),
 ]
 StatedSplit = Annotated[
-    Split | None, typer.Option(help="What to check (default: as RESULT says, else contiguous).", show_default=False)
+    opt.Split | None,
+    typer.Option(
+        help="contiguous: check that data flows forward only; any: do not (default: as RESULT says, else contiguous).",
+        show_default=False,
+    ),
 ]
 StatedSchedule = Annotated[
     TrainingSchedule | None,
-    typer.Option(help="training, pipedream: the schedule (default: as RESULT says).", show_default=False),
+    typer.Option(
+        help="training, pipedream: the order of forward and backward passes (default: as RESULT says).", show_default=False
+    ),
 ]
-StatedStraight = Annotated[bool, typer.Option("--straight", help="pipedream: no stage may have replicas.")]
+StatedStraight = Annotated[bool, typer.Option("--straight", help="pipedream: check that no stage has replicas.")]
 StatedMicrobatches = Annotated[
     int | None, typer.Option(min=1, max=1 << 20, metavar="M", help="pipedream, training: microbatches between two flushes.")
 ]
 StatedPieces = Annotated[
-    int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: rows of 'fpgas' that each accelerator has.")
+    int | None, typer.Option(min=1, max=64, metavar="Q", help="latency: the number of rows of 'fpgas' per accelerator.")
 ]
-StatedHierarchy = Annotated[str | None, typer.Option(metavar="GxS", help="G groups of S accelerators, in the order of RESULT.")]
+StatedHierarchy = Annotated[
+    str | None, typer.Option(metavar="GxS", help="throughput, pipedream: G groups of S accelerators, in the order of RESULT.")
+]

@@ -20,20 +20,23 @@ app = typer.Typer(
     cls=PanelGroup, help="Descriptions of the machines that a plan may use.", no_args_is_help=True, rich_markup_mode=None
 )
 
+_LOOK, _MAKE = "Look at them", "Make them"
+"""Panels of the commands."""
+
 TopologyArgument = Annotated[
     str,
     typer.Argument(metavar="TOPOLOGY", help="A TOML or JSON file, or preset:NAME.", autocompletion=opt.complete_topology),
 ]
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def show(
     topology: TopologyArgument,
-    ir: Annotated[bool, typer.Option("--ir", help="Print IR text: the exact numbers that a plan is made with.")] = False,
-    toml: Annotated[bool, typer.Option("--toml", help="Print a topology file that reads back equal, to start from.")] = False,
+    ir: Annotated[bool, typer.Option("--ir", help="Print IR text, which has the exact numbers.")] = False,
+    toml: Annotated[bool, typer.Option("--toml", help="Print a TOML file that reads back equal.")] = False,
     json: opt.JsonOption = False,
 ) -> None:
-    """Print what TOPOLOGY describes."""
+    """Print the devices, hosts and links of TOPOLOGY."""
     from dnnc.machines import machines_of
     from dnnc.machines.topology import topology_to_toml
 
@@ -56,11 +59,11 @@ def show(
         put(topology_text(loaded))
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def validate(
     topologies: Annotated[list[str], typer.Argument(metavar="TOPOLOGY...", help="Files or presets to check.")],
 ) -> None:
-    """Check TOPOLOGY files and say what each holds, or what is wrong and where."""
+    """Check TOPOLOGY files: print what each holds, or what is wrong and where."""
     from dnnc.machines.topology import load_topology
     from ir.core.diagnostics import Diagnostic, InvalidInput
 
@@ -76,7 +79,7 @@ def validate(
         raise InvalidInput(faults)
 
 
-@app.command()
+@app.command(rich_help_panel=_LOOK)
 def presets(json: opt.JsonOption = False) -> None:
     """List the machines that come with dnnc."""
     from dnnc.machines.presets import preset_names
@@ -89,9 +92,9 @@ def presets(json: opt.JsonOption = False) -> None:
         put(table_text(Table(columns("<preset <machine"), tuple((f"preset:{name}", text) for name, text in names))))
 
 
-app.command()(machine.detect)
-app.command()(with_verbose(machine.measure))
-app.command()(machine.merge)
+app.command(short_help="Describe this host: cores, memory, GPUs.", rich_help_panel=_MAKE)(machine.detect)
+app.command(short_help="Measure the CPU devices of this host.", rich_help_panel=_MAKE)(with_verbose(machine.measure))
+app.command(rich_help_panel=_MAKE)(machine.merge)
 
 
 def _contents(topology: Topology) -> str:

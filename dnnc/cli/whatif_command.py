@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dnnc.cli import compile_options as planned
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from dnnc.cli.faults import NotAnAddition
@@ -28,29 +29,23 @@ def whatif(
         typer.Option(
             "--add",
             metavar="TYPE[:N]",
-            help="N more devices like the last one of a type, on its host and with such links (default: one of each type). "
-            "Repeatable: each is a row of its own.",
+            help="Plan with N more devices of a type, on the host of its last one, with links like its links (default: one of "
+            "each type). Repeatable: each is a row of its own.",
         ),
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=1, max=1000, help="At most N sets of devices, the smallest first.")
+        int,
+        typer.Option(
+            "--rows", metavar="N", min=1, max=1000, help="List at most N sets of the present devices, the smallest first."
+        ),
     ] = 16,
     dim: opt.DimOption = None,
     limit: opt.LimitOption = None,
     objective: opt.CompileObjective = None,
-    stages: Annotated[
-        str | None, typer.Option("--stages", metavar="N|auto", help="As of 'dnnc compile': exactly N stages, or any.")
-    ] = None,
-    mesh: Annotated[
-        str | None,
-        typer.Option("--mesh", metavar="SHAPE|auto|none", help="As of 'dnnc compile': split tensors over a mesh, or none."),
-    ] = None,
-    replicas: Annotated[
-        int | None, typer.Option(min=1, max=1024, metavar="R", help="As of 'dnnc compile': a stage on up to R devices.")
-    ] = None,
-    microbatches: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, metavar="M", help="training: microbatches of a step.")
-    ] = None,
+    stages: planned.Stages = None,
+    mesh: planned.Mesh = None,
+    replicas: planned.Replicas = None,
+    microbatches: planned.Microbatches = None,
     time_limit: Annotated[
         float | None,
         typer.Option(
@@ -58,16 +53,17 @@ def whatif(
             min=0.0,
             max=opt.MOST_SECONDS,
             callback=opt.finite,
-            help="Longest search of a kind of plan, in each row.",
+            help="End the search of each kind of plan in each row after this time (default: after a counted amount of work).",
         ),
     ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Say what MODEL gains from each set of TOPOLOGY's devices, and from more of them: will this machine help?
+    """Plan MODEL on each set of the devices of TOPOLOGY, and with more devices: will another machine help?
 
-    Sets that differ in names alone count once. A row's bound says what no plan on these devices is below; a plan may leave
-    devices idle, so no row is worse than one with fewer. All plans are searched as 'dnnc compile --plan-only' does."""
+    Each row is a set of devices, planned as 'dnnc compile --plan-only' plans it, with a lower bound of all plans on these
+    devices. Of sets that differ only in the names of devices, one is listed. A plan may leave devices idle, so no row is
+    slower than a row with some of its devices."""
     from dnnc.compile.options import CompileOptions
     from dnnc.study.whatif import what_if
 

@@ -1,7 +1,7 @@
-"""Changes of an op that runs on a shard, beside smaller tensors. They are data; ``localise`` applies them.
+"""Changes to an op that runs on one shard of a factor, as data; ``localise`` applies them.
 
-Most ops need no change. Ops that state a size or an index need one of these, along the sharded factor (``start`` and ``length``
-are those of the shard, ``size`` that of the factor, in units).
+Most ops need none: only their tensors get smaller. An op that states a size or an index along the factor needs one. ``start``
+and ``length`` are those of the shard, ``size`` is that of the factor, in units.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class LocalShape:
-    """Operand ``operand`` is the shape of result ``result``; on a shard, the shape of the shard's result (Reshape, Expand)."""
+    """Operand ``operand`` is the shape of result ``result``; on a shard, it is the shape of the shard's result (Reshape,
+    Expand)."""
 
     operand: int
     result: int = 0
@@ -37,10 +38,9 @@ class LocalAttribute:
 
 @dataclass(frozen=True, slots=True)
 class ShiftIndices:
-    """Operand ``operand`` holds indices into the factor, negative ones from its end. On a shard they are taken from its start
-    on; those of other shards must have no effect. ``trailing``: the first result has that many dimensions behind those of the
-    indices, and is zero where an index lies outside (Gather); None: such an index becomes ``length``, one past the end, which
-    the op itself takes for none (OneHot)."""
+    """Operand ``operand`` holds indices i into the factor; i < 0 counts from its end. On a shard they become i - ``start``, and
+    an index outside the shard has no effect: the first result, which has ``trailing`` dimensions after those of the indices, is
+    zero there (Gather); or, with ``trailing`` None, the index becomes ``length``, which the op ignores (OneHot)."""
 
     operand: int
     trailing: int | None = 0
@@ -53,8 +53,8 @@ class ScaleResult:
 
 @dataclass(frozen=True, slots=True)
 class AsReshape:
-    """The op would mistake a shard's dimension of length 1 (Squeeze of all dimensions of length 1), so it becomes a Reshape to
-    the shape of the shard's result."""
+    """The op would also drop a sharded dimension that has length 1 on the shard (Squeeze without axes), so it becomes a Reshape
+    to the shape of the shard's result."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Layout rules of fused attention and rotary embedding, ONNX's own and ONNX Runtime's.
 
-Samples and heads are parallel. Heads that share keys and values (grouped queries) are split by these: the factor's size is the
-number of key and value heads. Where heads lie inside a wider dimension, each is a unit of it, and the attribute that counts
-them is adapted.
+Samples and heads are parallel. The factor ``heads`` has the number of key and value heads as its size: query heads that share
+a key head (grouped queries) stay together. In a dimension ``H D`` a unit is one head, and the attribute that counts heads is
+adapted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ir.layout_rules.draft import Draft, Draw, Place, UnfitError
 
 
 def attention(draft: Draft) -> None:
-    """Attention(Q, K, V, mask, past key, past value): ``[B, H, L, D]``, or ``[B, L, H D]`` with the heads' numbers as
-    attributes. Queries are parallel too unless a causal mask counts them."""
+    """Attention(Q, K, V, mask, past key, past value): ``[B, H, L, D]``, or ``[B, L, H D]`` with the numbers of heads as
+    attributes. Queries are parallel too, unless the mask is causal, which depends on their positions."""
     split = draft.rank(0) == 4
     count = draft.numbers(1)[1] if split else int(draft.get("kv_num_heads"))
     caches: list[Place] = [(4, 0), (5, 0), (-2, 0), (-3, 0), (-4, 0)]
@@ -34,8 +34,8 @@ def attention(draft: Draft) -> None:
 
 def multi_head(draft: Draft) -> None:
     """com.microsoft.MultiHeadAttention(query [B, L, H D], key, value, bias, padding mask, attention bias [B, H, L, T], past key
-    [B, H, P, D], past value, past length); key and value may be [B, H, L, D]. The bias of all three projections is one vector,
-    in which no shard's heads are contiguous."""
+    [B, H, P, D], past value, past length); key and value may be [B, H, L, D]. Heads are whole if there is a bias: it is one
+    vector for all three projections, in which the heads of a shard are not contiguous."""
     _multi_head(draft, bias=3, mask=4, added=5, past=6)
 
 
@@ -61,7 +61,8 @@ def _multi_head(draft: Draft, *, bias: int, mask: int, added: int, past: int) ->
 
 
 def _samples(draft: Draft, mask: int) -> list[Place]:
-    """The place of samples in a mask [B, ..]: one of lengths may hold several numbers per sample, in rows of each kind."""
+    """The dimension of samples in a mask [B, ..]. Raises UnfitError for a mask of starts and lengths, which is longer than
+    B."""
     if draft.present(mask) and draft.rank(mask) == 1 and draft.shape(mask) != draft.shape(0)[:1]:
         raise UnfitError("masked by starts and lengths")
     return [(mask, 0)]
@@ -69,7 +70,7 @@ def _samples(draft: Draft, mask: int) -> list[Place]:
 
 def packed_attention(draft: Draft) -> None:
     """com.microsoft.Attention(input [B, L, I], weights [I, 3 H D], bias, mask, past [2, B, H, P, D], attention bias): samples
-    are parallel; no shard's heads are contiguous in the packed weights."""
+    are parallel; heads are whole, since those of a shard are not contiguous in the packed weights."""
     draft.tie("batch", (0, 0), *_samples(draft, 3), (4, 1), (5, 0), (-1, 0), (-2, 1))
 
 
@@ -80,8 +81,8 @@ def quantised_attention(draft: Draft) -> None:
 
 def grouped_query(draft: Draft) -> None:
     """com.microsoft.GroupQueryAttention(query [B, L, H D], key, value [B, L, Hkv D], past key [B, Hkv, P, D], past value,
-    lengths [B], total length, cos, sin, positions [B, L], attention bias [B, H, L, T], head sink [H], ..). Heads are split by
-    those of keys and values; not where one operand holds query, key and value in turn, or the cache has scales of its own."""
+    lengths [B], total length, cos, sin, positions [B, L], attention bias [B, H, L, T], head sink [H], ..). Heads are
+    whole if one operand holds query, key and value, or the cache has scales."""
     caches: list[Place] = [(3, 0), (4, 0), (-2, 0), (-3, 0), (-4, 0)]
     draft.tie("batch", (0, 0), (1, 0), (2, 0), (5, 0), (9, 0), (10, 0), (16, 0), (-1, 0), *caches)
     if draft.present(1) and not draft.present(12) and not draft.present(13):
@@ -129,7 +130,7 @@ def _rotary(draft: Draft, caches: tuple[int, int], positions: int) -> None:
     adapt = (LocalAttribute("num_heads"),) if stated else ()
     if split:
         draft.tie("heads", (0, 1), (-1, 1), adapt=adapt)
-    else:  # heads are as wide as both halves that the caches rotate, unless their number is stated
+    else:  # cos has D / 2 columns
         count = stated or draft.numbers(0)[2] // (2 * draft.numbers(caches[0])[-1])
         draft.tie("heads", (0, 2), (-1, 2), size=count, adapt=adapt)
     if each:

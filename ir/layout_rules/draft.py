@@ -1,7 +1,8 @@
 """A layout rule under construction: the op that a rule function reads, and the factors that it has added so far.
 
-Tensors are numbered as in cost formulas: operand ``i`` is ``i``, result ``i`` is ``-1 - i``. A dimension without a number (a
-symbol, or unknown) is never sharded, nor is one that no factor was tied to: ``rule`` gives it a factor of kind ``WHOLE``.
+Tensors are numbered as in cost formulas: operand ``i`` is ``i``, result ``i`` is ``-1 - i``. A dimension is not
+sharded if its length is no number (a symbol, or unknown) or if no factor is tied to it: ``rule`` gives it one of kind
+``WHOLE``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Place: TypeAlias = tuple[int, int]
 """(tensor, dimension); a dimension below zero counts from the last."""
 
 BOTH = REDUCTIONS
-"""Reductions that commute with every op that moves elements without changing them."""
+"""Reductions that commute with ops that only move elements."""
 
 
 class UnfitError(ValueError):
@@ -94,8 +95,8 @@ class Draft:
         return axis % rank
 
     def axes(self, operand: int, rank: int, key: str = "axes") -> tuple[int, ...] | None:
-        """Dimensions that attribute ``key`` or, in later opsets, operand ``operand`` lists; None where it is not known; ``()``
-        where neither is given."""
+        """The dimensions in attribute ``key`` or, in later opsets, in operand ``operand``, from 0, sorted; None if the operand
+        is no known constant; ``()`` if the op has neither."""
         listed = self.get(key)
         if listed is None:
             if not self.present(operand):
@@ -122,11 +123,11 @@ class Draft:
         adapt: Iterable[Adapt] = (),
         divided: bool = True,
     ) -> None:
-        """A factor along ``places``; those of absent tensors are left out, and those of length 1 beside a longer one (they
-        broadcast). Nothing is tied where the factor has fewer than two units or a length is not known.
+        """Adds a factor of ``size`` units (default: the longest length) along ``places``, without those of absent tensors and
+        those of length 1, which broadcast. Adds none if it has fewer than two units, or if a length is 0 or no number.
 
-        Raises UnfitError where the lengths are not ``size`` (the longest of them unless given) times a whole unit, or where
-        results lie along a reduction."""
+        Raises UnfitError if a length is no multiple of ``size``, if a dimension is tied already or a tensor occurs twice, if
+        a parallel factor is in no result, or if any other factor is in one."""
         lengths_at: list[tuple[Place, Dim]] = []
         for tensor, axis in places:
             if self.present(tensor):
@@ -145,8 +146,8 @@ class Draft:
             raise UnfitError(f"factor '{name}' has lengths {lengths}, not {units}")
         if self._tied.intersection(long_places) or len({tensor for tensor, _ in long_places}) < len(long_places):
             raise UnfitError(f"factor '{name}' lies along a dimension twice")
-        kept_by_results = kind is Kind.PARALLEL and not any(isinstance(change, FixedResult) for change in adapt)
-        if self.results and any(tensor < 0 for tensor, _ in long_places) != kept_by_results:
+        in_results = kind is Kind.PARALLEL and not any(isinstance(change, FixedResult) for change in adapt)
+        if self.results and any(tensor < 0 for tensor, _ in long_places) != in_results:
             raise UnfitError(f"factor '{name}' is {kind.value}, which the results contradict")
         self._tied.update(long_places)
         self._add(name, kind, units, long_places, tuple(i for i in partial if self.present(i)), adapt, divided)
@@ -169,8 +170,8 @@ class Draft:
     def tie_labels(
         self, terms: Mapping[int, Sequence[str]], kinds: Mapping[str, Kind] | None = None, partial: Iterable[int] = ()
     ) -> None:
-        """A factor for each label, along the dimensions that bear it in ``terms``; ``""`` labels none. ``kinds``: other than
-        parallel. ``partial``: terms of the reduction along any factor that is one and that they lack."""
+        """Adds a factor for each label, along the dimensions with that label in ``terms``; a dimension labelled ``""`` is in
+        none. ``kinds``: of labels that are not parallel; ``partial``: ``Factor.partial`` of those."""
         places: dict[str, list[Place]] = {}
         for tensor, labels in terms.items():
             if self.present(tensor):
@@ -179,12 +180,12 @@ class Draft:
                 for dim, label in enumerate(labels):
                     if label:
                         places.setdefault(label, []).append((tensor, dim))
-        for label, found in places.items():
+        for label, labelled in places.items():
             kind = (kinds or {}).get(label, Kind.PARALLEL)
-            self.tie(label, *found, kind=kind, partial=() if kind is Kind.PARALLEL else partial)
+            self.tie(label, *labelled, kind=kind, partial=() if kind is Kind.PARALLEL else partial)
 
     def tie_broadcast(self, operands: Iterable[int], results: Iterable[int] = (-1,)) -> None:
-        """A parallel factor per dimension of the first of ``results``, to which ``operands`` broadcast."""
+        """Adds a parallel factor for each dimension of ``results``, which have one shape, to which ``operands`` broadcast."""
         results = tuple(results)
         rank = self.rank(results[0])
         tensors = [i for i in operands if self.present(i)]
@@ -196,21 +197,21 @@ class Draft:
     def tie_same(
         self, tensors: Sequence[int], whole: Iterable[int] = (), adapt: Callable[[int], Iterable[Adapt]] | None = None
     ) -> None:
-        """A parallel factor per dimension of tensors of one rank, those of ``whole`` left out."""
+        """Adds a parallel factor for each dimension of tensors of equal rank, except the dimensions in ``whole``."""
         left_out = set(whole)
         for dim in range(self.rank(tensors[0])):
             if dim not in left_out:
                 self.tie(f"d{dim}", *((i, dim) for i in tensors), adapt=adapt(dim) if adapt else ())
 
     def passes(self, *groups: Sequence[int], reductions: tuple[str, ...] = ("sum",)) -> None:
-        """Each group of operands may be terms together, its absent ones aside. Nothing where elements cannot be added."""
+        """Adds a ``Linear`` for the present operands of each group; none if the result has elements that cannot be added."""
         if self.dtype(-1) in (DType.BOOL, DType.STRING):
             return
         for group in groups:
             self.linear.append(Linear(tuple(i for i in group if self.present(i)), reductions))
 
     def rule(self) -> LayoutRule:
-        """The rule, every dimension that stands in no factor being whole."""
+        """The rule, with a factor of kind ``WHOLE`` for each dimension that is in no other."""
         tensors = [*range(len(self.operands)), *(-1 - i for i in range(len(self.results)))]
         for tensor in tensors:
             type_ = self._type(tensor)
@@ -230,7 +231,7 @@ def _is_float(type_: Type | None) -> bool:
 
 
 Draw: TypeAlias = Callable[[Draft], None]
-"""Draws the rule of one operator. Raises UnfitError, LookupError, TypeError, ValueError or ZeroDivisionError where the op is
-none that it knows: the op then has no rule."""
+"""Draws the rule of one operator. Raises UnfitError, or any LookupError, TypeError, ValueError or ArithmeticError, for a form
+of the op that it does not know: the op then has no rule."""
 
 __all__ = ["BOTH", "Constants", "Draft", "Draw", "Numbers", "Place", "UnfitError"]

@@ -1,7 +1,7 @@
 """Layout rules of ops that pick or put elements by index: Gather and Scatter in their forms, OneHot.
 
-An indexed dimension may be split where an index into another shard can be made to yield zero: the results of the members are
-then terms of a sum (an embedding split by vocabulary). Otherwise the dimension is whole.
+An indexed dimension is a factor of kind sum if an index into another shard can yield zero (an embedding split by vocabulary),
+else whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def _addable(draft: Draft) -> bool:
 
 
 def gather(draft: Draft) -> None:
-    """Gather(data, indices) along ``axis``: the indices' dimensions stand in its place."""
+    """Gather(data, indices): the dimensions of the indices replace ``axis``."""
     axis, picked = draft.axis("axis", 0), draft.rank(1)
     behind = draft.rank(0) - axis - 1
     if draft.rank(-1) != axis + picked + behind:
@@ -35,7 +35,7 @@ def gather(draft: Draft) -> None:
 
 
 def gather_elements(draft: Draft) -> None:
-    """GatherElements(data, indices): other dimensions are parallel where the indices span all of the data's."""
+    """GatherElements(data, indices): a dimension other than ``axis`` is parallel if data and indices are equally long there."""
     axis = draft.axis("axis", 0)
     for dim in range(draft.rank(0)):
         if dim == axis:
@@ -48,7 +48,7 @@ def gather_elements(draft: Draft) -> None:
 
 
 def gather_nd(draft: Draft) -> None:
-    """GatherND(data, indices [.., k]): the k dimensions behind the batch ones are indexed, the rest is copied."""
+    """GatherND(data, indices [.., k]): after the batch dimensions, k dimensions of the data are indexed, the others copied."""
     batches = int(draft.get("batch_dims", 0))
     width = draft.shape(1)[-1]
     if not isinstance(width, int) or not batches + width <= draft.rank(0):
@@ -63,8 +63,8 @@ def gather_nd(draft: Draft) -> None:
 
 
 def scatter_elements(draft: Draft) -> None:
-    """ScatterElements(data, indices, updates) and Scatter: other dimensions are parallel where the indices span all of the
-    data's. Where updates are added they may be split along the axis, the data being a term; data and updates may be terms
+    """ScatterElements(data, indices, updates) and Scatter: a dimension other than ``axis`` is parallel if data and indices are
+    equally long there. Added updates may be split along ``axis``, with the data on one member. Data and updates may be terms
     together."""
     axis = draft.axis("axis", 0)
     adds = draft.get("reduction", "none") == "add"
@@ -77,8 +77,8 @@ def scatter_elements(draft: Draft) -> None:
 
 
 def scatter_nd(draft: Draft) -> None:
-    """ScatterND(data, indices [.., k], updates): the dimensions behind the k indexed ones are copied; what is added may be
-    split among members, the data being a term."""
+    """ScatterND(data, indices [.., k], updates): the first k dimensions of the data are indexed, the others copied. Added
+    updates may be split, with the data on one member."""
     width = draft.shape(1)[-1]
     if not isinstance(width, int) or width > draft.rank(0):
         raise UnfitError("the length of an index is not known")
@@ -98,8 +98,8 @@ def _scatter_terms(draft: Draft) -> None:
 
 
 def one_hot(draft: Draft) -> None:
-    """OneHot(indices, depth, values [off, on]): the indices' dimensions, and the new one if the depth is a constant: each
-    member marks the classes that it has."""
+    """OneHot(indices, depth, values [off, on]): the dimensions of the indices are parallel, and so is the new one if the depth
+    is a constant: a member marks its own classes."""
     rank = draft.rank(-1)
     axis = draft.dim(int(draft.get("axis", -1)), rank)
     for dim in range(rank):

@@ -1,7 +1,7 @@
 """Layout rules of losses and of the backward kernels of ``grad``.
 
-A kernel is split like its forward op: a parallel dimension there is parallel in the gradient of an input, and summed in the
-gradient of a weight. All kernels are linear in their first operand, the incoming gradient, which may be a term of a sum.
+A kernel is split like its forward op: a dimension that is parallel there is parallel in the gradient of the input, and a sum in
+the gradient of a weight that lacks it. All kernels are linear in their first operand, the incoming gradient.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def pool(draft: Draft) -> None:
 
 
 def batch_norm(draft: Draft) -> None:
-    """``dY, X, scale`` to ``dX, dscale, dbias``: the statistics span samples and places."""
+    """``dY, X, scale`` to ``dX, dscale, dbias``: the statistics are over samples and positions, which are whole."""
     draft.tie("channel", (0, 1), (1, 1), (2, 0), (-1, 1), (-2, 0), (-3, 0))
     draft.passes((0,))
 
 
 def _rows(*, sums: bool) -> Draw:
-    """LayerNormalization, RMSNormalization: ``dY, X``, of the former mean and inverse deviation, for the gradient of X scale.
-    ``sums``: the gradient of scale and bias, which sums over all rows."""
+    """For LayerNormalization (``dY, X, mean, inverse deviation``) and RMSNormalization (``dY, X``): with the operand ``scale``
+    to ``dX``; ``sums``: to ``dscale, dbias``, which sum over the dimensions before the axis."""
 
     def draw(draft: Draft) -> None:
         rank = draft.rank(0)
@@ -92,7 +92,7 @@ def group_norm_weight(draft: Draft) -> None:
 
 
 def softmax(draft: Draft) -> None:
-    """``dY, Y`` to ``dX``: whole along the axis."""
+    """``dY, Y`` to ``dX``: the axis is whole."""
     draft.tie_same((0, 1, -1), whole=(draft.axis("axis", -1),))
     draft.passes((0,))
 
@@ -104,15 +104,15 @@ def pointwise(draft: Draft) -> None:
 
 
 def resize(draft: Draft) -> None:
-    """``dY`` to ``dX``: whole along the dimensions that change."""
+    """``dY`` to ``dX``: dimensions whose length changes are whole."""
     changed = [dim for dim, (a, b) in enumerate(zip(draft.shape(0), draft.shape(-1), strict=True)) if a != b]
     draft.tie_same((0, -1), whole=changed)
     draft.passes((0,))
 
 
 def loss(draft: Draft) -> None:
-    """Losses of scores ``[N, C, ..]`` and labels ``[N, ..]``: samples and places are parallel. A sum is a term of the whole
-    sum; a mean has no rule: how many labels count in a shard is not known."""
+    """Losses of scores ``[N, C, ..]`` and labels ``[N, ..]``: samples and positions are parallel, or a sum if the losses are
+    summed. A mean has no rule: the number of labels that count in a shard is not known."""
     reduction = draft.get("reduction", "mean")
     if reduction == "mean":
         raise UnfitError("a mean of the labels that count")
@@ -120,13 +120,13 @@ def loss(draft: Draft) -> None:
     if kind is Kind.SUM and draft.present(-2):
         raise UnfitError("a sum beside probabilities that are apart")
     for dim in range(draft.rank(1)):
-        made: list[Place] = [(-1, dim), (-2, _score(dim))] if kind is Kind.PARALLEL else []
-        draft.tie(f"d{dim}", (0, _score(dim)), (1, dim), *made, kind=kind)
+        results: list[Place] = [(-1, dim), (-2, _score(dim))] if kind is Kind.PARALLEL else []
+        draft.tie(f"d{dim}", (0, _score(dim)), (1, dim), *results, kind=kind)
     draft.no_gradient.update({1, 2, -2})
 
 
 def loss_gradient(draft: Draft) -> None:
-    """``dL [N, ..]``, the scores where they are read, and labels ``[N, ..]`` to the gradient of the scores ``[N, C, ..]``."""
+    """``dL [N, ..]``, scores (of a cross-entropy) and labels ``[N, ..]`` to the gradient of the scores ``[N, C, ..]``."""
     by_scores = draft.rank(1) == draft.rank(-1)
     for dim in range(draft.rank(0)):
         scores: list[Place] = [(1, _score(dim))] if by_scores else []
@@ -135,7 +135,7 @@ def loss_gradient(draft: Draft) -> None:
 
 
 def _score(dim: int) -> int:
-    """The dimension of scores that is dimension ``dim`` of labels."""
+    """The dimension of the scores for dimension ``dim`` of the labels."""
     return dim + 1 if dim else 0
 
 

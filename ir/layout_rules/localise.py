@@ -1,7 +1,6 @@
-"""Makes the op that runs on one shard: smaller types, and the changes that ``Factor.adapt`` lists.
+"""Makes the ops that one shard runs in place of an op: with smaller types, and the changes in ``Factor.adapt``.
 
-Operands and results keep their names, which then mean the parts of the shard, so that a lowering can replace the op by the ops
-made here. Facets that measure the whole op are dropped.
+Operands and results keep their names, which now mean the parts of the shard. Facets that measure the whole op are dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ir.text.dense import dense_data
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One shard of a factor, in units. Over several mesh axes an op has a cut per sharded factor."""
+    """One shard of a factor: ``start`` and ``length`` in units. An op has one cut per sharded factor."""
 
     factor: Factor
     start: int
@@ -45,15 +44,15 @@ def local_type(type_: Type, places: Iterable[tuple[int | None, Cut]]) -> Type:
 
 
 def localise(op: Op, operand_types: Sequence[Type | None], cuts: Sequence[Cut], constants: Constants = ()) -> tuple[Op, ...]:
-    """The ops that one shard runs in place of ``op``. ``operand_types`` and those of the results are of the whole tensors.
+    """The ops that one shard runs in place of ``op``. ``operand_types`` and the types of the results are of whole tensors.
 
-    Raises ValueError where the op would need a constant operand that ``constants`` does not give (the rule has no such factor
-    when it was drawn with the same constants)."""
+    Raises ValueError for an operand that must be a constant and is not in ``constants``: a rule drawn with the same constants
+    has no such factor."""
     return _Shard(op, operand_types, cuts, constants).ops()
 
 
 class _Shard:
-    """Collects the ops before the op, the op, and those after it."""
+    """The ops under construction, before and after the op itself."""
 
     def __init__(self, op: Op, operand_types: Sequence[Type | None], cuts: Sequence[Cut], constants: Constants) -> None:
         self.op = op
@@ -75,7 +74,7 @@ class _Shard:
         self.attributes = dict(op.attributes)
         self.fixed: FixedResult | None = None
         self.reshaped = False
-        self.made = 0
+        self.new_names = 0
 
     def ops(self) -> tuple[Op, ...]:
         shapes: dict[int, int] = {}
@@ -135,7 +134,7 @@ class _Shard:
         return self.constant(type_.dtype, _shape(type_), scaled)
 
     def shift(self, adapt: ShiftIndices, cut: Cut) -> None:
-        """Indices relative to the start of the shard; indices outside the shard have no effect."""
+        """Applies ``ShiftIndices``."""
         indices = self.operands[adapt.operand]
         type_ = self.operand_types[adapt.operand]
         if not isinstance(type_, TensorType):
@@ -162,7 +161,7 @@ class _Shard:
             self.behind("onnx.Where", lambda before: (mask, before, nothing))
 
     def behind(self, name: str, operands: Callable[[str], tuple[str, ...]]) -> None:
-        """Appends an op that makes the first result from what the op yields."""
+        """Adds an op right after the main one, which makes the first result from the main op's."""
         result = self.results[0]
         raw = self.fresh(result.type)
         self.after.insert(0, self.new(name, operands(raw.name), result))
@@ -182,12 +181,12 @@ class _Shard:
         return result.name
 
     def fresh(self, type_: Type) -> Value:
-        self.made += 1
-        return Value(f"{self.op.id}/shard.{self.made}", type_)
+        self.new_names += 1
+        return Value(f"{self.op.id}/shard.{self.new_names}", type_)
 
     def new(self, name: str, operands: tuple[str, ...], result: Value, **attributes: Dense) -> Op:
-        made = tuple((key, Attribute(AttrKind.TENSOR, value)) for key, value in attributes.items())
-        return Op(name, operands, (result,), made, facets=self.facets, location=self.op.location)
+        tensors = tuple((key, Attribute(AttrKind.TENSOR, value)) for key, value in attributes.items())
+        return Op(name, operands, (result,), tensors, facets=self.facets, location=self.op.location)
 
 
 def _dense(dtype: DType, shape: tuple[int, ...], values: Sequence[float]) -> Dense:

@@ -1,7 +1,7 @@
-"""Layout rules of ops that move elements without changing them, or make them from nothing.
+"""Layout rules of ops that only move elements, or make them without operands to split.
 
-All of them commute with sums and maxima of terms. A dimension whose elements stay in order is a parallel factor; one along
-which elements are joined, cut, padded or reordered is whole.
+A dimension whose elements stay in order is a parallel factor; one along which elements are joined, cut, padded or reordered is
+whole. An op that only moves elements commutes with sums and maxima of terms.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ir.layout_rules.draft import BOTH, Draft, Draw, Place, UnfitError
 
 
 def reshape(draft: Draft) -> None:
-    """Reshape and Flatten. Both shapes are cut into the smallest groups of dimensions that hold the same elements; in a group,
-    only the outermost dimensions are contiguous parts of both sides: 64 to 4x16 is a factor of size 4 (unit 16, unit 1), the 16
-    is whole; 6x4 to 4x6 is one of size 2. Where a dimension has no number, none of this is known and all is whole."""
+    """Reshape and Flatten. Both shapes are cut into the smallest groups of dimensions with the same elements. Each group has
+    one factor, along its outermost dimensions m and n, of size gcd(m, n), and the other dimensions are whole: 64 to 4x16 gives
+    size 4 (units 16 and 1), 6x4 to 4x6 size 2. All is whole if a dimension is no number."""
     adapt: tuple[Adapt, ...] = (LocalShape(1),) if draft.present(1) else ()
     if draft.get("shape") is not None:
         raise UnfitError("the shape is an attribute")
@@ -29,10 +29,10 @@ def reshape(draft: Draft) -> None:
 
 
 def _aligned(source: Sequence[int], target: Sequence[int]) -> list[tuple[tuple[int, int], int]]:
-    """For each group of ``reshape``: its outermost dimension above 1 in the source and in the target, and how many contiguous
-    parts both can be cut into: their greatest common divisor. Raises UnfitError where the elements are not as many."""
+    """For each group of ``reshape``: its outermost dimensions longer than 1, in the source and the target, and the greatest
+    common divisor of their lengths. Raises UnfitError if the shapes have different numbers of elements."""
     if math.prod(source) != math.prod(target):
-        raise UnfitError(f"{source} and {target} do not hold as many elements")
+        raise UnfitError(f"{source} and {target} have different numbers of elements")
     if not math.prod(source):
         return []
     left = [(dim, length) for dim, length in enumerate(source) if length != 1]
@@ -53,7 +53,7 @@ def _aligned(source: Sequence[int], target: Sequence[int]) -> list[tuple[tuple[i
 
 
 def rank_change(draft: Draft) -> None:
-    """Squeeze and Unsqueeze: the dimensions other than 1 stay, in order."""
+    """Squeeze and Unsqueeze: each dimension of a length other than 1 is parallel."""
     source, target = (_beyond_one(draft.shape(tensor)) for tensor in (0, -1))
     if [length for _, length in source] != [length for _, length in target]:
         raise UnfitError("not the same dimensions")
@@ -69,7 +69,7 @@ def _beyond_one(shape: Sequence[Dim]) -> list[tuple[int, Dim]]:
 
 
 def transpose(draft: Draft) -> None:
-    """Transpose: dimension ``perm[i]`` becomes ``i``; by default they are reversed."""
+    """Transpose: dimension ``perm[i]`` becomes ``i``; without ``perm``, the order is reversed."""
     rank = draft.rank(0)
     perm = tuple(draft.get("perm") or reversed(range(rank)))
     if sorted(perm) != list(range(rank)):
@@ -80,7 +80,7 @@ def transpose(draft: Draft) -> None:
 
 
 def concat(draft: Draft) -> None:
-    """Concat: whole along the axis; terms pass where all operands are terms."""
+    """Concat: the axis is whole; all operands may be terms together."""
     operands = range(len(draft.operands))
     axis = draft.axis("axis", 1)
     draft.tie_same((*operands, -1), whole=(axis,))
@@ -88,14 +88,14 @@ def concat(draft: Draft) -> None:
 
 
 def split(draft: Draft) -> None:
-    """Split: whole along the axis."""
+    """Split: the axis is whole."""
     draft.tie_same((0, *range(-1, -1 - len(draft.results), -1)), whole=(draft.axis("axis", 0),))
     draft.passes((0,), reductions=BOTH)
 
 
 def slice_(draft: Draft) -> None:
-    """Slice: a dimension that stays as long, by steps of 1, is taken whole, and so is each shard of it (ends beyond a shard's
-    are its end). The others are whole. A step that is not known could reverse any."""
+    """Slice: a dimension whose length does not change, with step 1, is parallel (an end beyond a shard means its end); others
+    are whole. Unknown steps have no rule, since they may reverse a dimension."""
     steps = draft.constant(4) if draft.present(4) else ()
     if steps is None:
         raise UnfitError("steps are not known")
@@ -112,7 +112,7 @@ def slice_(draft: Draft) -> None:
 
 
 def expand(draft: Draft) -> None:
-    """Expand: a dimension that is repeated is a factor that only the result has."""
+    """Expand: every dimension of the result is parallel; the operand lacks those that are repeated."""
     rank = draft.rank(-1)
     for dim in range(rank):
         places: list[Place] = [(0, dim - rank)] if draft.rank(0) >= rank - dim else []
@@ -121,22 +121,22 @@ def expand(draft: Draft) -> None:
 
 
 def tile(draft: Draft) -> None:
-    """Tile: a dimension repeated once is kept; one of length 1 becomes a factor of the result, if the repeats are known; others
-    are whole, since their copies interleave."""
+    """Tile: a dimension repeated once is parallel; one of length 1 is a factor of the result alone, if the repeats are known;
+    others are whole, since each copy has all of the operand."""
     if draft.opset < 6:
         raise UnfitError("tiles one axis")
-    known = draft.constant(1)
+    repeats = draft.constant(1)
     for dim, (before, after) in enumerate(zip(draft.numbers(0), draft.numbers(-1), strict=True)):
         if before == after:
             draft.tie(f"d{dim}", (0, dim), (-1, dim))
-        elif before == 1 and known is not None:
+        elif before == 1 and repeats is not None:
             draft.tie(f"d{dim}", (-1, dim), adapt=(LocalEntry(1, dim),))
     draft.passes((0,), reductions=BOTH)
 
 
 def pad(draft: Draft) -> None:
-    """Pad: whole where anything is added. A constant beside terms would be added once per term: they pass where it is zero, or
-    the border is copied."""
+    """Pad: a padded dimension is whole. Terms pass if the border is copied, or filled with zero: another constant would count
+    once per term."""
     pads = draft.get("pads") or draft.constant(1)
     rank = draft.rank(0)
     axes = draft.axes(3, rank)
@@ -161,14 +161,14 @@ def depth_space(draft: Draft) -> None:
 
 
 def trilu(draft: Draft) -> None:
-    """Trilu: matrices are parallel."""
+    """Trilu: the last two dimensions are whole."""
     rank = draft.rank(0)
     draft.tie_same((0, -1), whole=(rank - 2, rank - 1))
     draft.passes((0,))
 
 
 def resize(draft: Draft) -> None:
-    """Resize(x, roi, scales, sizes): whole along the dimensions that it changes."""
+    """Resize(x, roi, scales, sizes): dimensions that it changes are whole."""
     rank = draft.rank(0)
     if draft.get("coordinate_transformation_mode") == "tf_crop_and_resize":
         raise UnfitError("crops")
@@ -191,18 +191,17 @@ def resize(draft: Draft) -> None:
 
 
 def constant(draft: Draft) -> None:
-    """Ops without operands that could be split: Constant, Range, EyeLike. A reader that needs a part slices the replicated
-    result."""
+    """Constant, Range and EyeLike are replicated; a reader that needs a part slices the result."""
 
 
 def constant_of_shape(draft: Draft) -> None:
-    """ConstantOfShape: every dimension of the result."""
+    """ConstantOfShape: every dimension of the result is parallel."""
     for dim in range(draft.rank(-1)):
         draft.tie(f"d{dim}", (-1, dim), adapt=(LocalShape(0),))
 
 
 def shape_of(draft: Draft) -> None:
-    """Shape: every dimension may be split, the result is that of the whole tensor."""
+    """Shape: every dimension may be split, and the result is the shape of the whole tensor."""
     shape = draft.numbers(0)
     start, end = draft.get("start", 0), draft.get("end")
     _fixed(draft, shape[start:end])

@@ -1,6 +1,6 @@
 """Layout rules of ops that work element by element, broadcasting included.
 
-Every dimension of the result is a parallel factor; an operand that broadcasts along one lacks it. The ops differ in the
+Every dimension of the result is a parallel factor, which an operand that broadcasts along it lacks. The ops differ only in the
 operands that may be terms of a reduction.
 """
 
@@ -18,7 +18,7 @@ _SUMS: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "Neg": ((0,),),
     "Sub": ((0, 1),),
 }
-"""Operands that may be terms of a sum together: the op is linear in them, jointly, the others being fixed."""
+"""Groups of operands that may be terms of a sum together: for fixed other operands, the op is jointly linear in them."""
 
 _MAXIMA: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "Add": ((0,), (1,)),
@@ -32,12 +32,12 @@ _MAXIMA: Mapping[str, tuple[tuple[int, ...], ...]] = {
     "Sub": ((0,),),
     "Tanh": ((0,),),
 }
-"""Operands that may be terms of a maximum together: the op never falls where they rise. Log and Sqrt are
-none of these: a term may be negative where the maximum is not."""
+"""Operands that may be terms of a maximum: the op never decreases in them, f(max(x, y)) = max(f(x), f(y)). Log and Sqrt are not
+among these: a term may be negative though the maximum is not, and then yields NaN."""
 
 
 def _pointwise(name: str) -> Draw:
-    """Of an op called ``onnx.<name>``."""
+    """For the op ``onnx.<name>``."""
 
     def draw(draft: Draft) -> None:
         _modern_broadcast(draft)
@@ -50,14 +50,14 @@ def _pointwise(name: str) -> Draw:
 
 
 def _modern_broadcast(draft: Draft) -> None:
-    """Before opset 7, ``broadcast`` and ``axis`` said how the second operand spreads."""
+    """Raises UnfitError for the broadcasting of opsets before 7, by the attributes ``broadcast`` and ``axis``."""
     shapes = {draft.shape(i) for i in range(len(draft.operands)) if draft.present(i)}
     if draft.get("broadcast") is not None or draft.get("axis") is not None or (draft.opset < 7 and len(shapes) > 1):
         raise UnfitError("broadcasts as before opset 7")
 
 
 def _variadic(*reductions: str) -> Draw:
-    """Any number of operands, all of them terms together."""
+    """For an op of any number of operands, all of which may be terms together."""
 
     def draw(draft: Draft) -> None:
         draft.tie_broadcast(range(len(draft.operands)))
@@ -68,14 +68,14 @@ def _variadic(*reductions: str) -> Draw:
 
 
 def where(draft: Draft) -> None:
-    """Where(condition, x, y): both branches may be terms, the condition being known to all."""
+    """Where(condition, x, y): x and y may be terms together."""
     draft.tie_broadcast((0, 1, 2))
     draft.passes((1, 2), reductions=BOTH)
 
 
 def cast(draft: Draft) -> None:
-    """Cast and CastLike (whose second operand gives its type only). Terms pass where no bit of a float is lost: else rounding
-    terms would not be rounding their sum."""
+    """Cast and CastLike(x, y), which casts to the type of y. Terms pass if the cast does not round: the sum of rounded terms is
+    not the rounded sum."""
     draft.tie_broadcast((0,))
     before, after = draft.dtype(0), draft.dtype(-1)
     if before == after or (before.is_float and after.is_float and after.bits > before.bits):
@@ -89,7 +89,8 @@ def identity(draft: Draft) -> None:
 
 
 def dropout(draft: Draft) -> None:
-    """Dropout returns its operand at inference. In training it draws other random numbers on every shard, so it has no rule."""
+    """Dropout at inference returns its operand. In training it has no rule, since shards would draw different random
+    numbers."""
     if draft.constant(2) not in ((0,), None) or (draft.present(2) and draft.constant(2) is None):
         raise UnfitError("may be training")
     if draft.opset < 7 and not draft.get("is_test", 0):
@@ -100,7 +101,7 @@ def dropout(draft: Draft) -> None:
 
 
 def quantize(draft: Draft) -> None:
-    """QuantizeLinear and DequantizeLinear(x, scale, zero point): one scale for all, or one per place of ``axis``."""
+    """QuantizeLinear and DequantizeLinear(x, scale, zero point): one scale, or one per index of ``axis``."""
     if int(draft.get("block_size", 0)):
         raise UnfitError("scales of blocks")
     axis = draft.axis("axis", 1) if draft.rank(1) else -1

@@ -1,7 +1,6 @@
 """Layout rules of ops that sum products along inner dimensions: matrix products, Einsum, convolutions, pooling, recurrence.
 
-An inner dimension is a factor of kind sum: if it is split, every member has a term of the result. The bias is then a term too,
-and one member has it, so that it is added once.
+An inner dimension is a factor of kind sum. If it is split, one member has the bias, so that it is added once.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from ir.layout_rules.rule import Kind
 
 
 def matmul(draft: Draft) -> None:
-    """``[.., M, K] x [.., K, N]``, batch dimensions broadcast; a vector has no M, or no N."""
+    """``[.., M, K] x [.., K, N]`` with broadcast batch dimensions; a vector lacks M, or N."""
     _product(draft, _matrix(draft.rank(0), "m", "k"), _matrix(draft.rank(1), "n", "k", swapped=True))
 
 
@@ -27,7 +26,7 @@ def fused_matmul(draft: Draft) -> None:
 
 
 def _matrix(rank: int, outer: str, inner: str, *, swapped: bool = False) -> list[str]:
-    """Labels of an operand, the batch ones numbered from the last."""
+    """The labels of an operand; batch dimensions are numbered from the last one."""
     if rank < 1:
         raise UnfitError("a product of scalars")
     last = [inner] if rank == 1 else [inner, outer] if swapped else [outer, inner]
@@ -54,7 +53,7 @@ def gemm(draft: Draft) -> None:
 
 
 def fused_gemm(draft: Draft) -> None:
-    """com.microsoft.FusedGemm: Gemm and an activation, which no sum may come after: the inner dimension is whole."""
+    """com.microsoft.FusedGemm: an activation follows, so the inner dimension is whole: f(a + b) is not f(a) + f(b)."""
     first = ["", "m"] if draft.get("transA", 0) else ["m", ""]
     second = ["n", ""] if draft.get("transB", 0) else ["", "n"]
     bias = ["m", "n"][2 - draft.rank(2) :] if draft.present(2) else []
@@ -62,7 +61,7 @@ def fused_gemm(draft: Draft) -> None:
 
 
 def einsum(draft: Draft) -> None:
-    """Letters as written; one that the output lacks is summed, one that an operand has twice is whole."""
+    """A factor per letter: a sum if the output lacks it, whole if an operand has it twice."""
     equation = str(draft.get("equation", "")).replace(" ", "")
     left, arrow, output = equation.partition("->")
     written = left.split(",")
@@ -82,7 +81,7 @@ def einsum(draft: Draft) -> None:
 
 
 def _letters(term: str, rank: int) -> list[str]:
-    """Labels of a term, its ellipsis spelled out by digits numbered from the last dimension that it stands for."""
+    """The labels of a term; the dimensions of an ellipsis are digits, numbered from the last one."""
     if "..." not in term:
         return list(term)
     before, _, after = term.partition("...")
@@ -93,7 +92,8 @@ def _letters(term: str, rank: int) -> list[str]:
 
 
 def conv(draft: Draft) -> None:
-    """``X [N, C, ..], W [M, C / group, kernel..], B [M]`` to ``[N, M, ..]``. With groups, C and M are split by groups only."""
+    """``X [N, C, ..], W [M, C / group, kernel..], B [M]`` to ``[N, M, ..]``. With groups, C and M are split between groups
+    only."""
     draft.tie("batch", (0, 0), (-1, 0))
     group = int(draft.get("group", 1))
     if group > 1:
@@ -106,7 +106,7 @@ def conv(draft: Draft) -> None:
 
 
 def fused_conv(draft: Draft) -> None:
-    """com.microsoft.FusedConv: Conv, an addend Z like the result, and an activation, which no sum may come after."""
+    """com.microsoft.FusedConv: Conv, an addend Z of the shape of the result, and an activation, so C is whole."""
     draft.tie("batch", (0, 0), (3, 0), (-1, 0))
     group = int(draft.get("group", 1))
     if group > 1:
@@ -130,9 +130,9 @@ def conv_transpose(draft: Draft) -> None:
 
 
 def patches(draft: Draft, kernel: Sequence[int], sources: tuple[int, ...], target: int, kind: Kind = Kind.PARALLEL) -> None:
-    """Spatial dimensions whose windows do not overlap (patches, 1x1): the windows are a factor of this kind, along those of
-    ``sources``, which are alike, and of ``target``, which has one element per window. Others would need their neighbours'
-    borders, and are whole."""
+    """Adds a factor of ``kind`` for each spatial dimension whose windows neither overlap nor leave gaps (patches, 1x1): its
+    units are the windows, along ``sources``, which have one shape, and ``target``, which has one element per window. Other
+    spatial dimensions are whole: a shard would need its neighbours' borders."""
     if draft.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or draft.get("ceil_mode", 0):
         return
     count = len(kernel)
@@ -149,7 +149,7 @@ def patches(draft: Draft, kernel: Sequence[int], sources: tuple[int, ...], targe
 
 
 def _pool(*, linear: bool) -> Draw:
-    """Pooling by windows: samples and channels are parallel."""
+    """For pooling by windows: samples and channels are parallel. ``linear``: terms of a sum pass, else those of a maximum."""
 
     def draw(draft: Draft) -> None:
         if len(draft.results) > 1:  # MaxPool's indices count through the whole tensor
@@ -165,7 +165,7 @@ def _pool(*, linear: bool) -> Draw:
 
 
 def global_average(draft: Draft) -> None:
-    """GlobalAveragePool: a mean over the places of each sample and channel."""
+    """GlobalAveragePool: the mean over the positions of each sample and channel."""
     draft.tie("batch", (0, 0), (-1, 0))
     draft.tie("channel", (0, 1), (-1, 1))
     for dim in range(2, draft.rank(0)):
@@ -174,7 +174,7 @@ def global_average(draft: Draft) -> None:
 
 
 def global_max(draft: Draft) -> None:
-    """GlobalMaxPool: a maximum over the places of each sample and channel."""
+    """GlobalMaxPool: the maximum over the positions of each sample and channel."""
     draft.tie("batch", (0, 0), (-1, 0))
     draft.tie("channel", (0, 1), (-1, 1))
     for dim in range(2, draft.rank(0)):

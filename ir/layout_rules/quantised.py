@@ -1,8 +1,8 @@
 """Layout rules of ops on quantised tensors, and of products with packed weights.
 
-An op that rounds its result would round each term of a sum, so the inner dimension of such a product is whole. An operand whose
-scale is computed from all of its elements is whole too; DynamicQuantizeLSTM, which does so with
-its input and states, has no rule. Scales and zero points lie along the dimension that they belong to, or are one for all.
+An inner dimension is whole if the op rounds its result, since it would round each term of the sum. An operand is whole if its
+scale is computed from all of its elements; DynamicQuantizeLSTM, which computes scales of its input and states, has no rule.
+Scales and zero points are scalars, or have the factor of the dimension that they belong to.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ir.layout_rules.rule import Kind
 
 def matmul_nbits(draft: Draft) -> None:
     """com.microsoft.MatMulNBits(A [.., K], B [N, blocks, bytes], scales, zero points, order [K], bias [N]): rows of A and of B
-    are parallel. Blocks of K may be split where the scales are [N, blocks]; in one vector they lie row behind row."""
+    are parallel. Blocks of K may be split if the scales are [N, blocks], not if they are one vector."""
     columns, inner = int(draft.get("N")), int(draft.get("K"))
     rank = draft.rank(0)
     for dim in range(rank - 1):
@@ -32,7 +32,8 @@ def matmul_nbits(draft: Draft) -> None:
 
 
 def matmul_bnb4(draft: Draft) -> None:
-    """com.microsoft.MatMulBnb4(A [.., K], B packed [N K / 2], maxima [N K / block]): as above, where rows end with blocks."""
+    """com.microsoft.MatMulBnb4(A [.., K], B packed [N K / 2], maxima [N K / block]): rows of A are parallel, and rows
+    of B if K is a multiple of the block."""
     for dim in range(draft.rank(0) - 1):
         draft.tie(f"d{dim}", (0, dim), (-1, dim))
     columns, inner = int(draft.get("N")), int(draft.get("K"))
@@ -41,8 +42,8 @@ def matmul_bnb4(draft: Draft) -> None:
 
 
 def _matrices(first: int, second: int, by_column: Sequence[int], by_row: Sequence[int] = (), bias: int | None = None) -> Draw:
-    """A product of matrices of integers; scales and zero points ``by_column`` may be [.., N], those ``by_row`` [M]. ``bias``:
-    an addend where the result is not rounded: the inner dimension is then a sum."""
+    """For a product of matrices of integers. Scales and zero points ``by_column`` may be [.., N], those ``by_row`` [M].
+    ``bias``: the addend of an op that does not round its result, whose inner dimension is a sum."""
 
     def draw(draft: Draft) -> None:
         ranks = draft.rank(first), draft.rank(second)
@@ -60,13 +61,15 @@ def _matrices(first: int, second: int, by_column: Sequence[int], by_row: Sequenc
 
 
 def dynamic_matmul(draft: Draft) -> None:
-    """com.microsoft.DynamicQuantizeMatMul(A, B, scale, zero point, bias): A's scale comes from all of A, which is whole."""
+    """com.microsoft.DynamicQuantizeMatMul(A, B, scale, zero point, bias): A is whole: its scale is computed
+    from all of A."""
     columns: list[Place] = [(i, -1) for i in (1, 2, 3, 4, -1) if draft.present(i) and draft.rank(i)]
     draft.tie("n", *columns)
 
 
 def qgemm(draft: Draft) -> None:
-    """com.microsoft.QGemm(A, scale, zero, B, scale, zero, C, scale, zero): rows and columns; scales of B may be [N]."""
+    """com.microsoft.QGemm(A, scale, zero, B, scale, zero, C, scale, zero): rows and columns are parallel; scales of B may be
+    [N]."""
     first = ["", "m"] if draft.get("transA", 0) else ["m", ""]
     second = ["n", ""] if draft.get("transB", 0) else ["", "n"]
     terms = {0: first, 3: second, -1: ["m", "n"]}
@@ -77,8 +80,8 @@ def qgemm(draft: Draft) -> None:
 
 
 def qlinear_conv(draft: Draft) -> None:
-    """QLinearConv(x, scale, zero, w [M, C / group, kernel..], scale, zero, scale, zero, bias [M]): samples, and channels that
-    come out, with those that go in where they are grouped."""
+    """QLinearConv(x, scale, zero, w [M, C / group, kernel..], scale, zero, scale, zero, bias [M]): samples are parallel, and M,
+    or groups of C and M."""
     channel = draft.rank(0) - 1 if draft.get("channels_last", 0) else 1
     draft.tie("batch", (0, 0), (-1, 0))
     group = int(draft.get("group", 1))
@@ -91,12 +94,12 @@ def qlinear_conv(draft: Draft) -> None:
 
 
 def _broadcast(*operands: int) -> Draw:
-    """Element by element over some operands; scales and zero points are one for all."""
+    """For an op that works element by element on ``operands``; scales and zero points are scalars."""
     return lambda draft: draft.tie_broadcast(operands)
 
 
 def softmax(draft: Draft) -> None:
-    """com.microsoft.QLinearSoftmax: whole along the axis; before opset 13, along all from the axis on."""
+    """com.microsoft.QLinearSoftmax: the axis is whole; before opset 13, all dimensions from it on."""
     modern = int(draft.get("opset")) >= 13
     axis = draft.axis("axis", -1 if modern else 1)
     draft.tie_same((0, -1), whole=(axis,) if modern else range(axis, draft.rank(0)))
@@ -110,15 +113,14 @@ def pool(draft: Draft) -> None:
 
 
 def concat(draft: Draft) -> None:
-    """com.microsoft.QLinearConcat(scale, zero point, then of each operand itself, its scale, its zero point): whole along the
-    axis."""
+    """com.microsoft.QLinearConcat(scale, zero point, then each tensor with its scale and zero point): the axis is whole."""
     joined = range(2, len(draft.operands), 3)
     draft.tie_same([-1, *joined], whole=(draft.axis("axis", 0, -1),))
 
 
 def gather_blocks(draft: Draft) -> None:
-    """com.microsoft.GatherBlockQuantized(data, indices, scales, zero points): as Gather; the other dimensions of the data, in
-    which elements are packed, are whole."""
+    """com.microsoft.GatherBlockQuantized(data, indices, scales, zero points): as Gather, but the dimensions of
+    the data other than the axis, in which elements are packed, are whole."""
     axis, picked, rank = draft.axis("gather_axis", 0), draft.rank(1), draft.rank(0)
     if draft.rank(-1) != rank + picked - 1 or axis == rank - 1:
         raise UnfitError("packed along the axis")

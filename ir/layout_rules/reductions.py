@@ -1,7 +1,7 @@
 """Layout rules of ops along dimensions: reductions, normalisations, Softmax, scans, sorting.
 
-A dimension that is reduced by sum or maximum is a factor of that kind; one along which elements depend on each other in another
-way is whole. All others are parallel.
+A dimension that is reduced by sum or maximum is a factor of that kind; one whose elements depend on each other in another way
+is whole; all others are parallel.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from ir.layout_rules.rule import Kind
 
 
 def _reduce(kind: Kind, *, linear: bool = False, mean: bool = False) -> Draw:
-    """A reduction over the axes of attribute or operand ``axes``: all of them unless given (or none, where the op says so)."""
+    """For a reduction over ``axes``, an attribute or operand; without them over all dimensions, or none if
+    ``noop_with_empty_axes``. ``linear``: operands may be terms of the reduction; ``mean``: it is the mean, in shards a sum."""
 
     def draw(draft: Draft) -> None:
         rank = draft.rank(0)
@@ -44,7 +45,7 @@ def _reduce(kind: Kind, *, linear: bool = False, mean: bool = False) -> Draw:
 
 
 def _changed(draft: Draft, kept: bool) -> tuple[int, ...]:
-    """The reduced dimensions where only the types tell of them."""
+    """The reduced dimensions, by the types alone. Raises UnfitError if the result lacks them."""
     if not kept:
         raise UnfitError("axes are not known")
     pairs = zip(draft.shape(0), draft.shape(-1), strict=True)
@@ -52,7 +53,7 @@ def _changed(draft: Draft, kept: bool) -> tuple[int, ...]:
 
 
 def arg_extreme(draft: Draft) -> None:
-    """ArgMax and ArgMin: whole along the axis, which the numbers that come out count."""
+    """ArgMax and ArgMin: the axis is whole."""
     rank, axis = draft.rank(0), draft.axis("axis", 0)
     kept = bool(draft.get("keepdims", 1))
     for dim in range(rank):
@@ -61,19 +62,18 @@ def arg_extreme(draft: Draft) -> None:
 
 
 def softmax(draft: Draft) -> None:
-    """Softmax, LogSoftmax, Hardmax: whole along the axis; before opset 13, along all from the axis on. The derivative reads the
-    result, which lies as the operand does."""
+    """Softmax, LogSoftmax, Hardmax: the axis is whole; before opset 13, all dimensions from it on."""
     axis = draft.axis("axis", -1 if draft.opset >= 13 else 1)
     draft.tie_same((0, -1), whole=(axis,) if draft.opset >= 13 else range(axis, draft.rank(0)))
 
 
 def along_axis(draft: Draft) -> None:
-    """LpNormalization: whole along the axis."""
+    """LpNormalization: the axis is whole."""
     draft.tie_same((0, -1), whole=(draft.axis("axis", -1),))
 
 
 def cumulative(draft: Draft) -> None:
-    """CumSum(x, axis): whole along the axis."""
+    """CumSum(x, axis): the axis is whole."""
     axis = draft.constant(1)
     if axis is None or len(axis) != 1:
         raise UnfitError("the axis is not known")
@@ -82,14 +82,14 @@ def cumulative(draft: Draft) -> None:
 
 
 def top_k(draft: Draft) -> None:
-    """TopK: whole along the axis, for both results."""
+    """TopK: the axis is whole, in both results."""
     draft.tie_same((0, -1, -2), whole=(draft.axis("axis", -1),))
 
 
 def _trailing_norm(*, skip: bool) -> Draw:
-    """LayerNormalization, RMSNormalization and the like: whole from the axis on, and scale and bias with it. Mean and
-    deviation, where they are results, have the other dimensions. ``skip``: operand 1 is added first, and the sum may be the
-    last result."""
+    """For LayerNormalization, RMSNormalization and the like: dimensions from the axis on are whole, in scale and bias too; all
+    results have the others. ``skip``: the axis is the last one; operand 1 is added first, and the sum may be the last
+    result."""
 
     def draw(draft: Draft) -> None:
         rank = draft.rank(0)
@@ -103,8 +103,8 @@ def _trailing_norm(*, skip: bool) -> Draw:
 
 
 def batch_norm(draft: Draft) -> None:
-    """BatchNormalization(x, scale, bias, mean, variance): by given statistics every place is on its own but for the channel's
-    numbers. In training the statistics span samples and places: these are whole."""
+    """BatchNormalization(x, scale, bias, mean, variance): all dimensions are parallel; in training the statistics are over
+    samples and positions, so only channels are."""
     trains = draft.get("training_mode", 0) or (draft.opset < 7 and not draft.get("is_test", 0))
     if not draft.get("spatial", 1) or (len(draft.results) > 1 and not trains):
         raise UnfitError("a form of before opset 9")
@@ -125,20 +125,20 @@ def instance_norm(draft: Draft) -> None:
 
 
 def group_norm(draft: Draft) -> None:
-    """GroupNormalization: statistics of each sample and group of channels; scale and bias per channel (per group before opset
-    21, which their length tells)."""
+    """GroupNormalization: statistics of each sample and group of channels; scale and bias are per channel, or, before opset
+    21, per group."""
     groups = int(draft.get("num_groups"))
     draft.tie("batch", (0, 0), (-1, 0))
     draft.tie("group", (0, 1), (1, 0), (2, 0), (-1, 1), size=groups, adapt=(LocalAttribute("num_groups"),))
 
 
 def local_response(draft: Draft) -> None:
-    """LRN: each place looks at neighbouring channels."""
+    """LRN: an element depends on neighbouring channels, which are whole."""
     draft.tie_same((0, -1), whole=(1,))
 
 
 def mean_variance(draft: Draft) -> None:
-    """MeanVarianceNormalization: whole along its axes."""
+    """MeanVarianceNormalization: its axes are whole."""
     rank = draft.rank(0)
     axes: Iterable[int] = draft.get("axes", (0, 2, 3))
     draft.tie_same((0, -1), whole=[draft.dim(axis, rank) for axis in axes])

@@ -3,16 +3,16 @@
 A rule lists *factors*, as Einstein notation lists letters: a factor names the dimension that it lies along in each operand and
 result. One mesh axis shards one factor; with several axes, the rule applies to each axis. With a sharded factor:
 
-- an operand that has it is ``S(dim)``, one that lacks it ``R`` (``P`` where ``Factor.partial`` says so: a bias under a partial
-  sum stands on one member, or it would count n times);
-- a result that has it is ``S(dim)``; one that lacks it is ``P(kind)`` under a reduction, ``R`` under a parallel factor.
+- an operand that has it is ``S(dim)``, one that lacks it ``R``, or ``P`` if it is in ``Factor.partial`` (a bias beside a sum of
+  n terms is on one member, or it would count n times);
+- a result that has it is ``S(dim)``; one that lacks it is ``P(kind)`` if the factor is a reduction, ``R`` if it is parallel.
 
 ``linear`` lists the other way to split an op: some operands are terms of a reduction *together*, all others are whole, and
 every result is a term of that reduction.
 
-Invariants: a dimension of size above 1 stands in exactly one factor, one of size 1 in none; a factor lies along at most one
-dimension of a tensor; the length of that dimension is ``size`` times a whole *unit* (64 channels of 4 heads: size 4, unit 16),
-and shards are cut between units only, contiguous, in order. Shards of any lengths are right, not only equal ones.
+Invariants: a dimension longer than 1 is in exactly one factor, one of length 1 in none; a factor is along at most one dimension
+of a tensor; the length of that dimension is ``size * unit`` (64 channels of 4 heads: size 4, unit 16); shards are contiguous,
+in order, and cut between units only. Shards may differ in length.
 
 The backward pass follows (``backward_rule``): see there.
 """
@@ -32,7 +32,7 @@ class Kind(enum.Enum):
     """How sharding a factor changes the results."""
 
     PARALLEL = "parallel"
-    """Results are split, or do not depend on it."""
+    """Results have the factor, or do not depend on it (Shape)."""
     SUM = "sum"
     MAX = "max"
     """A reduction along the factor: results become terms of it."""
@@ -44,9 +44,8 @@ class Kind(enum.Enum):
 class Factor:
     """A letter of the op's index space. ``operands`` and ``results``: the dimension of each that it lies along, None for none.
 
-    ``partial``: operands without the factor that must be terms of the reduction, not replicas. ``adapt``: what changes in the
-    op that runs on a shard, its smaller operands aside. ``divided``: whether flops are divided by the number of shards; else
-    every shard works as much as the whole op (its bytes are those of its smaller tensors all the same)."""
+    ``partial``: operands without the factor that must be terms of the reduction, not replicas. ``adapt``: changes to the op on
+    a shard beside smaller tensors. ``divided``: whether a shard has a part of the flops, or all of them (Gather)."""
 
     name: str
     kind: Kind
@@ -58,13 +57,13 @@ class Factor:
     divided: bool = True
 
     def share(self, count: int) -> float:
-        """The largest shard's part of the op's flops when ``count`` (at most ``size``) balanced shards are cut."""
+        """The fraction of the op's flops in the largest of ``count`` balanced shards, ``count <= size``."""
         return -(-self.size // count) / self.size if self.divided else 1.0
 
     def cuts(self, count: int) -> tuple[tuple[int, int], ...]:
-        """Start and length, in units, of each of ``count`` shards; the first ones are longer where they cannot be equal.
+        """Start and length, in units, of each of ``count`` shards; if they cannot be equal, the first ones are longer.
 
-        Raises ValueError where a shard would be empty."""
+        Raises ValueError if a shard would be empty."""
         if not 1 <= count <= self.size:
             raise ValueError(f"factor '{self.name}' has {self.size} units, which cannot be cut into {count}")
         return tuple(cut(self.size, equal(count), shard) for shard in range(count))
@@ -72,7 +71,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """Operands that may be terms of one of ``reductions`` together, with all others replicated; every result is then a term."""
+    """Operands that may be terms of one of ``reductions`` together, all others replicated; then every result is a term."""
 
     operands: tuple[int, ...]
     reductions: tuple[str, ...] = ("sum",)
@@ -82,7 +81,7 @@ class Linear:
 class Strategy:
     """One way to run an op over one mesh axis: a placement for each operand and result.
 
-    ``factor`` is the sharded one; None for the op run whole by every member and for linear ops on terms (``name`` tells)."""
+    ``factor``: the sharded one; None if every member runs the whole op, on replicas or on terms."""
 
     name: str
     operands: tuple[Placement, ...]
@@ -92,9 +91,8 @@ class Strategy:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """The backward pass of a strategy. ``cotangents``: the placements in which the gradients of the results must arrive.
-    ``gradients``: the placements of the gradients of the operands that each shard's derivative yields. None: no gradient
-    (indices, shapes, comparisons)."""
+    """The backward pass of a strategy. ``cotangents``: placements that the gradients of the results must have; ``gradients``:
+    placements of the gradients of the operands. None: no gradient (indices, shapes, comparisons)."""
 
     strategy: Strategy
     cotangents: tuple[Placement | None, ...]
@@ -149,22 +147,22 @@ def _sharded(factor: Factor) -> Strategy:
 def backward_rule(rule: LayoutRule, count: int = 2) -> tuple[Backward, ...]:
     """The backward side of each of ``rule.strategies(count)``, in their order.
 
-    Differentiating what each member runs gives the gradients, when those of the results come in placed as follows:
+    If the gradients of the results have these placements, differentiating what each member runs gives those of the operands:
 
     ====================  =====================  ==================================================================
     the value is          its gradient is        because
     ====================  =====================  ==================================================================
-    ``S(d)``              ``S(d)``               each member has its part of both
+    ``S(d)``              ``S(d)``               each member has the same part of both
     ``P(sum)``            ``R``                  every term counts once in the sum
-    ``P(max)``            ``P(sum)``             only the member that held the maximum gets it, the others zero:
-                                                 what undoes the ``P(max)`` masks by comparing its input and output
-    ``R``, op sharded     ``P(sum)`` (operand)   each member knows the part that comes through its own shard
+    ``P(max)``            ``P(sum)``             only the member with the maximum gets it, others zero: the reshard of
+                                                 ``P(max)`` masks it by comparing its input and output
+    ``R``, op sharded     ``P(sum)`` (operand)   each member has the term that comes through its own shard
     ``R``, op replicated  ``R``                  all members do the same
     ====================  =====================  ==================================================================
 
-    The derivative of any op is linear in the gradients of its results: where an op runs replicated, ``P(sum)`` may come in and
-    leave as ``P(sum)`` as well, so a sum of several gradients is reduced once. Values that the derivative reads (operands, or a
-    saved result such as Softmax's) are read in the layout that the strategy gives them; no op needs more.
+    The derivative is linear in the gradients of the results: if an op runs replicated, ``P(sum)`` may also come in and leave,
+    so a sum of several gradients is reduced once. The derivative reads values (operands, or a result such as that of Softmax)
+    in the layouts of the strategy.
     """
     return tuple(_backward(strategy, rule) for strategy in rule.strategies(count))
 

@@ -30,9 +30,9 @@ RULES: dict[str, Draw] = {
 """How the rule of each op is drawn, by the op's full name."""
 
 NEWEST = 1 << 20
-"""The opset that an op is taken to be of where none is stated: newer than any change of an operator's meaning."""
+"""The opset of a module that states none: newer than any change to an operator."""
 MOST_NUMBERS = 64
-"""Elements of the longest constant that rules look at: shapes, axes, pads."""
+"""Elements of the longest constant that rules read: shapes, axes, pads."""
 
 _FORMATS = {
     DType.F64: "d", DType.F32: "f", DType.F16: "e", DType.I64: "q", DType.I32: "i", DType.I16: "h", DType.I8: "b",
@@ -47,14 +47,14 @@ def rule_of(
     constants: Constants = (),
     opsets: Mapping[str, int] | None = None,
 ) -> LayoutRule | None:
-    """How ``op`` may be split over a mesh axis; None where it has no rule: it then runs replicated.
+    """How ``op`` may be split over a mesh axis; None if it has no rule, so that it runs replicated.
 
-    ``operand_types``: None for an absent one. Dimensions that have no number are whole: bind them first. ``constants``: the
-    elements of operands that are known (``numbers_of``); rules that need axes or steps say less, or nothing, without.
-    ``opsets``: version by domain, the default one as ``onnx``, as ``ir.ops.opdefs.module_opsets`` gives it.
+    ``operand_types``: None for an absent one; symbolic dimensions are whole. ``constants``: the elements of operands that are
+    known (``numbers_of``); an op whose axes or steps are operands has fewer factors, or no rule, without them. ``opsets``:
+    version by domain, as of ``ir.ops.opdefs.module_opsets``.
 
-    Rules depend on names in nothing, so equal ops of repeated layers get one rule, drawn once."""
-    known = tuple(constants[i] if i < len(constants) else None for i in range(len(operand_types)))
+    Rules do not depend on names, so equal ops of repeated layers share one cached rule."""
+    by_operand = tuple(constants[i] if i < len(constants) else None for i in range(len(operand_types)))
     results = tuple(
         None if isinstance(type_, UnknownType) and not value.name else type_
         for value, type_ in zip(op.results, result_types, strict=True)
@@ -62,7 +62,7 @@ def rule_of(
     opset = (opsets or {}).get("onnx", NEWEST)
     if op.regions or op.name not in RULES:
         return None
-    return _drawn(op.name, op.attributes, tuple(operand_types), results, known, opset)
+    return _drawn(op.name, op.attributes, tuple(operand_types), results, by_operand, opset)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -78,17 +78,12 @@ def _drawn(
     try:
         RULES[name](draft)
         return draft.rule()
-    except (
-        LookupError,
-        TypeError,
-        ValueError,
-        ArithmeticError,
-    ):  # no valid op of this name, or a form that the rule does not know
+    except (LookupError, TypeError, ValueError, ArithmeticError):  # an invalid op, or a form that the rule does not know
         return None
 
 
 def numbers_of(dense: Dense) -> Numbers | None:
-    """The elements of a small constant; None for one that is large, or of a type that no rule reads."""
+    """The elements of a constant; None if it has more than ``MOST_NUMBERS``, or a type that no rule reads."""
     code, elements = _FORMATS.get(dense.type.dtype), dense.type.elements
     if code is None or elements is None or elements > MOST_NUMBERS or isinstance(dense.data, tuple):
         return None
@@ -99,7 +94,7 @@ def numbers_of(dense: Dense) -> Numbers | None:
 
 
 def resource_numbers(resource: Resource) -> Numbers | None:
-    """The elements of a small constant resource, or None. A trained weight is no constant, because each step changes it."""
+    """The elements of a small constant resource, or None. A trained weight is no constant: each step changes it."""
     if not isinstance(resource.type, TensorType) or any(isinstance(facet, OptimizerState) for facet in resource.facets):
         return None
     match resource.data:
@@ -112,7 +107,7 @@ def resource_numbers(resource: Resource) -> Numbers | None:
 
 
 class Surroundings:
-    """Types and constants by name, which rules read. ``see`` adds the results of the ops, in order."""
+    """Types and constants by name, which rules read; ``see`` adds those of each op, in order."""
 
     def __init__(self, resources: Iterable[Resource] = (), opsets: Mapping[str, int] | None = None) -> None:
         self.opsets = opsets
@@ -125,7 +120,7 @@ class Surroundings:
                 self.numbers[resource.name] = numbers
 
     def see(self, op: Op) -> None:
-        """Notes the results of ``op``, and its value where it is an ``onnx.Constant``."""
+        """Adds the results of ``op``, and its elements if it is an ``onnx.Constant``."""
         self.types.update((value.name, value.type) for value in op.results)
         if op.name == "onnx.Constant":
             value = op.get("value", op.get("value_ints", op.get("value_int", op.get("value_float"))))
@@ -134,7 +129,7 @@ class Surroundings:
                 self.numbers[op.results[0].name] = numbers
 
     def rule(self, op: Op) -> LayoutRule | None:
-        """The rule of an op whose operands have been seen."""
+        """The rule of an op; None if an operand has not been seen."""
         operands = [self.types.get(name) if name else None for name in op.operands]
         if any(name and type_ is None for name, type_ in zip(op.operands, operands, strict=True)):
             return None
@@ -143,7 +138,7 @@ class Surroundings:
 
 
 def rules(module: Module, func: Func | None = None) -> Iterator[tuple[Op, LayoutRule | None]]:
-    """Each op of ``func`` (the entry unless given) with its rule, in order; regions are not entered."""
+    """Each op of ``func`` (default: the entry) with its rule, in order, without ops in regions."""
     func = module.entry if func is None else func
     around = Surroundings(module.resources.values(), module_opsets(module))
     around.types.update((arg.name, arg.type) for arg in func.args)
@@ -153,7 +148,7 @@ def rules(module: Module, func: Func | None = None) -> Iterator[tuple[Op, Layout
 
 
 def coverage(module: Module, func: Func | None = None) -> dict[str, int]:
-    """How many ops of each operator have no rule and so run replicated, by name, sorted."""
+    """The number of ops without a rule, which run replicated, by operator, sorted."""
     missing = sorted(op.name for op, rule in rules(module, func) if rule is None)
     return {name: missing.count(name) for name in dict.fromkeys(missing)}
 

@@ -1,7 +1,7 @@
-"""Layout rules of the training step's own ops. An update works element by element, with each tensor in the layout of the
-weight.
+"""Layout rules of the ops that only training steps have.
 
-The mean over microbatches commutes with a sum of terms, so a gradient stays ``P(sum)`` until it is reduced, once per step.
+An update works element by element: all its tensors have the layout of the weight. The mean over microbatches commutes with a
+sum of terms, so a gradient stays ``P(sum)`` until it is reduced, once per step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def detach(draft: Draft) -> None:
 
 
 def mask(draft: Draft) -> None:
-    """Every member makes the whole mask and takes its part, so the mask does not depend on how its reader is split."""
+    """Every member makes the whole mask and slices it, so the mask does not depend on how its reader is split."""
 
 
 def _optimizer(name: str) -> Draw:
