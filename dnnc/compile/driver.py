@@ -332,7 +332,7 @@ def _written(
         progress=context.progress,
         test=tested if options.load_test else None,
         made_by=made_by(pipeline),
-        given=loaded.given.kept(imported) if loaded.given is not None else None,
+        inputs=loaded.given.kept(imported) if loaded.given is not None else None,
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
         context.sink.warn(SharesNotAnnotated(), where="annotated.onnx")

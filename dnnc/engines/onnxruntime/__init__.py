@@ -1,12 +1,15 @@
-"""Inference on ONNX Runtime: a build is written (``write``), and run with one process per device.
+"""Inference on ONNX Runtime: writes a build, and runs it with one process per device.
 
-- ``engine``: the three interfaces of an engine: what starts processes, moves values, computes;
-- ``run``, ``pipeline``, ``results``: a run from arrays to arrays; ``starting``, ``processes``, ``errors``: its processes;
-- ``worker``, ``rows``, ``member``: a device as a process, which follows its row of the schedule;
-- ``session``: a model in an ONNX Runtime session; ``transport``: values from process to process;
-- ``probe``: a process that measures what its cores do.
+- ``write``: writes the build of a lowered module;
+- ``engine``: the interfaces of an engine: launcher, transport, executor;
+- ``run``: the command ``dnnc run``; ``pipeline``: feeds the processes of a build; ``results``: outputs and times of a run;
+- ``starting``: starts the processes; ``processes``: one of them, as the starter sees it; ``errors``: how a run fails;
+- ``worker``: the process of a device; ``rows``: how it follows its row of the schedule; ``member``: the program of a mesh's
+  member;
+- ``session``: ONNX Runtime sessions; ``transport``: how processes exchange tensors;
+- ``probe``: a process that measures its cores; ``faults``: what is refused, and why.
 
-Everything is imported at first use: a stage process imports this package too and must start fast.
+Names are imported at first use: the process of a device imports this package too and must start fast.
 """
 
 from __future__ import annotations

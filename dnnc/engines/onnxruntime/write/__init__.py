@@ -1,9 +1,12 @@
-"""From a planned and lowered module to a directory of programs that run.
+"""Writes the build of a planned and lowered module: a directory of ONNX models, weights and the plan.
 
-- ``build``: the directory, written whole or not at all; ``load_test``: every model of it, opened in onnxruntime;
-- ``export``: a function as an ONNX model; ``labelled``, ``branches``, ``overwritten``: what onnxruntime needs of one;
-- ``segments``, ``members``, ``member_weights``: stages on meshes; ``weights_file``: weights in one flat file;
-- ``annotate``, ``one_session``: the unsplit model with its stages, for programs that do not run dnnc.
+- ``build``: writes the directory, whole or not at all; ``load_test``: opens each of its models in onnxruntime;
+- ``export``: a function as an ONNX model; ``branches``, ``overwritten``: changes that onnxruntime needs to run it correctly;
+  ``labelled``: a model whose nodes have unique names, for profiles;
+- ``weights_file``: weights in one flat file;
+- ``segments``: cuts the programs of a mesh at their collectives; ``members``, ``member_weights``: writes their models and
+  weights;
+- ``annotate``, ``one_session``: the unsplit model with the stage of each node, for programs other than dnnc.
 """
 
 from dnnc.engines.onnxruntime.write.build import WEIGHTS, check_target, write_build, write_model, write_plan

@@ -1,21 +1,22 @@
-"""The build directory: stage models, weights, annotated model, plan, trace and manifest, written whole or not at all.
+"""Writes a build directory, whole or not at all. ``dnnc/build/build.py`` reads it.
 
-What is in it (``dnnc/build/build.py`` reads it back)::
+What is in it::
 
-    manifest.json    versions, source, stages with their channels, size and digest of every other file but the trace; its own
-    plan.json        the decision, to read, edit and replay (``dnnc.build.plan_json``)
-    plan.ir          the whole final module as text, what repeats in it folded
+    manifest.json    versions, source, stages with their channels; digest of itself and of every other file but the trace
+    plan.json        the plan, to read, edit and replay (``dnnc.build.plan_json``)
+    plan.ir          the final module as text, repeated blocks folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
-    annotated.onnx   the unsplit model with the placement as annotations (``annotate.py``)
-    inputs.npz       the arrays of ``compile --inputs``, where they are not too large to be kept
-    session.json     how one ONNX Runtime session runs that as the plan says, where one session can (``one_session.py``)
-    stages/          stageK.onnx, and weights.data (``shared``) or stageK.data (``per-stage``)
+    annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
+    inputs.npz       the arrays of ``compile --inputs``, unless they are too large
+    session.json     settings with which one ONNX Runtime session follows the plan, where one can (``one_session.py``)
+    stages/          stageK.onnx, and weights.data (``--weights shared``) or stageK.data (``per-stage``)
 
-A stage on a mesh has a model for each segment of each member in the place of one (``segments.py``); ``stages/`` then also holds
-parts.data (``shared``) or stageK.memberI.data (``per-stage``), and, per stage, whole.data: what only annotated.onnx reads.
+A stage on a mesh has a model for each segment of each member instead of stageK.onnx (``segments.py``). ``stages/`` then also
+has the members' parts of weights: parts.data (``shared``) or stageK.memberI.data (``per-stage``). With ``per-stage``,
+whole.data has the whole weights of all stages on meshes, which only annotated.onnx reads.
 
-Invariants: equal inputs give equal bytes, whatever the place and the time: no dates, no absolute paths; a model's external
-data lies in its own folder or below it, as ONNX asks; memory needed does not grow with the weights.
+Invariants: equal inputs give equal bytes, so a build has no dates and no absolute paths; external data is in the folder of its
+model or below, as ONNX asks; memory does not grow with the weights.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from dnnc.engines.onnxruntime.write.annotate import annotate, annotation_faults
 from dnnc.engines.onnxruntime.write.branches import forget_shapes
 from dnnc.engines.onnxruntime.write.one_session import SESSION, session_settings
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
-from dnnc.engines.onnxruntime.write.weights_file import in_file, layout, moved, write_weights
+from dnnc.engines.onnxruntime.write.weights_file import in_file, layout, with_places, write_weights
 from dnnc.onnx.providers import Provider
 from dnnc.onnx.weights import WeightFiles, WeightSource, check_weights, files_of, read_resource
 from ir.core.diagnostics import InvalidInput, UsageError
@@ -73,18 +74,20 @@ def write_build(
     progress: Progress = lambda label, fraction: None,
     test: Callable[[Iterable[Path]], None] | None = None,
     made_by: str = "",
-    given: bytes | None = None,
+    inputs: bytes | None = None,
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
-    ``data`` is where external resources lie; ``source`` the model as the user named it (``zoo:...`` or a path). ``weights``:
-    ``shared`` (one file, each weight once), ``per-stage`` (a file for each stage, for shipping), ``none`` (models that refer to
-    a file that is not written). ``plan_only`` writes no models at all. ``test`` gets the models of all stages once they lie
-    there, if they have their weights, and raises to have nothing written. ``made_by``: the comment lines that ``plan.ir``
-    begins with. ``given``: the ``.npz`` of the inputs that the plan was made for, empty where it is too large to be kept.
+    - ``data``: holds the data of external resources; ``source``: the model as the user named it (``zoo:...`` or a path);
+    - ``weights``: ``shared`` (one file for all stages), ``per-stage`` (a file for each stage, to ship it to its device) or
+      ``none`` (the models refer to a file that is not written);
+    - ``test``: called with the paths of all models in ``stages/``, unless ``weights`` is ``none``; if it raises, nothing is
+      written;
+    - ``made_by``: the first lines of ``plan.ir``, comments;
+    - ``inputs``: the ``.npz`` of ``compile --inputs``; empty where it is too large for a build, None where there was none.
 
-    Raises UsageError when ``out`` is someone else's directory, InvalidInput when data is missing, a file of it was
-    written to since it was opened, or the disk refuses; then ``out`` is as it was before.
+    Raises UsageError when ``out`` is a file or a directory that is no build, InvalidInput when data is missing or was changed
+    after it was opened, or when the disk refuses; then ``out`` is as before.
     """
     if weights not in WEIGHTS:
         raise UsageError(UnknownWeights(weights, tuple(WEIGHTS)), where="--weights")
@@ -100,17 +103,17 @@ def write_build(
         write_plan_files(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         files = files_of(data)
-        cut = _write_models(module, stages, files, target, weights, progress)
+        mesh_stages = _write_models(module, stages, files, target, weights, progress)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
             _write_json(target / SESSION, settings)
         if test is not None and weights != "none":
             progress("load the programs", None)
             test(sorted((target / "stages").glob("*.onnx")))
-        if given:
-            (target / INPUTS).write_bytes(given)
+        if inputs:
+            (target / INPUTS).write_bytes(inputs)
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), cut, given)
+        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), mesh_stages, inputs)
         _write_json(target / MANIFEST, manifest)
         files.confirm()
         progress("flush to the disk", None)
@@ -118,9 +121,8 @@ def write_build(
 
 
 def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
-    """Writes the plan alone: ``plan.json``, ``plan.ir`` and, where it is scheduled, ``trace.json``, with a manifest without
-    stages, and returns that. Such a directory is replaced like a build but cannot
-    be run. Raises as ``write_build``."""
+    """Writes a build that cannot run: ``plan.json``, ``plan.ir``, ``trace.json`` if the plan has a schedule, and a manifest
+    without stages. Returns the manifest. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         write_plan_files(module, target, made_by)
@@ -134,24 +136,24 @@ def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
 def write_model(
     module: Module, data: WeightSource, out: Path, *, progress: Progress = lambda label, fraction: None
 ) -> tuple[Path, ...]:
-    """Writes the entry function as one ONNX file and its larger weights to ``OUT.data`` beside it; returns what was written.
-    ``data`` is where external resources lie. Raises InvalidInput when data is missing, the disk refuses, or
-    ``out`` is there and is no file."""
+    """Writes the entry function as the ONNX file ``out`` and its larger weights to ``OUT.data`` beside it; returns the paths of
+    the files. ``data``: holds the data of external resources. Raises InvalidInput when data is missing, the disk refuses, or
+    ``out`` exists and is no file."""
     refuse_special(out)
     resources = module.resources
     used = [[resources[name] for name in _resource_names(module.entry) if name in resources]]
     _refuse_declared(used, "shared")
     places = layout(used[0], f"{out.name}.data")
     files = files_of(data)
-    kept = moved(_inlined(module, used, files), places)
+    complete = with_places(_inlined(module, used, files), places)
     remove_dead(partials(out.parent, out.name))
     try:
         with termination_raises(), locked_folder(out.parent, f".{out.name}.", PARTIAL) as temporary:
-            _save(kept, module.entry, temporary / out.name)
+            _save(complete, module.entry, temporary / out.name)
             if places:
                 write_weights(temporary / f"{out.name}.data", resources, places, files, progress)
             files.confirm()
-            # The model last: it is what a reader looks for.
+            # The model last, because readers look for it.
             written = tuple(out.with_name(name) for name in ([f"{out.name}.data"] if places else []) + [out.name])
             for path in written:
                 os.replace(temporary / path.name, path)
@@ -161,13 +163,13 @@ def write_model(
 
 
 def check_target(out: Path) -> None:
-    """Raises UsageError when a build may not be written to ``out``: it is a file, or a directory of someone else's. To be asked
-    before the long work."""
+    """Raises UsageError when a build may not be written to ``out``: it is a file, or a directory that is no build. Call it
+    before long work."""
     refuse_foreign(Path(os.path.abspath(out)), is_build)
 
 
 def is_build(folder: Path) -> bool:
-    """Whether ``folder`` was written by this module, in this or another version."""
+    """Whether ``folder`` is a build, of this or another version of dnnc."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -180,20 +182,20 @@ def write_plan_files(module: Module, target: Path, made_by: str) -> None:
     from ir import print_module
     from passes.model.folding import fold
 
-    decided = module.without(Program)  # they follow from the stages
-    (target / PROGRAM).write_text(made_by + print_module(fold(decided)), encoding="utf-8")
+    without_programs = module.without(Program)  # programs follow from the stages
+    (target / PROGRAM).write_text(made_by + print_module(fold(without_programs)), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 
 def _write_models(
     module: Module, stages: tuple[Stage, ...], files: WeightFiles, target: Path, weights: str, progress: Progress
 ) -> dict[int, MeshStage]:
-    """Stage models, their weights, and the annotated model. Returns the stages on meshes, as they were cut."""
+    """Writes the stage models, their weights, and the annotated model. Returns the stages on meshes by index."""
     (target / "stages").mkdir()
     resources = module.resources
     functions = [None if stage.mesh else _function(module, stage) for stage in stages]
     used = [
-        [resources[name] for name in (_mesh_resources(stage) if func is None else _resource_names(func)) if name in resources]
+        [resources[name] for name in _resource_names(stage if func is None else func) if name in resources]
         for stage, func in zip(stages, functions, strict=True)
     ]
     _refuse_declared(used, weights)
@@ -206,41 +208,41 @@ def _write_models(
             for stage, of_stage in zip(stages, used, strict=True)
         ]
     else:
-        every = {resource.name for of_stage in used for resource in of_stage}
-        places = [layout((r for r in resources.values() if r.name in every), SHARED_FILE)] * len(stages)
-    kept = _inlined(module, used, files)
-    for stage, func, place in zip(stages, functions, places, strict=True):
+        names = {resource.name for of_stage in used for resource in of_stage}
+        places = [layout((r for r in resources.values() if r.name in names), SHARED_FILE)] * len(stages)
+    inlined = _inlined(module, used, files)
+    for stage, func, stage_places in zip(stages, functions, places, strict=True):
         if func is not None:
-            _save(moved(kept, place), func, target / "stages" / f"stage{stage.index}.onnx", program=True)
+            _save(with_places(inlined, stage_places), func, target / "stages" / f"stage{stage.index}.onnx", program=True)
     if weights != "none":
-        for file in sorted({place.file for of_stage in places for place in of_stage.values()}):
-            here = next(of_stage for of_stage in places if any(place.file == file for place in of_stage.values()))
-            write_weights(target / "stages" / file, resources, here, files, progress)
-    cut: dict[int, MeshStage] = {}
+        by_file = {place.file: stage_places for stage_places in reversed(places) for place in stage_places.values()}
+        for file, places_in_file in sorted(by_file.items()):
+            write_weights(target / "stages" / file, resources, places_in_file, files, progress)
+    mesh_stages: dict[int, MeshStage] = {}
     if any(stage.mesh for stage in stages):
         from dnnc.engines.onnxruntime.write.members import write_members
 
-        cut = write_members(kept, stages, places, target, weights, progress, partial(_save, program=True))
-    anywhere: dict[str, External] = {}
-    for of_stage in reversed(places):  # a weight that several stages hold is read from the first
-        anywhere.update(of_stage)
-    _save(moved(kept, anywhere, "stages/"), module.entry, target / ANNOTATED, stages)
-    return cut
+        mesh_stages = write_members(inlined, stages, places, target, weights, progress, partial(_save, program=True))
+    first_places: dict[str, External] = {}
+    for stage_places in reversed(places):  # a weight of several stages is read from the file of the first
+        first_places.update(stage_places)
+    _save(with_places(inlined, first_places, "stages/"), module.entry, target / ANNOTATED, stages)
+    return mesh_stages
 
 
 def _function(module: Module, stage: Stage) -> Func:
-    """What a device runs of a stage without a mesh, as a function without ``comm`` ops: what it receives is an argument, behind
-    the model's inputs; what it sends is a result, behind the model's outputs, each tensor once."""
+    """The program of a stage without a mesh, as a function without ``comm`` ops. Its arguments are the model's inputs and then
+    the received tensors; its results are the model's outputs and then the sent tensors, each tensor once."""
     program = local_programs(module, stage)[0]
     received = tuple(Value(part.name, part.type) for part in program.receives)
-    left = {part.name: part.type for part in (*program.outputs, *program.sends)}
-    results = tuple(Value(name, type_) for name, type_ in left.items())
+    leaving = {part.name: part.type for part in (*program.outputs, *program.sends)}
+    results = tuple(Value(name, type_) for name, type_ in leaving.items())
     return Func(stage.name, (*program.args, *received), results, program.ops, stage.attributes)
 
 
 def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:
-    """Writes ``func`` as an ONNX model, annotated with ``stages`` when they are given; weights stay where the module says.
-    ``program``: it is what a device runs, again and again."""
+    """Writes ``func`` as an ONNX model, annotated with ``stages`` if there are any; external weights are references.
+    ``program``: a device runs the model many times, so no run may change the weights."""
     import onnx
     import onnx_ir
 
@@ -258,21 +260,15 @@ def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = ()
     onnx.save_model(proto, str(path))
 
 
-def _resource_names(func: Func) -> Iterable[str]:
-    """Resources that ``func`` reads or hands through, in order of first use."""
-    found = dict.fromkeys(name for op in func.ops for name in reads(op) if name[0] == "@")
-    found.update(dict.fromkeys(value.name for value in func.results if value.name[0] == "@"))
-    return found
-
-
-def _mesh_resources(stage: Stage) -> Iterable[str]:
-    """Resources that the members of a stage read or hand through, those of collectives included, in order of first use."""
-    found = dict.fromkeys(name for op in stage.ops for name in reads(op) if name[0] == "@")
-    found.update(dict.fromkeys(value.name for value in stage.results if value.name[0] == "@"))
-    return found
+def _resource_names(func: Func | Stage) -> Iterable[str]:
+    """Names of the resources that ops read or that are results, in order of first use."""
+    names = dict.fromkeys(name for op in func.ops for name in reads(op) if name[0] == "@")
+    names.update(dict.fromkeys(value.name for value in func.results if value.name[0] == "@"))
+    return names
 
 
 def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
+    """Raises InvalidInput for a used resource without data, unless it belongs in a file that is not written."""
     for of_stage in used:
         for resource in of_stage:
             if isinstance(resource.data, Declared) and (weights != "none" or not in_file(resource)):
@@ -280,7 +276,7 @@ def _refuse_declared(used: list[list[Resource]], weights: str) -> None:
 
 
 def _inlined(module: Module, used: list[list[Resource]], files: WeightFiles) -> Module:
-    """The module with the data of resources that stay in the models read into them."""
+    """The module with inline data for the used resources that belong in the models."""
     from dnnc.onnx.arrays import to_data
 
     small = {r.name for of_stage in used for r in of_stage if not in_file(r) and not isinstance(r.data, Inline)}
@@ -297,9 +293,10 @@ def _manifest(
     target: Path,
     weights: str,
     source: Mapping[str, Any],
-    cut: Mapping[int, MeshStage],
-    given: bytes | None = None,
+    mesh_stages: Mapping[int, MeshStage],
+    inputs: bytes | None = None,
 ) -> dict[str, Any]:
+    """The manifest with its digest. Arguments as in ``write_build``; ``source``: as ``source_of`` returns it."""
     types = _device_types(module)
     channels = [
         Channel.of(id_, bare(crossing.name), crossing.tensor.type, crossing.source, crossing.target)
@@ -310,19 +307,19 @@ def _manifest(
             "index": stage.index,
             "devices": list(stage.devices),
             "device_type": types.get(stage.index, ""),
-            **({} if stage.index in cut else {"model": f"stages/stage{stage.index}.onnx"}),
+            **({} if stage.index in mesh_stages else {"model": f"stages/stage{stage.index}.onnx"}),
             "inputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.args],
             "outputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.results],
             "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
             "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
-            **(cut[stage.index].to_json() if stage.index in cut else {}),
+            **(mesh_stages[stage.index].to_json() if stage.index in mesh_stages else {}),
         }
         for stage in stages
     ]
     schedule = module.first(Schedule)
     rows = {"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}
-    kept = {} if given is None else {"given": bool(given)}
-    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows, **kept}))
+    given = {} if inputs is None else {"given": bool(inputs)}
+    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows, **given}))
 
 
 def _device_types(module: Module) -> dict[int, str]:
@@ -330,19 +327,19 @@ def _device_types(module: Module) -> dict[int, str]:
 
 
 def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of the build that lies in ``target``, without its own digest. ``source``: where the model came from
-    (``source_of``); ``entries``: what the kind of build adds."""
+    """The manifest of the build in the folder ``target``, without its own digest. ``source``: as ``source_of`` returns it;
+    ``entries``: entries that only builds of this engine have."""
     topology = module.first(Topology)
     planned = {type_.name for type_ in topology.types if type_.name in _device_types(module).values()} if topology else set()
     used = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices) if topology else {}
-    named = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
-    providers = {device: provider.to_json() for device, provider in named.items() if provider}
+    provider_of = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
+    providers = {device: provider.to_json() for device, provider in provider_of.items() if provider}
     types = {device: topology.device(device).type for device in used} if topology else {}
     kinds = {name: topology.type(name).kind for name in sorted({*types.values(), *planned})} if topology else {}
     hosts = sorted({topology.device(device).host for device in used}) if topology else []
     counts = {device: topology.type(topology.device(device).type).cores for device in used} if topology else {}
     cores = {device: count for device, count in counts.items() if count > 1}
-    # A run adds its measured timeline to the trace: that file changes, and nothing is computed from it.
+    # The trace has no digest: a run adds its measured timeline to it.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
     return {
         "schema": SCHEMA,
@@ -371,25 +368,25 @@ def _digest(path: Path) -> str:
 def _versions() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for name in ("dnnc", "numpy", "onnx", "onnx-ir", "onnxruntime"):
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "unknown"
-    return dict(sorted(found.items()))
+            versions[name] = "unknown"
+    return dict(sorted(versions.items()))
 
 
 def source_of(spec: str, out: Path, files: WeightFiles) -> dict[str, Any]:
-    """Where the model came from; a file is named relative to the build, so that both can move together. ``files``: those that
-    the model was read from; ``data`` has the digests of the ones beside it that hold its weights."""
+    """The manifest's entry on the model's source: ``spec`` (a path is relative to the build, so that both can move together),
+    ``sha256`` of the model file, and in ``data`` the digests of its weight files. ``files``: the files that were read."""
     if not spec or spec.startswith("zoo:"):
         return {"spec": spec, "sha256": ""}
     path = Path(os.path.abspath(spec))
     data = files.digests()
     digest = data.pop(path.name, "")
-    named = Path(os.path.relpath(path, os.path.abspath(out))).as_posix()
-    return {"spec": named, "sha256": digest, **({"data": data} if data else {})}
+    relative = Path(os.path.relpath(path, os.path.abspath(out))).as_posix()
+    return {"spec": relative, "sha256": digest, **({"data": data} if data else {})}
 
 
 def _write_json(path: Path, data: Any, compact: bool = False) -> None:

@@ -1,12 +1,12 @@
-"""A function of a module (or a stage program) as an ONNX model: the inverse of the import.
+"""Exports a function or a stage as an ONNX model: the inverse of the import.
 
-Names lose their sigil; regions become subgraphs; ``comm.recv`` becomes a graph input and ``comm.send`` a graph output, each
-value once. Location goes back into node names and metadata, so that importing the result gives the same ops at the same places;
-but where nodes of one graph share a name (those of a function called twice do), all but the first get a suffix, because
-onnxruntime refuses such a graph.
+Names lose ``%`` and ``@``; regions become subgraphs; values of ``comm.recv`` become graph inputs, operands of ``comm.send``
+graph outputs, each value once. Locations become node names and metadata, so that importing the model gives ops with the same
+locations. Exception: if nodes of one graph have the same name (a function that is called twice gives such nodes), all but the
+first get a suffix, because onnxruntime refuses the graph otherwise.
 
-Invariants: every value keeps its ONNX name (a resource whose name is also a value's gets a suffix); the model holds what the
-function uses and nothing else; weights are not read here (a tensor is made for each resource by ``tensors``).
+Invariants: every value keeps its ONNX name (a resource that has the name of a value gets a suffix); the model has only what the
+function uses; weights are not read here, ``tensors`` decides how.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ def export_func(
     tensors: Tensors | None = None,
     opset_limit: int | None = RUNTIME_OPSET,
 ) -> onnx_ir.Model:
-    """The ONNX model of a function or stage of ``module``.
+    """The ONNX model of a function or stage of ``module``, with folded blocks expanded and reshards left out.
 
-    ``ir_version``: 11 (the first with multi-device annotations), or as new as the element types need. ``tensors``: makes the
-    tensor of a resource; by default a reference to where ``External`` data is and a lazy tensor for the rest
-    (``reference_tensor``). ``opset_limit``: newest default opset of the result; a newer module is lowered to it
-    where every operator it uses allows, else InvalidInput; None leaves it.
+    - ``ir_version``: of the model; by default 11 (the first with multi-device annotations), or newer if the element types need
+      it;
+    - ``tensors``: from a resource to its tensor; by default ``reference_tensor``, which reads no file;
+    - ``opset_limit``: the newest default opset of the model. A newer one is converted (``lower_opset``); None: no limit.
 
-    Folded blocks are expanded first, and changes of layout left out. Raises InvalidInput for what ONNX cannot say: ops of other
-    dialects, types that it lacks.
+    Raises InvalidInput for ops of other dialects, weights without data or of unknown shape, and an opset that is missing or
+    cannot be converted.
     """
     if any(map(is_block, module.of_type(Func))):
         module = expand(module)
@@ -80,8 +80,8 @@ def export_func(
 
 
 def reference_tensor(resource: Resource) -> onnx_ir.TensorProtocol:
-    """The tensor of a resource that reads nothing: a reference to external data, by its path as it stands in the module; inline
-    data as it is; generated data when it is asked for. Raises InvalidInput where there is no data."""
+    """The tensor of a resource, made without reading a file: a reference for external data, with the path as in the module;
+    inline data as it is; other data lazily. Raises InvalidInput for a resource without data."""
     type_, name = _tensor_type(resource), resource.name[1:]
     dtype, shape = onnx_ir.DataType(ELEMENT_NUMBERS[type_.dtype]), onnx_ir.Shape(_shape(type_))
     match resource.data:
@@ -95,7 +95,7 @@ def reference_tensor(resource: Resource) -> onnx_ir.TensorProtocol:
 
 
 def lazy_tensors(source: WeightSource) -> Tensors:
-    """Tensors whose data is read from ``source``, or generated, when it is asked for."""
+    """Makes tensors whose data is read from ``source``, or generated, at first access."""
 
     def tensor(resource: Resource) -> onnx_ir.TensorProtocol:
         if not isinstance(resource.data, External | View):
@@ -108,7 +108,7 @@ def lazy_tensors(source: WeightSource) -> Tensors:
 
 
 def reading_tensors(source: WeightSource) -> Tensors:
-    """Tensors that hold their data in memory, read from ``source``."""
+    """Makes tensors with their data in memory, read from ``source``."""
     return lambda resource: read_tensor(resource, source)
 
 
@@ -121,8 +121,8 @@ def read_tensor(resource: Resource, source: WeightSource) -> onnx_ir.TensorProto
 
 
 def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model:
-    """The model in the older default opset ``version``: as it is where no operator it uses has changed since, else through
-    onnx's converter. Raises InvalidInput naming the operators that stand in the way."""
+    """The model in the older default opset ``version``: unchanged except for that number if none of its operators changed since
+    ``version``, else converted by onnx. Raises InvalidInput, with the operators that changed, where onnx cannot convert it."""
     opset = model.opset_imports.get("", version)
     changed = sorted(
         {
@@ -139,9 +139,9 @@ def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model
     try:
         converted = serde.deserialize_model(version_converter.convert_version(serde.serialize_model(model), version))
         _check_operators(converted, version)
-    except Exception as error:  # the converter raises bare RuntimeError, ConvertError...
+    except Exception as error:  # the converter raises RuntimeError, ConvertError and others
         raise InvalidInput(OpsetTooNew(opset, version, tuple(changed), str(error)), where=where) from None
-    # The converter forgets where external data lies.
+    # The converter loses the references to external data.
     for name, value in model.graph.initializers.items():
         if name in converted.graph.initializers:
             converted.graph.initializers[name].const_value = value.const_value
@@ -150,14 +150,16 @@ def lower_opset(model: onnx_ir.Model, version: int, where: str) -> onnx_ir.Model
 
 
 def _check_operators(model: onnx_ir.Model, version: int) -> None:
-    """The converter lets operators pass that it does not know: raises SchemaError for one that ``version`` does not have."""
+    """Raises SchemaError for an operator that ``version`` does not have: the converter passes on operators that it does not
+    know."""
     for node in onnx_ir.traversal.RecursiveGraphIterator(model.graph):
         if node.domain == "":
             schema(node.op_type, version)
 
 
 class _Builder:
-    """Builds one graph; values by IR name."""
+    """Builds the model of one function. ``values``: by IR name; ``taken``: ONNX names of values; ``named``: (graph, node name)
+    of the nodes so far."""
 
     def __init__(self, module: Module, func: Func | Stage, tensors: Tensors) -> None:
         self.source, self.func, self.tensors = module, func, tensors
@@ -167,7 +169,7 @@ class _Builder:
         self.taken = {value.name[1:] for value in (*func.args, *all_values(func.ops))}
         self.dtypes: set[DType] = set()
         self.node_names = {op.location.node for op in all_ops(func.ops)}
-        self.named: set[tuple[str, str]] = set()  # (graph, node)
+        self.named: set[tuple[str, str]] = set()
 
     def model(self, ir_version: int | None) -> onnx_ir.Model:
         func = self.func
@@ -177,7 +179,7 @@ class _Builder:
         nodes = self.nodes([op for op in func.ops if op.dialect != "comm"], "main")
         names = list(dict.fromkeys([*(value.name for value in func.results), *sent]))
         types = {value.name: value.type for value in func.results}
-        outputs = [self.output(name, types.get(name), nodes) for name in names]
+        outputs = [self.output(name, types.get(name)) for name in names]
         attributes = dict(self.source.attributes)
         graph = onnx_ir.Graph(
             inputs,
@@ -193,26 +195,28 @@ class _Builder:
         return onnx_ir.Model(graph, ir_version=version, producer_name=producer)
 
     def opsets(self) -> dict[str, int]:
-        found = {}
+        """The opset of each domain. Raises InvalidInput for an op of a domain without one."""
+        opsets = {}
         for key, attribute in self.source.attributes:
             if key.startswith("opset.") and attribute.kind is AttrKind.INT:
                 domain = key.removeprefix("opset.")
-                found["" if domain == "onnx" else domain] = int(attribute.value)
+                opsets["" if domain == "onnx" else domain] = int(attribute.value)
         for op in all_ops(self.func.ops):
             domain = operator_of(op.name)[0] if op.dialect == "onnx" else ""
-            if op.dialect == "onnx" and domain not in found:
-                wanted = f"opset.{domain or 'onnx'}"
-                raise InvalidInput(OpsetMissing(op.id, op.name, wanted), where=self.source.name)
-        return found
+            if op.dialect == "onnx" and domain not in opsets:
+                missing = f"opset.{domain or 'onnx'}"
+                raise InvalidInput(OpsetMissing(op.id, op.name, missing), where=self.source.name)
+        return opsets
 
     def define(self, value: Value) -> onnx_ir.Value:
-        made = onnx_ir.Value(name=value.name[1:])
-        self.annotate(made, value.type)
-        self.values[value.name] = made
-        return made
+        """Makes and registers the ONNX value of an argument or a result of an op."""
+        defined = onnx_ir.Value(name=value.name[1:])
+        self.annotate(defined, value.type)
+        self.values[value.name] = defined
+        return defined
 
     def annotate(self, value: onnx_ir.Value, type_: Type) -> None:
-        """Sets the type where onnx_ir has one: it has no maps."""
+        """Sets the type of ``value``, except for types with maps, which onnx_ir lacks."""
         if _has_map(type_):
             return
         self.dtypes.update(_dtypes(type_))
@@ -224,25 +228,25 @@ class _Builder:
             value.type = None
 
     def value(self, name: str) -> onnx_ir.Value | None:
-        """The value behind an operand; None for an absent one."""
+        """The ONNX value of an operand, None for an absent one. Makes an initializer at the first use of a resource."""
         if not name:
             return None
-        found = self.values.get(name)
-        if found is None and name in self.resources:
+        value = self.values.get(name)
+        if value is None and name in self.resources:
             resource = self.resources[name]
-            found = onnx_ir.Value(name=unique(name[1:], self.taken))
+            value = onnx_ir.Value(name=unique(name[1:], self.taken))
             tensor = self.tensors(resource)
-            if tensor.name != found.name:
-                tensor.name = found.name
-            found.const_value = tensor
-            self.annotate(found, resource.type)
-            self.values[name] = found
-            self.initializers.append(found)
-        if found is None:
+            if tensor.name != value.name:
+                tensor.name = value.name
+            value.const_value = tensor
+            self.annotate(value, resource.type)
+            self.values[name] = value
+            self.initializers.append(value)
+        if value is None:
             raise AssertionError(f"{self.func.name}: {name} is used but not defined")  # the verifier forbids it
-        return found
+        return value
 
-    def output(self, name: str, type_: Type | None, nodes: list[onnx_ir.Node]) -> onnx_ir.Value:
+    def output(self, name: str, type_: Type | None) -> onnx_ir.Value:
         value = self.value(name)
         assert value is not None
         if value.type is None and type_ is not None:
@@ -278,13 +282,14 @@ class _Builder:
         )
 
     def node_name(self, name: str, graph: str) -> str:
+        """The name of a node, with a suffix if a node of the same graph has it."""
         if name and (graph, name) in self.named:
             return unique(name, self.node_names)
         self.named.add((graph, name))
         return name
 
     def graphs(self, op: Op, path: str) -> list[onnx_ir.Attr]:
-        """Graph attributes; keys ``name.0``, ``name.1``... are one list."""
+        """The graph attributes of an op. Regions with keys ``name.0``, ``name.1`` and so on become one list."""
         single: list[onnx_ir.Attr] = []
         lists: dict[str, list[onnx_ir.Graph]] = {}
         for key, region in op.regions:
@@ -305,7 +310,7 @@ class _Builder:
             value = self.value(name)
             assert value is not None
             if name not in own or value in outputs:
-                # ONNX asks that a subgraph's outputs are its own, and each once.
+                # In ONNX a subgraph's outputs are values of that subgraph, each at most once.
                 copy = onnx_ir.Value(name=unique(f"{value.name}.copy", self.taken))
                 copy.type, copy.shape = value.type, value.shape
                 nodes.append(onnx_ir.Node("", "Identity", [value], outputs=[copy], name=""))

@@ -1,4 +1,4 @@
-"""A function as an ONNX model in which every node has a name of its own: a profile of a run can be read back op by op."""
+"""An ONNX model in which every node has a unique name, so that each line of a profile belongs to one op."""
 
 from __future__ import annotations
 
@@ -15,24 +15,26 @@ from ir.core.ops import Location, Op
 
 
 def labelled_model(module: Module, source: WeightSource) -> tuple[bytes, dict[str, Op]]:
-    """The entry function as an ONNX model, and the op behind each name of a node, those in regions included. Weights in files
-    stay there; others are read from ``source``. Raises InvalidInput for a weight without data."""
+    """The entry function as a serialized ONNX model, and its ops (those in regions too) by the names of their nodes.
+
+    Weights in files stay there; all others are put into the model, views read from ``source``. Raises InvalidInput for a weight
+    without data."""
     ops: dict[str, Op] = {}
 
-    def labelled(body: Iterable[Op]) -> tuple[Op, ...]:
+    def label_all(body: Iterable[Op]) -> tuple[Op, ...]:
         return tuple(map(label, body))
 
     def label(op: Op) -> Op:
         name = f"n{len(ops)}"
         ops[name] = op
-        regions = tuple((key, replace(region, ops=labelled(region.ops))) for key, region in op.regions)
+        regions = tuple((key, replace(region, ops=label_all(region.ops))) for key, region in op.regions)
         return replace(op, regions=regions, location=Location("", name, ""))
 
     def tensor(resource: Resource) -> onnx_ir.TensorProtocol:
         return reference_tensor(resource) if isinstance(resource.data, External) else read_tensor(resource, source)
 
     entry = module.entry
-    func = replace(entry, ops=labelled(entry.ops))
+    func = replace(entry, ops=label_all(entry.ops))
     proto = onnx_ir.to_proto(export_func(module.replace(entry, func), func, tensors=tensor))
     forget_shapes(proto)
     return proto.SerializeToString(), ops

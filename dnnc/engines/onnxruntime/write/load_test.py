@@ -1,11 +1,10 @@
-"""Opens every model of a build in onnxruntime, one after another, before the build counts as done.
+"""Opens every model of a build in onnxruntime, so that a model that it refuses fails ``compile`` and not the first run.
 
-What is opened is what a run would open, with the same options but for large constants, which are not computed: a model of 400
-bytes can ask for gigabytes of them. Each session is given up before the next one is made, so the memory needed is that of the
-largest model.
+A model is opened with the options of a run, except that onnxruntime computes no constant larger than ``LIMITS.folded_bytes``: a
+model of 400 bytes can ask for gigabytes of constants. Models are opened one at a time, so memory is that of the largest.
 
-A build may be made on a machine that lacks the execution providers of its devices. Their models are opened on the CPU then,
-where a missing kernel is no fault.
+Where this machine lacks the execution provider of a device, its models are opened on the CPU. A kernel that the CPU lacks is
+then no fault, because another provider is to run the model.
 """
 
 from __future__ import annotations
@@ -33,22 +32,23 @@ def load_test(
     node_of: Callable[[str], str],
     provider_of: Callable[[int, int], Provider] = lambda stage, member: ON_CPU,
 ) -> None:
-    """Raises InvalidInput that names every model which onnxruntime refuses, its reason with the node in it. ``node_of``: the
-    first node of an operator (``domain.Type``), for where onnxruntime names that alone; ``provider_of``: the provider of a
-    member of a stage, member 0 where the stage is one model."""
+    """Raises InvalidInput that names every model which onnxruntime refuses, with the reason and the node.
+
+    ``node_of(operator)``: the first node of an operator (``domain.Type``), used where onnxruntime names only the operator.
+    ``provider_of(stage, member)``: the provider of a device; the member is 0 where the stage is one model."""
     faults = []
     for model in models:
-        provider = provider_of(*_place(model))
+        provider = provider_of(*_stage_and_member(model))
         try:
             _open(model, provider)
-        except OSError:  # the machine's fault: no more descriptors
+        except OSError:  # the machine's fault, such as no more file descriptors
             raise
-        except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
+        except Exception as error:  # onnxruntime has a dozen classes of errors, without a common base
             if provider != ON_CPU and no_cpu_kernel(str(error)):
                 continue
             text = str(error).strip().replace(f"{model}", model.name)
             reason = refusal(text) or plain_words(text) or type(error).__name__
-            node = next(filter(None, found.groups()), "") if (found := _NODE.search(text)) else ""
+            node = next(filter(None, match.groups()), "") if (match := _NODE.search(text)) else ""
             if not node and (operator := refused_operator(text)):
                 node = node_of(operator)
             reason += f" (node {node})" if node and node not in reason else ""
@@ -59,7 +59,7 @@ def load_test(
 
 def _open(model: Path, provider: Provider) -> None:
     settings = Settings(provider=provider, folder=str(model.parent.absolute()), folded_bytes=LIMITS.folded_bytes)
-    if provider != ON_CPU:  # onnxruntime would log why it cannot start the provider, which is no fault here
+    if provider != ON_CPU:  # else onnxruntime logs why it cannot start the provider, which is no fault here
         load_onnxruntime().set_default_logger_severity(4)
     try:
         Program(model.read_bytes(), (), settings)
@@ -67,17 +67,17 @@ def _open(model: Path, provider: Provider) -> None:
         Program(model.read_bytes(), (), replace(settings, provider=ON_CPU))
 
 
-def _place(model: Path) -> tuple[int, int]:
-    """Stage and member of a model, by its name."""
-    found = _STAGE.fullmatch(model.name)
-    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)
+def _stage_and_member(model: Path) -> tuple[int, int]:
+    """Stage and member of a model, from its file name."""
+    match = _STAGE.fullmatch(model.name)
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)
 
 
 def _label(model: Path) -> str:
-    found = _STAGE.fullmatch(model.name)
-    if found is None:
+    match = _STAGE.fullmatch(model.name)
+    if match is None:
         return model.name
-    stage, member, segment = found.groups()
+    stage, member, segment = match.groups()
     return f"stage {stage}" if member is None else f"stage {stage}, member {member}, segment {segment}"
 
 

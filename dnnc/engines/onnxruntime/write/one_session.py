@@ -1,13 +1,13 @@
-"""``session.json``: a plan for one host as the settings of a single ONNX Runtime session, for programs that do not run dnnc.
+"""``session.json``: settings with which a single ONNX Runtime session follows a plan for one host, without dnnc.
 
-ONNX Runtime can be told which execution provider should take which nodes (from 1.31 at the latest): nodes have labels, the
-metadata ``layer_ann``, and the session option ``session.layer_assignment_settings`` lists labels by provider::
+An ONNX Runtime session can assign nodes to execution providers by label (tried with 1.31): the metadata ``layer_ann`` labels a
+node, and the session option ``session.layer_assignment_settings`` lists the labels of each provider::
 
     CUDAExecutionProvider(=stage0, =stage2); CPUExecutionProvider(=stage1)
 
-``=`` asks for the whole label: without it, ``stage1`` would be the beginning of ``stage10``. This is a preference: a node for
-which the provider has no kernel goes to the next provider. A session has each provider once, so a plan that uses two GPUs of
-one provider has no such form.
+``=`` compares whole labels; without it, ``stage1`` would match ``stage10`` too. The assignment is a preference: a node for
+which the provider has no kernel goes to the next provider. A session has each provider once, so it cannot use two GPUs of one
+provider.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ def label(stage: int) -> str:
 
 
 def session_settings(stages: Iterable[Stage], topology: Topology, model: str) -> dict[str, Any] | None:
-    """What ``session.json`` says of ``model``, the file whose nodes have labels. None where one session cannot do what the plan
-    says: it is for several hosts, uses two devices of one provider, or a device is no CPU and its type names no provider."""
+    """The content of ``session.json``. ``model``: the file whose nodes are labelled.
+
+    None where one session cannot follow the plan: its devices are on several hosts, need one provider with different options
+    (two GPUs), or a stage needs two providers; or a device is no CPU and its type names no provider."""
     by_provider: dict[Provider, list[str]] = {}
     hosts = set()
     for stage in stages:
@@ -46,8 +48,8 @@ def session_settings(stages: Iterable[Stage], topology: Topology, model: str) ->
             if label(stage.index) not in labels:
                 labels.append(label(stage.index))
     names = [provider.name for provider in by_provider]
-    every = [text for labels in by_provider.values() for text in labels]
-    if len(hosts) > 1 or len(set(names)) < len(names) or len(set(every)) < len(every):
+    assigned = [text for labels in by_provider.values() for text in labels]
+    if len(hosts) > 1 or len(set(names)) < len(names) or len(set(assigned)) < len(assigned):
         return None
     rules = [f"{provider.name}({', '.join(f'={text}' for text in labels)})" for provider, labels in by_provider.items()]
     others = [[provider.name, dict(provider.options)] for provider in by_provider if provider.name != CPU]

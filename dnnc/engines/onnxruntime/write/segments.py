@@ -1,8 +1,8 @@
-"""The programs of a mesh's members, cut into segments at their collectives.
+"""Cuts the programs of a mesh's members into segments at their collectives.
 
-The *level* of an op is the largest number of collectives on a path to it; a segment is all ops of a level, one ONNX model, and
-a collective follows the segment of its operand's level. The level of a collective is the largest that it has in any program of
-its stage, so all members run the collectives in the same order whatever else they do.
+The *level* of an op is the largest number of collectives on a path to it. A *segment* is one ONNX model with all ops of a
+level. A collective has the level of its operand, the largest over all members of the stage, and runs after the segment of that
+level. So all members run the collectives in the same order, by level and channel.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from passes.model.spmd import Part as LocalPart
 
 @dataclass(frozen=True, slots=True)
 class LocalModel:
-    """A segment of member ``member`` as a function, before it is an ONNX model."""
+    """The segment of level ``level`` of a member, as a function that is to be written as an ONNX model."""
 
     member: int
     level: int
@@ -40,17 +40,18 @@ class LocalModel:
 
 @dataclass(frozen=True, slots=True)
 class MeshStage:
-    """A stage on a mesh, cut: the members' programs (their segments name models in ``stages/``), their models, the collectives
-    in order, and of each member the parts of the resources that it holds."""
+    """A stage on a mesh, cut into segments. ``axes``: name and size of each axis of the mesh. ``members``: their programs,
+    whose segments name models in ``stages/``; ``models``: these models. ``collectives``: in the order in which all members run
+    them. ``parts``: for each member, the parts of the resources that it reads."""
 
     axes: tuple[tuple[str, int], ...]
     members: tuple[MemberProgram, ...]
     collectives: tuple[Collective, ...]
     models: tuple[LocalModel, ...]
-    held: tuple[tuple[LocalPart, ...], ...]
+    parts: tuple[tuple[LocalPart, ...], ...]
 
     def to_json(self) -> dict[str, Any]:
-        """What the manifest says of the stage besides what it says of any."""
+        """The entries that the manifest has only for stages on meshes."""
         return {
             "axes": self.axes,
             "collectives": [collective.to_json() for collective in self.collectives],
@@ -59,18 +60,18 @@ class MeshStage:
 
 
 def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
-    """Cuts the programs of a stage into segments. Raises InvalidInput for a value that cannot cross between members."""
+    """Cuts the programs of a stage into segments. Raises InvalidInput for a value that members cannot exchange."""
     tensors = {channel: bare(cut.name) for channel, cut in enumerate(cuts_of(module.entry))}
-    programs = list(map(_held_as_values, local_programs(module, stage)))
+    programs = list(map(_with_resources_as_values, local_programs(module, stage)))
     levels = collective_levels(programs)
     members, models = [], []
     for program in programs:
         segments = []
         for level, func in _segments(program, levels):
             models.append(LocalModel(program.member, level, func))
-            made = tuple(_local(value.name, value.type) for value in func.results)
-            read = tuple(bare(value.name) for value in func.args)
-            segments.append(Segment(level, f"stages/{model_name(stage, program.member, level)}", read, made))
+            inputs = tuple(bare(value.name) for value in func.args)
+            outputs = tuple(_local(value.name, value.type) for value in func.results)
+            segments.append(Segment(level, f"stages/{model_name(stage, program.member, level)}", inputs, outputs))
         members.append(
             MemberProgram(
                 program.device,
@@ -89,29 +90,29 @@ def cut_stage(module: Module, stage: Stage, mesh: Mesh) -> MeshStage:
 
 
 def model_name(stage: Stage, member: int, level: int) -> str:
-    """File of a segment. It lies beside the weights: external data lies in a model's own folder or below it."""
+    """File name of a segment in ``stages/``, beside the weights: ONNX asks that external data is in the folder of the model."""
     return f"stage{stage.index}.member{member}.segment{level}.onnx"
 
 
 def collective_levels(programs: Sequence[LocalProgram]) -> dict[int, int]:
-    """Of each channel of a collective, the level of its operand, over all programs of a stage."""
+    """By channel, the level of each collective of a stage: the largest level of its operand in any member's program."""
     levels: dict[int, int] = {}
-    of_values: list[dict[str, int]] = [{} for _ in programs]
+    level_of: list[dict[str, int]] = [{} for _ in programs]  # by member and value
     for pieces in zip(*(_up_to_collectives(program.ops) for program in programs), strict=True):
-        for (ops, _), of_value in zip(pieces, of_values, strict=True):
+        for (ops, _), own_level_of in zip(pieces, level_of, strict=True):
             for op in ops:
-                level = max((of_value.get(name, 0) for name in reads(op)), default=0)
-                of_value.update((value.name, level) for value in op.results)
-        for (_, collective), of_value in zip(pieces, of_values, strict=True):
+                level = max((own_level_of.get(name, 0) for name in reads(op)), default=0)
+                own_level_of.update((value.name, level) for value in op.results)
+        for (_, collective), own_level_of in zip(pieces, level_of, strict=True):
             channel = collective.get("channel")
-            levels[channel] = max(levels.get(channel, 0), of_value.get(collective.operands[0], 0))
-        for (_, collective), of_value in zip(pieces, of_values, strict=True):
-            of_value[collective.results[0].name] = levels[collective.get("channel")] + 1
+            levels[channel] = max(levels.get(channel, 0), own_level_of.get(collective.operands[0], 0))
+        for (_, collective), own_level_of in zip(pieces, level_of, strict=True):
+            own_level_of[collective.results[0].name] = levels[collective.get("channel")] + 1
     return levels
 
 
 def _up_to_collectives(ops: Sequence[Op]) -> Iterator[tuple[list[Op], Op]]:
-    """Each collective with the ops between it and the one before."""
+    """Each collective, with the ops between it and the collective before."""
     before: list[Op] = []
     for op in ops:
         if is_collective(op):
@@ -121,73 +122,72 @@ def _up_to_collectives(ops: Sequence[Op]) -> Iterator[tuple[list[Op], Op]]:
             before.append(op)
 
 
-def _held_as_values(program: LocalProgram) -> LocalProgram:
-    """The program with resources that leave it, or go into a collective, as they are handed through an Identity."""
+def _with_resources_as_values(program: LocalProgram) -> LocalProgram:
+    """The program with an Identity for each resource that is itself a result or the operand of a collective: these are
+    values."""
     leaving = [*program.results, *(op.operands[0] for op in program.ops if is_collective(op))]
-    held = [name for name in dict.fromkeys(leaving) if name[:1] == "@"]
-    if not held:
+    resources = [name for name in dict.fromkeys(leaving) if name[:1] == "@"]
+    if not resources:
         return program
     taken = {value.name for op in program.ops for value in op.results} | {value.name for value in program.args}
     taken |= {part.name for part in program.receives}
-    names = {name: unique(f"%{name[1:]}", taken) for name in held}
+    names = {name: unique(f"%{name[1:]}", taken) for name in resources}
     types = {part.name: part.type for part in program.parts}
-    ops = [Op("onnx.Identity", (name,), (Value(names[name], types[name]),)) for name in held]
+    ops = [Op("onnx.Identity", (name,), (Value(names[name], types[name]),)) for name in resources]
 
-    def called(part: LocalPart) -> LocalPart:
+    def renamed(part: LocalPart) -> LocalPart:
         return replace(part, name=names.get(part.name, part.name))
 
     return replace(
         program,
-        ops=(*ops, *(_reading(op, names) if is_collective(op) else op for op in program.ops)),
-        outputs=tuple(map(called, program.outputs)),
-        sends=tuple(map(called, program.sends)),
+        ops=(*ops, *(_renamed_operands(op, names) if is_collective(op) else op for op in program.ops)),
+        outputs=tuple(map(renamed, program.outputs)),
+        sends=tuple(map(renamed, program.sends)),
     )
 
 
-def _reading(op: Op, names: Mapping[str, str]) -> Op:
+def _renamed_operands(op: Op, names: Mapping[str, str]) -> Op:
     return replace(op, operands=tuple(names.get(name, name) for name in op.operands))
 
 
 def _segments(program: LocalProgram, levels: Mapping[int, int]) -> Iterator[tuple[int, Func]]:
-    """Level and function of each segment of a member that has ops. Its arguments are what it reads of other segments,
-    collectives and the stage's border, its results what those read of it. An op that depends on weights alone stands in every
-    segment that reads what it makes."""
+    """Level and function of each segment of a member. The arguments are values of earlier segments, of collectives, and inputs
+    of the stage; the results are the values that later segments, collectives and other stages read. An op that depends on
+    weights only is repeated in each segment that reads its results, so these are never handed from segment to segment."""
     types: dict[str, Type] = {value.name: value.type for value in program.args}
     types |= {part.name: part.type for part in program.receives}
-    of_value = dict.fromkeys(types, 0)
-    at: dict[int, list[Op]] = {}
-    maker: dict[str, int] = {}
-    readers: dict[str, set[int]] = {}
+    level_of = dict.fromkeys(types, 0)
+    ops_at: dict[int, list[Op]] = {}
+    reading_levels: dict[str, set[int]] = {}  # -1: a collective or another stage
     for op in program.ops:
-        level = max((of_value.get(name, 0) for name in reads(op)), default=0)
+        level = max((level_of.get(name, 0) for name in reads(op)), default=0)
         if is_collective(op):
             level = levels[op.get("channel")] + 1
-            readers.setdefault(op.operands[0], set()).add(-1)
+            reading_levels.setdefault(op.operands[0], set()).add(-1)
         else:
-            at.setdefault(level, []).append(op)
-            maker.update((value.name, level) for value in op.results)
+            ops_at.setdefault(level, []).append(op)
             for name in reads(op):
-                readers.setdefault(name, set()).add(level)
+                reading_levels.setdefault(name, set()).add(level)
         for value in op.results:
-            of_value[value.name], types[value.name] = level, value.type
+            level_of[value.name], types[value.name] = level, value.type
     for name in program.results:
-        readers.setdefault(name, set()).add(-1)
-    fixed = _of_weights_alone(program)
-    for level, of_level in sorted(at.items()):
-        own = [op for op in of_level if not any(value.name in fixed for value in op.results)]
-        leaving = {name for name in fixed if -1 in readers.get(name, ()) and level == 0}
-        ops = [*_makers(fixed, {name for op in own for name in reads(op)} | leaving), *own]
-        made = {value.name for op in ops for value in op.results}
-        read = dict.fromkeys(name for op in ops for name in reads(op) if name[0] != "@" and name not in made)
-        left = [value for op in ops for value in op.results if value.name in leaving]
-        left += [value for op in own for value in op.results if readers.get(value.name, set()) - {level}]
-        if left:
+        reading_levels.setdefault(name, set()).add(-1)
+    constant = _constant_ops(program)
+    for level, ops_of_level in sorted(ops_at.items()):
+        varying = [op for op in ops_of_level if not any(value.name in constant for value in op.results)]
+        leaving = {name for name in constant if -1 in reading_levels.get(name, ()) and level == 0}
+        ops = [*_needed(constant, {name for op in varying for name in reads(op)} | leaving), *varying]
+        defined = {value.name for op in ops for value in op.results}
+        args = dict.fromkeys(name for op in ops for name in reads(op) if name[0] != "@" and name not in defined)
+        results = [value for op in ops for value in op.results if value.name in leaving]
+        results += [value for op in varying for value in op.results if reading_levels.get(value.name, set()) - {level}]
+        if results:
             name = f"@stage{program.stage}.member{program.member}.segment{level}"
-            yield level, Func(name, tuple(Value(n, types[n]) for n in read), tuple(left), tuple(ops))
+            yield level, Func(name, tuple(Value(arg, types[arg]) for arg in args), tuple(results), tuple(ops))
 
 
-def _of_weights_alone(program: LocalProgram) -> dict[str, Op]:
-    """Ops that depend on constants and weights alone and draw no random numbers, by what they make, in order."""
+def _constant_ops(program: LocalProgram) -> dict[str, Op]:
+    """Ops that depend on constants and weights only and draw no random numbers, by the names of their results, in order."""
     makers: dict[str, Op] = {}
     for op in program.ops:
         if not is_collective(op) and not has(op, RANDOM) and all(name[0] == "@" or name in makers for name in reads(op)):
@@ -195,14 +195,15 @@ def _of_weights_alone(program: LocalProgram) -> dict[str, Op]:
     return makers
 
 
-def _makers(fixed: Mapping[str, Op], wanted: set[str]) -> list[Op]:
-    """Those of the ops ``fixed`` that make what is ``wanted``, and what they read themselves, in order."""
-    makers: dict[str, Op] = {}
-    for name, op in reversed(list(fixed.items())):
+def _needed(constant: Mapping[str, Op], values: set[str]) -> list[Op]:
+    """The ops among ``constant`` that ``values`` depend on, in order."""
+    needed: dict[str, Op] = {}
+    wanted = set(values)
+    for name, op in reversed(list(constant.items())):
         if name in wanted:
-            makers[op.id] = op
+            needed[op.id] = op
             wanted |= set(reads(op))
-    return list(makers.values())[::-1]
+    return list(needed.values())[::-1]
 
 
 def _local(name: str, type_: Type) -> Local:
@@ -218,15 +219,15 @@ def _part(part: LocalPart, tensor: str) -> Part:
 
 
 def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int], mesh: Mesh) -> tuple[Collective, ...]:
-    """The collectives of a stage, by level and channel."""
+    """The collectives of a stage, in order of level and channel."""
     types = [_types(program) for program in programs]
-    found = []
+    collectives = []
     for of_members in zip(*((op for op in program.ops if is_collective(op)) for program in programs), strict=True):
         op: Op = of_members[0]
         operand, result, kind = op.operands[0], op.results[0].name, op.name.removeprefix("comm.")
         step = COLLECTIVES[kind]
         groups = (members_along(mesh, member, op.get("axis")) for member in range(len(programs)))
-        found.append(
+        collectives.append(
             Collective(
                 kind,
                 op.get("channel"),
@@ -242,11 +243,11 @@ def _collectives(programs: Sequence[LocalProgram], levels: Mapping[int, int], me
                 join=op.get(step.join) if step.join else -1,
             )
         )
-    return tuple(sorted(found, key=lambda collective: (collective.level, collective.channel)))
+    return tuple(sorted(collectives, key=lambda collective: (collective.level, collective.channel)))
 
 
 def _types(program: LocalProgram) -> dict[str, Type]:
-    """Local types of all values of a program."""
+    """The types of all values of a program: those of the member's parts."""
     types = {value.name: value.type for op in program.ops for value in op.results}
     types |= {value.name: value.type for value in program.args}
     return types | {part.name: part.type for part in program.receives}

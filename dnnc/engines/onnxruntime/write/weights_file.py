@@ -1,10 +1,10 @@
-"""Weights in one flat file, written with bounded memory whatever their size.
+"""Weights in one flat file, written in pieces: memory is bounded whatever the size of the weights.
 
-A layout gives each resource a place in the file: offsets are multiples of 64 bytes, and of 4096 (a page) from one page up, so
-that a runtime can map the file; the gaps are zero. Bytes are copied in pieces from the original file, or generated in pieces.
+A layout gives each resource a place in the file. Offsets are multiples of 64 bytes, those of resources of a page (4096 bytes)
+or more multiples of a page, so that a runtime can map the file; gaps are zero.
 
-Small resources and strings stay in the models: runtimes want shapes and axes at hand when they infer shapes, and ONNX
-cannot store strings outside.
+Small resources and strings stay in the models: shape inference reads the values of small ones (shapes, axes), and ONNX has no
+external strings.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ELEMENTS = 1 << 20
 
 
 def in_file(resource: Resource) -> bool:
-    """Whether the resource belongs in a weights file rather than in the model: what is large, or has no data to put there."""
+    """Whether the resource belongs in a weights file and not in the model: it is large, or has no data to put into the
+    model."""
     type_ = resource.type
     if not isinstance(type_, TensorType) or type_.sparse or type_.dtype is DType.STRING:
         return False
@@ -43,8 +44,8 @@ def in_file(resource: Resource) -> bool:
 
 
 def layout(resources: Iterable[Resource], file: str, *, every: bool = False) -> dict[str, External]:
-    """The place of each resource that belongs in ``file`` (small ones do not unless ``every``), by name, in the given order; a
-    name that comes twice counts once."""
+    """The place in ``file`` of each resource that ``in_file`` puts there (of all with ``every``), by name. Places follow the
+    order of ``resources``; of resources with one name the first counts."""
     places: dict[str, External] = {}
     offset = 0
     for resource in resources:
@@ -58,8 +59,8 @@ def layout(resources: Iterable[Resource], file: str, *, every: bool = False) -> 
     return places
 
 
-def moved(module: Module, places: Mapping[str, External], folder: str = "") -> Module:
-    """The module with the resources of ``places`` where those say, in files under ``folder`` (``stages/``)."""
+def with_places(module: Module, places: Mapping[str, External], folder: str = "") -> Module:
+    """The module whose resources named in ``places`` refer to those places, in files under ``folder`` (such as ``stages/``)."""
     return replace(
         module,
         symbols=tuple(
@@ -78,10 +79,10 @@ def write_weights(
     source: WeightSource,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> None:
-    """Writes the file of one layout. ``source`` is where the external resources of the original model lie;
-    ``progress`` is called with the fraction written.
+    """Writes the weights file ``path``: the resources of ``places``, each at its place. ``source``: holds the data of external
+    resources; ``progress``: called with the fraction written.
 
-    Raises InvalidInput when the data of a resource is missing, short, or was never given."""
+    Raises InvalidInput when the data of a resource is missing or has another size than its type."""
     from dnnc.onnx.weights import files_of
 
     files = files_of(source)
@@ -98,7 +99,7 @@ def write_weights(
 
 
 def pieces(resource: Resource, source: WeightSource) -> Iterator[bytes]:
-    """The bytes of a resource as ONNX stores them, a piece at a time. Raises InvalidInput as ``write_weights``."""
+    """The bytes of a resource as ONNX stores them, piece by piece. Raises InvalidInput when they are missing."""
     type_ = resource.type
     assert isinstance(type_, TensorType)
     match resource.data:
@@ -128,7 +129,7 @@ def _external(name: str, data: External, source: WeightSource) -> Iterator[bytes
 
 
 def _view(resource: Resource, view: View, source: WeightSource) -> Iterator[bytes]:
-    """Some rows of the box at a time; all at once where elements do not fill bytes."""
+    """The bytes of a view, about ``ELEMENTS`` elements at a time; all at once where elements are not whole bytes."""
     from dnnc.onnx.weights import box_of
 
     type_ = resource.type
@@ -149,14 +150,14 @@ def _splat(type_: TensorType, data: Splat) -> Iterator[bytes]:
 
     from dnnc.onnx.arrays import numpy_dtype
 
-    left = type_.elements or 0
-    array = np.full(min(ELEMENTS, left), data.value).astype(numpy_dtype(type_.dtype))
-    whole = _packed(array, type_)
-    while left >= ELEMENTS:
-        yield whole
-        left -= ELEMENTS
-    if left:
-        yield _packed(array[:left], type_)
+    remaining = type_.elements or 0
+    array = np.full(min(ELEMENTS, remaining), data.value).astype(numpy_dtype(type_.dtype))
+    piece = _packed(array, type_)
+    while remaining >= ELEMENTS:
+        yield piece
+        remaining -= ELEMENTS
+    if remaining:
+        yield _packed(array[:remaining], type_)
 
 
 def _packed(array: NDArray[Any], type_: TensorType) -> bytes:

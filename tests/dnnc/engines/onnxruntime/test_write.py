@@ -182,7 +182,7 @@ def broken(change: str) -> onnx.ModelProto:
         ("id", "y: unknown configuration 'other'"),
         ("stage", "y: stage 2 of 2"),
         ("metadata", "y: stage 1 annotated, '0' in its metadata"),
-        ("tensor", "y: sharding of 'z', which the node neither reads nor makes"),
+        ("tensor", "y: sharding of 'z', which is neither an input nor an output of the node"),
         ("device", "y: device 2 of 2"),
         ("axis", "y: axis 2 of 'y', which has rank 2"),
     ],
