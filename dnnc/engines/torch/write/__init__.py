@@ -1,2 +1,2 @@
-"""Training builds, written: ``stage_file`` the Python of a program, ``build`` the directory, ``schedule_csv`` rows for
-torch."""
+"""Writes training builds: ``build`` the directory, ``stage_file`` the Python of one program, ``schedule_csv`` a schedule for
+PyTorch's own pipeline runtime."""

@@ -1,8 +1,8 @@
-"""The directory of a training build, written whole or not at all.
+"""Writes the directory of a training build, whole or not at all.
 
 plan.json, plan.ir, trace.json   as in every build; the ranks read plan.ir
 stages/stageK.py                 the functions of a program (``stage_file``)
-weights.safetensors              the weights before the first step: a checkpoint like those that training writes
+weights.safetensors              the weights before the first step, as a checkpoint of training
 manifest.json                    versions, source, size and digest of every file
 """
 
@@ -41,9 +41,9 @@ def write_training_build(
 ) -> dict[str, Any]:
     """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
 
-    ``data`` is where external weights lie, ``source`` the model as a person named it, ``made_by`` the comment that
-    ``plan.ir`` begins with. Raises UsageError when ``out`` is someone else's directory, InvalidInput for an op that PyTorch
-    lacks, missing data, or a disk that refuses; then ``out`` is as it was."""
+    ``data``: where external weights are; ``source``: the model as the user named it; ``made_by``: the first comment of
+    ``plan.ir``. Raises UsageError if dnnc did not write the directory ``out``, InvalidInput for an op that cannot be written
+    as PyTorch, a weight without data, or a failure to write; then ``out`` is unchanged."""
     step = Step.of(module, DIALECTS, module.name)
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
@@ -76,8 +76,8 @@ def write_training_build(
 
 
 def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
-    """All resources that programs read, or the unsplit model, with which ``dnnc train --check`` compares them; but for
-    optimizer state, which begins as its resource says."""
+    """Writes all resources that a program reads, or that the unsplit model reads, with which ``dnnc train --check`` compares.
+    A splat, such as initial optimizer state, is left out: plan.ir has its value."""
     import numpy as np
 
     used = {name for rank in range(len(step.devices)) for name in step.held(rank)}
@@ -88,7 +88,7 @@ def _write_weights(step: Step, files: WeightFiles, path: Path) -> None:
             continue
         if isinstance(resource.data, Declared):
             raise InvalidInput(WeightWithoutData(), where=name)
-        array = np.array(read_resource(resource, files), order="C")  # a copy; ascontiguousarray adds a dimension to scalars
+        array = np.array(read_resource(resource, files), order="C")  # np.ascontiguousarray would give scalars a dimension
         tensors[name[1:]] = from_array(array)
     write_checkpoint(path, tensors, Position())
 

@@ -1,10 +1,10 @@
-"""The rows of a training step as the CSV of torch.distributed.pipelining: what ``_load_csv`` of its
-``_PipelineScheduleRuntime`` reads with ``format="compute_only"``.
+"""Writes the schedule of a training step as CSV for torch.distributed.pipelining: ``_PipelineScheduleRuntime._load_csv`` reads
+it with ``format="compute_only"``.
 
-A line for each rank, in the order of the rows; a cell ``2F0`` is ``F`` of stage 2 for microbatch 0. Transfers are left out,
-which PyTorch adds itself, and so are updates, which are no matter of its schedules. Of a mesh there is one line: each of its
-members is in a pipeline of its own. PyTorch's runtime sends to the next stage alone, so it does not run stages whose values
-skip some.
+One line per rank, in the order of the rows; the cell ``2F0`` is action ``F`` of stage 2 for microbatch 0. Transfers are left
+out, since PyTorch adds them, and so are updates, which its schedules do not contain. A mesh has one line, since each of its
+members is in a pipeline of its own. PyTorch's runtime sends only to the next stage, so it cannot run a plan in which a value
+skips stages.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ir.core.module import Schedule
 from ir.ops.rows import BACKWARD, COMPUTE, INPUT_GRADIENT, WEIGHT_GRADIENT, Flow
 
 PASSES = (COMPUTE, BACKWARD, INPUT_GRADIENT, WEIGHT_GRADIENT)
-"""Kinds of actions that PyTorch calls the same."""
+"""Kinds of actions that PyTorch's schedules have, under the same names."""
 
 
 def schedule_csv(schedule: Schedule, flow: Flow) -> str:
-    """The CSV of a schedule. Raises UsageError for a stream and for replicated stages, which PyTorch's schedules lack."""
+    """The CSV of a schedule. Raises UsageError for a periodic schedule and for stages with replicas, which PyTorch lacks."""
     if schedule.periodic:
         raise UsageError(StreamWithoutPasses(), where=schedule.name)
     for stage, takers in enumerate(flow.takers):

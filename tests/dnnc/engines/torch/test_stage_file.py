@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dnnc.engines.torch.write.stage_file import APART, UPDATES, program_source
+from dnnc.engines.torch.write.stage_file import SPLIT_BACKWARD, UPDATES, program_source
 from ir import parse_module
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Program
@@ -111,7 +111,7 @@ def edited(text: str, resources: str = "  resource @w : tensor<2xf32> = declared
 
 def test_two_stages_read_like_those_of_a_person() -> None:
     for number, (source, functions) in enumerate(zip(sources(two_stages()), STAGES, strict=True)):
-        head, _, body = source.partition('device = torch.device("cpu")  # the rank says which is its own\n')
+        head, _, body = source.partition('device = torch.device("cpu")  # replaced by the trainer\n')
         assert body == f"\n{functions}"
         assert head.startswith(f'"""Of @program{number}."""\n\nimport torch\n')
         assert ("def sgd(" in head) == (number == 0)  # only what it calls
@@ -250,7 +250,7 @@ def test_a_small_weight_is_read_and_a_small_constant_written() -> None:
 
 def test_a_stage_has_only_the_functions_of_its_phases() -> None:
     source = edited("    %y = onnx.Relu(%x) : tensor<2xf32>")
-    assert [name for name in (*APART, UPDATES) if f"def {name}(" in source] == ["forward"]
+    assert [name for name in (*SPLIT_BACKWARD, UPDATES) if f"def {name}(" in source] == ["forward"]
 
 
 def test_what_torch_lacks_is_told_at_its_node() -> None:
