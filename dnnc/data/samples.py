@@ -1,10 +1,10 @@
-"""The microbatches of training, by number: number k is the same for every plan and at every reading.
+"""The microbatches of training, by number: microbatch k depends on the source and the seed, not on the plan.
 
-There are three sources. ``synthetic``: a pool of random microbatches, repeated so that a model can learn them. An ``.npz`` file
-with the samples of each input, shuffled anew in each epoch. ``module:function``: an importable function that is called with
-the seed and yields a dict of arrays per microbatch. Two inputs come from no source. The seed of a microbatch's dropouts, an
-argument that ``grad.mask`` alone reads, is drawn from the seed and the number. The number of labels that count in a step
-(``passes.training.losses``) is counted over all microbatches of the step.
+The sources are ``synthetic``, a pool of random microbatches that repeats, so that a model can learn them; an ``.npz`` file with
+the samples of each input, shuffled in each epoch; and ``module:function``, an importable function that takes the seed and
+yields a dict of arrays per microbatch. Two inputs are not in the source: the seed of dropouts (an argument that only
+``grad.mask`` reads), drawn from the seed and k; and the number of labels that count (``passes.training.losses``), over the
+microbatches of the step.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ from passes.model.graph import reads
 from passes.model.learning import IGNORED, StepLoss
 
 POOL = 16
-"""Random microbatches that training goes through over and over."""
+"""Number of random microbatches, which repeat."""
 SYNTHETIC = "synthetic"
 _FAULTS = (Exception, SystemExit)
-"""Exceptions of a person's function that become errors. Uncaught, they would end one rank, for which the others would wait."""
+"""Exceptions of the user's function that become errors. Uncaught, they would end one rank, for which the others would wait."""
 
 
 class Data(Protocol):
-    """Where microbatches come from."""
+    """A source of microbatches."""
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
-        """The arrays of the model's inputs, by name. Raises InvalidInput for what does not fit the model."""
+        """The array of each input of the model, by name. Raises InvalidInput for an array that does not fit the model."""
         ...
 
     def array(self, number: int, name: str) -> Any:
-        """One of them."""
+        """One array of ``microbatch(number)``."""
         ...
 
 
 def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> Data:
-    """The source that a person named, for the inputs of the model, in steps of so many ``microbatches``. Raises UsageError,
+    """The microbatches of ``source`` for the inputs of the model, with ``microbatches`` per step. Raises UsageError,
     InvalidInput."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
     args = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
@@ -91,7 +91,7 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
 
 
 def _seeds(module: Module) -> list[str]:
-    """Arguments of the entry function that masks alone read."""
+    """Arguments of the entry function that only ``grad.mask`` reads."""
     masks = {name for op in module.entry.ops if op.name == MASK for name in op.operands}
     others = {name for op in module.entry.ops if op.name != MASK for name in reads(op)}
     return [value.name for value in module.entry.args if value.name in masks - others]
@@ -99,7 +99,7 @@ def _seeds(module: Module) -> list[str]:
 
 @dataclass(frozen=True)
 class _Seeded:
-    """The microbatches of ``data``, each with a seed of its own for its dropouts, 63 bits, under ``names``."""
+    """Adds a seed of 63 bits for its dropouts to each microbatch of ``data``, as each of ``names``."""
 
     data: Data
     names: tuple[str, ...]
@@ -115,8 +115,8 @@ class _Seeded:
 
 @dataclass
 class _Counted:
-    """The microbatches of ``data``, each with the mean number of labels that count in one of its step. ``step``: the last one
-    whose labels were counted, ``mean`` what that gave."""
+    """Adds ``loss.counted`` to each microbatch of ``data``: the mean number of labels that count in a microbatch of its step.
+    ``mean`` is that of ``step``, the last step that was counted."""
 
     data: Data
     loss: StepLoss
@@ -156,10 +156,11 @@ class _Synthetic:
 
 @dataclass
 class _Samples:
-    """Samples stand along the first dimension of each array; an input without dimensions is the same for all.
+    """The first dimension of each array counts samples; an input without dimensions is the same in every microbatch.
 
-    Where first dimensions differ (``x [4, 8]`` beside ``mask [2, 8]``) what belongs together stays together: the order is of
-    units of 2 and 1 rows. Units that fill no microbatch are left out, others in each epoch."""
+    A microbatch has g units, where g is the greatest common divisor of the first dimensions of the inputs: for ``x [4, 8]`` and
+    ``mask [2, 8]``, two units of 2 and 1 rows. Units are shuffled in each epoch; those left over in the last microbatch are
+    dropped."""
 
     ports: list[ValueInfo]
     arrays: Mapping[str, Any]
@@ -190,7 +191,7 @@ class _Samples:
 
 
 def _rows(port: ValueInfo) -> int:
-    """How many rows of its array a microbatch has. Raises InvalidInput for none."""
+    """The first dimension of an input. Raises InvalidInput if it is no number above 0."""
     rows = port.shape[0] if port.shape else None
     if not isinstance(rows, int) or rows < 1:
         raise InvalidInput(NoNumberOfSamples(port.name, port.type))
@@ -198,7 +199,7 @@ def _rows(port: ValueInfo) -> int:
 
 
 def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) -> dict[str, Any]:
-    """The arrays of a file. Their headers are checked before any data is read."""
+    """The array of each input in a file, whose headers are checked before any data is read. Raises InvalidInput."""
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
         allowed.check(name, arrays[name], str(path))
@@ -209,8 +210,8 @@ def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) ->
 
 
 def _require_numbers(array: Any, what: str, where: str, unit: str) -> None:
-    """Raises InvalidInput for NaN and infinity. Minus infinity is valid: masks of attention hold it. ``unit``: what the first
-    dimension counts."""
+    """Raises InvalidInput for NaN and infinity. Minus infinity is valid: attention masks contain it. ``unit``: what the first
+    dimension counts, for the message."""
     if array.dtype.kind not in "fV":  # those of ml_dtypes are V
         return
     wrong = ~(array < np.inf)
@@ -239,8 +240,8 @@ def _check_samples(path: Path, ports: list[ValueInfo], headers: Mapping[str, Hea
 
 @dataclass
 class _Function:
-    """``kept``: the last microbatches, as many as a step has, since a step may read one twice. To read an earlier one, the
-    function is called again."""
+    """``recent``: the last ``microbatches`` microbatches, since a step may read one twice. To read an earlier one, the function
+    is called again."""
 
     ports: list[ValueInfo]
     ranges: Mapping[str, Range]
@@ -248,13 +249,13 @@ class _Function:
     seed: int
     microbatches: int
     yielded: int = 0
-    kept: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    recent: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     stream: Iterator[Any] | None = None
 
     def microbatch(self, number: int) -> Mapping[str, Any]:
-        if self.stream is None or number < self.yielded - len(self.kept):
+        if self.stream is None or number < self.yielded - len(self.recent):
             self.stream, self.yielded = self._begun(), 0
-            self.kept.clear()
+            self.recent.clear()
         while self.yielded <= number:
             try:
                 arrays = next(self.stream)
@@ -262,10 +263,10 @@ class _Function:
                 raise InvalidInput(FunctionEnded(self.yielded), where=self.source) from None
             except _FAULTS as error:
                 raise self._raised(error) from error
-            self.kept[self.yielded] = self._checked(arrays)
+            self.recent[self.yielded] = self._checked(arrays)
             self.yielded += 1
-            self.kept.pop(self.yielded - 1 - self.microbatches, None)
-        return self.kept[number]
+            self.recent.pop(self.yielded - 1 - self.microbatches, None)
+        return self.recent[number]
 
     def array(self, number: int, name: str) -> Any:
         return self.microbatch(number)[name]

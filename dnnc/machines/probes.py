@@ -1,5 +1,5 @@
-"""The processes that measure (``dnnc.engines.onnxruntime.probe``), one for each device, on its cores: how they are started and
-asked."""
+"""Starts a measuring process on the cores of each device (``dnnc.engines.onnxruntime.probe``, ``dnnc.engines.torch.probe``),
+sends it orders and reads the seconds that it measured."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TORCH_MODULE = "dnnc.engines.torch.probe"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Seconds of some runs: their median, and half of what lies between the quartiles."""
+    """Seconds of some runs: their median, and half of the distance between the quartiles."""
 
     median: float
     spread: float
@@ -45,11 +45,11 @@ class Sample:
 
 
 class NotRun(Exception):
-    """A model that onnxruntime, or a function that torch does not run here, or an exchange that is not possible."""
+    """onnxruntime does not run the model here, or torch the function, or the processes cannot exchange tensors."""
 
 
 class Probes:
-    """One process for each set of cores."""
+    """A measuring process for each set of cores, numbered in their order."""
 
     def __init__(
         self, processes: Sequence[subprocess.Popen[str]], cores: Sequence[Sequence[int]], scratch: Path, seed: int
@@ -61,19 +61,19 @@ class Probes:
         self._models = 0
 
     def model(self, content: bytes, suffix: str = "onnx") -> Path:
-        """A model, or a program, as a file, which the processes read."""
+        """A new file in the scratch folder with this content, for the processes to read."""
         self._models += 1
         path = self.scratch / f"{self._models}.{suffix}"
         path.write_bytes(content)
         return path
 
     def ask(self, order: Mapping[str, Any], asked: Iterable[int], *, rounds: int, warm: int = 3) -> dict[int, list[float]]:
-        """The seconds of each of the devices ``asked``, all at once. Raises NotRun."""
+        """The seconds of each run, by the processes ``asked``, which measure at the same time. Raises NotRun."""
         asked = list(asked)
         for number in asked:
             profile = str(self.scratch / f"profile{number}")
-            more = {"rounds": rounds, "warm": warm, "seed": self.seed, "profile": profile}
-            self._tell(self.processes[number], {**order, **more})
+            settings = {"rounds": rounds, "warm": warm, "seed": self.seed, "profile": profile}
+            self._send(self.processes[number], {**order, **settings})
         answers = {number: self._answer(self.processes[number]) for number in asked}
         for answer in answers.values():
             if isinstance(answer, str):
@@ -81,7 +81,7 @@ class Probes:
         return {number: answer for number, answer in answers.items() if not isinstance(answer, str)}
 
     def exchange(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
-        """A tensor of ``size`` bytes from one device to another and back, over the edges that ``dnnc run`` has between them."""
+        """Seconds of sending ``size`` bytes from one device to another and back, over the edges of ``dnnc run``."""
         with ExitStack() as open_files:
             ends: dict[int, list[Any]] = {number: [] for number in pair}
             for producer, consumer in (pair, pair[::-1]):
@@ -92,17 +92,17 @@ class Probes:
                 ends[producer].append([edge.to_json(), (memory, free[0], data[1])])
                 ends[consumer].append([edge.to_json(), (memory, data[0], free[1])])
             order = {"do": "exchange", "rounds": rounds, "warm": warm}
-            passed = [descriptor for side in ends.values() for _, three in side for descriptor in three]
+            inherited = [descriptor for side in ends.values() for _, descriptors in side for descriptor in descriptors]
             cores = [self.cores[number] for number in pair]
-            with _started(cores, 1, passed) as both:
+            with _started(cores, 1, inherited) as both:
                 for number, process in zip(pair, both, strict=True):
                     own, begins = ends[number], number == pair[0]
-                    self._tell(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
+                    self._send(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
                 return self._first_of(both)
 
     def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10, do: str = "gloo") -> Sample:
-        """As ``exchange``, between ranks as those of ``dnnc train``, which need torch; or, to ``do`` ``sums``, what a small sum
-        takes between products of matrices of ``size`` rows. Raises NotRun."""
+        """As ``exchange``, by gloo between two ranks, as in ``dnnc train``; needs torch. With ``do`` = ``sums``: seconds of a
+        small all-reduce between products of matrices of ``size`` rows. Raises NotRun."""
         self._models += 1
         order = {
             "do": do,
@@ -113,24 +113,24 @@ class Probes:
         }
         with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
             for place, process in enumerate(both):
-                self._tell(process, {**order, "begins": place == 0})
+                self._send(process, {**order, "begins": place == 0})
             return self._first_of(both)
 
     def _first_of(self, both: Sequence[subprocess.Popen[str]]) -> Sample:
-        """What the first of two processes measured that exchange. Raises NotRun."""
+        """The sample of the first of two processes that exchange. Raises NotRun."""
         seconds, other = [self._answer(process) for process in both]
         if isinstance(seconds, str) or isinstance(other, str):
             raise NotRun(seconds if isinstance(seconds, str) else other)
         return Sample.of(seconds)
 
-    def _tell(self, process: subprocess.Popen[str], order: Mapping[str, Any]) -> None:
+    def _send(self, process: subprocess.Popen[str], order: Mapping[str, Any]) -> None:
         assert process.stdin is not None
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
 
     def _answer(self, process: subprocess.Popen[str]) -> list[float] | str:
-        """Seconds, or why there are none."""
+        """The seconds, or the reason that there are none. Raises InvalidInput if the process has ended."""
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -141,17 +141,17 @@ class Probes:
 
 @contextmanager
 def probes(cores: Sequence[Sequence[int]], scratch: Path, seed: int, torch: int = 0) -> Iterator[Probes]:
-    """A process on each set of cores, with as many threads of onnxruntime, or with so many of ``torch``; they end with the
-    block."""
+    """A process on each set of cores, with a thread of onnxruntime per core, or with ``torch`` threads of torch. They end with
+    the block."""
     with _started(cores, torch, (), _TORCH_MODULE if torch else _MODULE) as processes:
         yield Probes(processes, cores, scratch, seed)
 
 
 @contextmanager
 def _started(
-    cores: Sequence[Sequence[int]], threads: int, passed: Sequence[int], module: str = _MODULE
+    cores: Sequence[Sequence[int]], threads: int, inherited: Sequence[int], module: str = _MODULE
 ) -> Iterator[list[subprocess.Popen[str]]]:
-    """``threads``: of each process, 0 for one on each of its cores."""
+    """``threads`` of each process, 0: one per core; ``inherited``: file descriptors that the processes get."""
     silence()
     processes: list[subprocess.Popen[str]] = []
     try:
@@ -164,7 +164,7 @@ def _started(
                     stdout=subprocess.PIPE,
                     text=True,
                     env=rank_environment() if module == _TORCH_MODULE else module_environment(),
-                    pass_fds=passed,
+                    pass_fds=inherited,
                 )
             )
         yield processes

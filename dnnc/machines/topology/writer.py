@@ -1,7 +1,7 @@
 """A topology as TOML text that reads back equal: ``read_topology(topology_to_toml(t)) == t``.
 
-Neighbours that differ only by a running number are written as one entry with a pattern, so that eight hosts of eight devices
-stay readable. Holds for every topology whose names the format allows and whose types state rates and a memory bandwidth.
+Neighbours that differ only in a consecutive number are one entry with a pattern. The names of the topology must be those that
+the format allows, and its types must state rates and a memory bandwidth.
 """
 
 from __future__ import annotations
@@ -22,31 +22,30 @@ _NUMBERED = re.compile(r"(.*?)(0|[1-9][0-9]{0,8})([^0-9]*)\Z")
 T = TypeVar("T")
 Fields = Sequence[tuple[str, str]]
 Notes = Mapping[tuple[str, str], str]
-"""Comments by table (``types.core``, ``hosts.a``, ``devices.cpu0``, ``links.memory``: by the first name of a pattern) and key;
-the key ``""`` is of the table itself, the table ``""`` of the file. A comment of a table may have several lines."""
+"""Comments by table and key. Tables: ``types.core``, ``hosts.a``, ``devices.cpu0``, ``links.memory`` (of a pattern, its first
+name), ``""`` for the file. Key ``""``: the table itself, whose comment may have several lines."""
 
 
 def topology_to_toml(topology: Topology, notes: Notes | None = None) -> str:
-    """The text of ``topology`` in the format of ``dnnc/machines/README.md``, with ``notes`` as comments: those of ``""``
-    first."""
+    """The text of ``topology`` in the format of ``dnnc/machines/README.md``, with ``notes`` as comments."""
     notes = notes or {}
-    lines = [*_remarks(notes, "", ""), f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
+    lines = [*_remarks(notes, ""), f"version = {VERSION}", f"name = {_text(topology.name[1:])}"]
     if topology.switches:
         lines.append(f"switches = {_list(_patterns(switch.name for switch in topology.switches))}")
     for type_ in topology.types:
-        told = f"types.{type_.name}"
-        lines += ["", *_remarks(notes, told, ""), f"[types.{_key(type_.name)}]", *_assignments(_type(type_), notes, told)]
+        table = f"types.{type_.name}"
+        lines += ["", *_remarks(notes, table), f"[types.{_key(type_.name)}]", *_assignments(_type(type_), notes, table)]
     for kind, points in (
         ("hosts", _runs(topology.hosts, lambda host: host.name, _host)),
         ("devices", _runs(topology.devices, lambda device: device.name, _device)),
     ):
         for names, fields in points:
-            told = f"{kind}.{_first(names)}"
-            named = [("name", _text(names)), *fields]
-            lines += ["", *_remarks(notes, told, ""), f"[[{kind}]]", *_assignments(named, notes, told)]
+            table = f"{kind}.{_first(names)}"
+            lines += ["", *_remarks(notes, table), f"[[{kind}]]"]
+            lines += _assignments([("name", _text(names)), *fields], notes, table)
     for first, fields in _links(topology.links):
-        told = f"links.{first}"
-        lines += ["", *_remarks(notes, told, ""), "[[links]]", *_assignments(fields, notes, told)]
+        table = f"links.{first}"
+        lines += ["", *_remarks(notes, table), "[[links]]", *_assignments(fields, notes, table)]
     for route in topology.routes:
         fields = [("from", _text(route.source)), ("to", _text(route.target)), ("links", _list(route.links))]
         lines += ["", "[[routes]]", *_assignments(fields, notes, "routes")]
@@ -107,8 +106,8 @@ def _device(device: Device) -> Fields:
 
 
 def _links(links: Sequence[Link]) -> Iterable[tuple[str, Fields]]:
-    """Entries of the links, each with the name of its first: stars that the reader would name the same become one, the others
-    stand alone."""
+    """Entries of the links, each with the name of its first link. Links from several points to one or as many others are one
+    entry if the reader gives them the names that they have."""
     taken: set[str] = set()
     for _, group in groupby(links, key=_star_key):
         run = list(group)
@@ -125,7 +124,7 @@ def _links(links: Sequence[Link]) -> Iterable[tuple[str, Fields]]:
 
 
 def _star_key(link: Link) -> tuple[object, ...]:
-    """Equal for neighbours that may be one entry: two ends each, alike in all but the running numbers of the ends."""
+    """Equal for neighbours that may be one entry: links of two ends, equal but for the last number in the names of the ends."""
     shape = tuple(re.sub(r"[0-9]+(?=[^0-9]*\Z)", "#", end) for end in link.ends[:2])
     heads = tuple(end.rpartition(".")[0] for end in link.ends[:2])
     alone = link.name if len(link.ends) != 2 else ""
@@ -154,14 +153,14 @@ def _link(link: Link) -> Fields:
 
 
 def _runs(items: Iterable[T], name: Callable[[T], str], fields: Callable[[T], Fields]) -> Iterable[tuple[str, Fields]]:
-    """Neighbours with equal fields and consecutive numbers, as one pattern each."""
-    for shown, group in groupby(items, key=fields):
+    """The items as entries: neighbours with equal fields and consecutive numbers are one pattern."""
+    for shared, group in groupby(items, key=fields):
         for pattern in _patterns([name(item) for item in group]):
-            yield pattern, shown
+            yield pattern, shared
 
 
 def _patterns(names: Iterable[str]) -> list[str]:
-    """As few patterns as neighbours allow."""
+    """Names and patterns for ``names``, in order; consecutive numbers are one pattern."""
     runs: list[list[str]] = []
     for name in names:
         if runs and _pattern([*runs[-1][-1:], name]) is not None:
@@ -172,34 +171,35 @@ def _patterns(names: Iterable[str]) -> list[str]:
 
 
 def _pattern(names: Sequence[str]) -> str | None:
-    """``gpu{0..7}`` for gpu0 to gpu7 in that order; None where the names are no such run."""
-    found = [_NUMBERED.match(name) for name in names]
-    first = found[0]
+    """``gpu{0..7}`` for gpu0 to gpu7 in that order; None if the names are no such run."""
+    matches = [_NUMBERED.match(name) for name in names]
+    first = matches[0]
     if first is None or len(names) < 2:
         return None
     start = int(first[2])
-    for offset, match in enumerate(found):
+    for offset, match in enumerate(matches):
         if match is None or (match[1], match[3]) != (first[1], first[3]) or int(match[2]) != start + offset:
             return None
     return f"{first[1]}{{{start}..{start + len(names) - 1}}}{first[3]}"
 
 
 def _assignments(fields: Fields, notes: Notes, table: str) -> list[str]:
-    told = ((f"{key} = {value}", notes.get((table, key))) for key, value in fields)
-    return [f"{line}  # {_comment(note)}" if note else line for line, note in told]
+    lines = ((f"{key} = {value}", notes.get((table, key))) for key, value in fields)
+    return [f"{line}  # {_comment(note)}" if note else line for line, note in lines]
 
 
-def _remarks(notes: Notes, table: str, key: str) -> list[str]:
-    return [f"# {_comment(line)}".rstrip() for line in notes.get((table, key), "").splitlines()]
+def _remarks(notes: Notes, table: str) -> list[str]:
+    """The comment of a table, in lines."""
+    return [f"# {_comment(line)}".rstrip() for line in notes.get((table, ""), "").splitlines()]
 
 
 def _comment(text: str) -> str:
-    """The text as TOML's comments take it: in one line, without control characters."""
+    """The text in one line without control characters, which comments of TOML may not have."""
     return re.sub(r"[\x00-\x08\x0a-\x1f\x7f]", " ", text)
 
 
 def _first(pattern: str) -> str:
-    """The first of the names that a pattern of this file's stands for."""
+    """The first name of a pattern of ``_pattern``; any other name itself."""
     return re.sub(r"\{(\d+)\.\.\d+\}", r"\1", pattern)
 
 

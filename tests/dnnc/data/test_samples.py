@@ -347,7 +347,7 @@ def test_functions_that_are_not_there(name: str, kind: type[DnncError], told: st
 def test_microbatches_are_kept_no_longer_than_a_step_wants_them() -> None:
     data: Any = open_data("source:good", MODEL, 0, microbatches=4)
     data.microbatch(9)
-    assert sorted(data.kept) == [6, 7, 8, 9]
+    assert sorted(data.recent) == [6, 7, 8, 9]
     assert data.microbatch(6)["x"][0, 0] == 6
     assert data.yielded == 10
     assert data.microbatch(5)["x"][0, 0] == 5  # from its start again
