@@ -6,8 +6,9 @@ needs no lark.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ir.system.lazy import exports
 
 if TYPE_CHECKING:
     from ir.core.attributes import Attribute, Attributes, AttrKind, Dense, attr, attributes
@@ -88,41 +89,34 @@ if TYPE_CHECKING:
     from ir.text.printer import print_module, print_op, print_symbol
     from ir.verifier import load_module, verify
 
-_HOME = {
-    "ir.core.attributes": "Attribute Attributes AttrKind Dense attr attributes",
-    "ir.ops.builder": "BodyBuilder Builder FuncBuilder RegionBuilder",
-    "ir.core.diagnostics": (
-        "CheckFailed Diagnostic DiagnosticSink DnncError ExitCode Infeasible InvalidInput InvariantError Severity "
-        "Span UsageError"
-    ),
-    "ir.core.facets": (
-        "BackwardTime Color Cost Direction Facet Facets Group InTraining Measured OptimizerState Phase ShardRule "
-        "StageSet Sync Time Transfer"
-    ),
-    "ir.core.module": (
-        "Action Declared External Func Inline Mesh Module Plan PlanStage Program Random Resource ResourceData "
-        "Schedule Splat Stage StoredData Symbol View"
-    ),
-    "ir.core.ops": "UNKNOWN_LOCATION Location Op Region Value",
-    "ir.core.topology": "Device DeviceType Host Link Route Switch Topology",
-    "ir.core.types": (
-        "UNKNOWN BytesType Dim DType Layout MapType OptionalType Partial Placement Replicate SeqType Shard "
-        "TensorType Type UnknownType type_bytes"
-    ),
-    "ir.text.parser": "ParseResult SourceMap parse parse_module read_text",
-    "ir.text.printer": "print_module print_op print_symbol",
-    "ir.verifier": "load_module verify",
-}
-"""Public names by their module."""
-_MODULES = {name: module for module, names in _HOME.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module 'ir' has no attribute '{name}'")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
-
+__getattr__ = exports(
+    __name__,
+    {
+        "core.attributes": "Attribute Attributes AttrKind Dense attr attributes",
+        "ops.builder": "BodyBuilder Builder FuncBuilder RegionBuilder",
+        "core.diagnostics": (
+            "CheckFailed Diagnostic DiagnosticSink DnncError ExitCode Infeasible InvalidInput InvariantError Severity "
+            "Span UsageError"
+        ),
+        "core.facets": (
+            "BackwardTime Color Cost Direction Facet Facets Group InTraining Measured OptimizerState Phase ShardRule "
+            "StageSet Sync Time Transfer"
+        ),
+        "core.module": (
+            "Action Declared External Func Inline Mesh Module Plan PlanStage Program Random Resource ResourceData "
+            "Schedule Splat Stage StoredData Symbol View"
+        ),
+        "core.ops": "UNKNOWN_LOCATION Location Op Region Value",
+        "core.topology": "Device DeviceType Host Link Route Switch Topology",
+        "core.types": (
+            "UNKNOWN BytesType Dim DType Layout MapType OptionalType Partial Placement Replicate SeqType Shard "
+            "TensorType Type UnknownType type_bytes"
+        ),
+        "text.parser": "ParseResult SourceMap parse parse_module read_text",
+        "text.printer": "print_module print_op print_symbol",
+        "verifier": "load_module verify",
+    },
+)
 
 __all__ = [
     "UNKNOWN",

@@ -127,13 +127,7 @@ Passes = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=0.0,
-        max=opt.MOST_SECONDS,
-        callback=opt.finite,
-        help="End the search after this time (default: after a counted amount of work, the same on any machine).",
-    ),
+    opt.time_limit("End the search after this time (default: after a counted amount of work, the same on any machine)."),
 ]
 Inputs = Annotated[
     Path | None,

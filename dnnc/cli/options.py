@@ -42,6 +42,11 @@ def finite(value: float | None, param: typer.CallbackParam) -> float | None:
     return value
 
 
+def time_limit(help: str) -> Any:
+    """The option ``--time-limit``, with the help of its command."""
+    return typer.Option("--time-limit", metavar="SECONDS", min=0.0, max=MOST_SECONDS, callback=finite, help=help)
+
+
 def complete_zoo(incomplete: str) -> list[str]:
     """Models of the zoo, ``zoo:`` in front."""
     from dnnc.zoo import entries

@@ -25,14 +25,7 @@ Merge = Annotated[
 ]
 TimeLimit = Annotated[
     float,
-    typer.Option(
-        "--time-limit",
-        metavar="SECONDS",
-        min=0.0,
-        max=opt.MOST_SECONDS,
-        callback=opt.finite,
-        help="Begin no measurement after this time; the largest operators come first.",
-    ),
+    opt.time_limit("Begin no measurement after this time; the largest operators come first."),
 ]
 
 

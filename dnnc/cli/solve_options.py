@@ -158,13 +158,7 @@ Expert = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option(
-        metavar="SECONDS",
-        min=0.0,
-        max=opt.MOST_SECONDS,
-        callback=opt.finite,
-        help="End the search after this time, with the best split so far and its gap.",
-    ),
+    opt.time_limit("End the search after this time, with the best split so far and its gap."),
 ]
 Out = Annotated[
     Path | None,

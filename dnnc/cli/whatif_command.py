@@ -48,12 +48,8 @@ def whatif(
     microbatches: planned.Microbatches = None,
     time_limit: Annotated[
         float | None,
-        typer.Option(
-            metavar="SECONDS",
-            min=0.0,
-            max=opt.MOST_SECONDS,
-            callback=opt.finite,
-            help="End the search of each kind of plan in each row after this time (default: after a counted amount of work).",
+        opt.time_limit(
+            "End the search of each kind of plan in each row after this time (default: after a counted amount of work)."
         ),
     ] = None,
     json: opt.JsonOption = False,

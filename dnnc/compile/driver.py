@@ -217,7 +217,7 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.engines.onnxruntime.write import check_target
     from dnnc.machines import machines_of
-    from dnnc.onnx.model import free_symbols, require_static
+    from dnnc.onnx.model import require_bound
     from passes.model.folding import expand
 
     # Faults of options come before a long read.
@@ -251,8 +251,7 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
         require_loss(options.training, module.entry, where="--loss")
         require_engine(where="--objective training")
     weights = _available_weights(module, options, sink)
-    if free_symbols(module.entry):  # names all of them, and the options that bind them
-        require_static(module, options.model)
+    require_bound(module, options.model)
     if not options.plan_only:
         progress("digest the model", None)
         imported.files.digests()  # before its weights are read

@@ -9,7 +9,9 @@ What measures is imported when it is called: a compile for another machine does 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ir.system.lazy import exports
 
 if TYPE_CHECKING:
     from dnnc.machines.detect import detected, missing_providers
@@ -17,22 +19,6 @@ if TYPE_CHECKING:
     from dnnc.machines.local import is_local, machines_of
     from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
     from dnnc.machines.merge import Merged, merged, parse_link
-
-_HOME = {
-    "SECONDS": "measure",
-    "Facts": "facts",
-    "Merged": "merge",
-    "busy_warning": "measure",
-    "detected": "detect",
-    "host_here": "measure",
-    "is_local": "local",
-    "machines_of": "local",
-    "measured": "measure",
-    "merged": "merge",
-    "missing_providers": "detect",
-    "parse_link": "merge",
-    "read_facts": "facts",
-}
 
 __all__ = [
     "SECONDS",
@@ -50,10 +36,13 @@ __all__ = [
     "read_facts",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dnnc.machines.{_HOME[name]}"), name)
+__getattr__ = exports(
+    __name__,
+    {
+        "detect": "detected missing_providers",
+        "facts": "Facts read_facts",
+        "local": "is_local machines_of",
+        "measure": "SECONDS busy_warning host_here measured",
+        "merge": "Merged merged parse_link",
+    },
+)

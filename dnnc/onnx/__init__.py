@@ -12,23 +12,14 @@ Everything is imported at first use: a stage process imports this package too an
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ir.system.lazy import exports
 
 if TYPE_CHECKING:
     from dnnc.onnx.importer.read import import_model
-    from dnnc.onnx.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_static
+    from dnnc.onnx.model import Arrays, ImportedModel, bind_module, dim_flags, free_symbols, require_bound
     from dnnc.onnx.opdefs import DIALECTS
-
-_HOME = {
-    "DIALECTS": "opdefs",
-    "Arrays": "model",
-    "ImportedModel": "model",
-    "bind_module": "model",
-    "dim_flags": "model",
-    "free_symbols": "model",
-    "import_model": "importer.read",
-    "require_static": "model",
-}
 
 __all__ = [
     "DIALECTS",
@@ -38,13 +29,14 @@ __all__ = [
     "dim_flags",
     "free_symbols",
     "import_model",
-    "require_static",
+    "require_bound",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dnnc.onnx.{_HOME[name]}"), name)
+__getattr__ = exports(
+    __name__,
+    {
+        "importer.read": "import_model",
+        "model": "Arrays ImportedModel bind_module dim_flags free_symbols require_bound",
+        "opdefs": "DIALECTS",
+    },
+)

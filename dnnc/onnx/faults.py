@@ -31,15 +31,6 @@ class UnboundDimension(Fault, code="E0201"):
         return f"for example: {self.flags} (name=other makes two dimensions the same)"
 
 
-class UnknownShape(Fault, code="E0202"):
-    """The shape of a value is not known before a run, and what was asked for needs it."""
-
-    message = "the shape of {value} is not known: {type}"
-    hint = "its size depends on data, or its operator is not known; annotate it in the model (value_info)"
-    value: str
-    type: str
-
-
 class WeightPathNotRelative(Fault, code="E0203"):
     """The model names a weight file by an absolute or empty path. A path must be relative to the model's folder."""
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dnnc.onnx.faults import UnboundDimension, UnknownShape
+from dnnc.onnx.faults import UnboundDimension
 from ir.core import dims as dimensions
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func, Module
-from ir.core.ops import Op, Value, all_reads
+from ir.core.ops import all_reads
 from ir.core.types import MapType, OptionalType, SeqType, TensorType, Type
 
 if TYPE_CHECKING:
@@ -97,40 +97,19 @@ def dim_flags(func: Func) -> str:
     return " ".join(flags)
 
 
-def require_static(module: Module, where: str = "") -> None:
-    """Raises InvalidInput unless every tensor that the entry function reads has a static shape.
-
-    The messages name each open symbol, its place and the flag that binds it. Where no symbol is open, they name the first
-    values of unknown shape.
-    """
+def require_bound(module: Module, where: str) -> None:
+    """Raises InvalidInput, with the flags that bind them, if arguments of the entry function have symbolic dimensions."""
     func = module.entry
-    symbols = free_symbols(func)
-    if symbols:
+    if symbols := free_symbols(func):
         *others, last = list(symbols.items())[:_SHOWN]
         faults = [UnboundDimension(*symbol) for symbol in others]
         faults.append(UnboundDimension(*last, flags=dim_flags(func), more=max(0, len(symbols) - _SHOWN)))
         raise InvalidInput([fault.at(where) for fault in faults])
-    used = used_names(func)
-    unknown = [(op, value) for op in func.ops for value in op.results if value.name in used and not _numbers(value)]
-    if unknown:
-        raise InvalidInput([_unknown(op, value, where) for op, value in unknown[:5]])
 
 
 def used_names(func: Func) -> set[str]:
     """Names that ops (regions included) or results read: a result that nobody reads needs no shape."""
     return {name for op in func.ops for name in all_reads(op)} | {value.name for value in func.results}
-
-
-def _numbers(value: Value) -> bool:
-    """Whether a value of unknown size is no fault: a tensor must have a static shape, sequences, optionals and maps cannot."""
-    if isinstance(value.type, TensorType):
-        return value.type.elements is not None
-    return isinstance(value.type, SeqType | OptionalType | MapType)
-
-
-def _unknown(op: Op, value: Value, where: str) -> Diagnostic:
-    place = f"{where}: {value.name} ({op.name})" if where else f"{value.name} ({op.name})"
-    return UnknownShape(value.name, str(value.type)).at(place)
 
 
 __all__ = [
@@ -140,7 +119,7 @@ __all__ = [
     "bindings_of",
     "dim_flags",
     "free_symbols",
-    "require_static",
+    "require_bound",
     "type_dims",
     "used_names",
 ]

@@ -26,7 +26,7 @@ def costed(
     for a profiled workload and for a training step without a loss or PyTorch."""
     from dnnc.compile.load import load_model, may_be_profile
     from dnnc.machines import machines_of
-    from dnnc.onnx.model import free_symbols, require_static
+    from dnnc.onnx.model import require_bound
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
     from passes.model.folding import expand
@@ -42,8 +42,7 @@ def costed(
     imported = load_model(options.model, options.dims, sink, allow_missing_weights=True, limits=options.limits)
     imported.files.digests()  # verified before its weights are read
     module = with_topology(expand(imported.module), topology)
-    if free_symbols(module.entry):
-        require_static(module, options.model)
+    require_bound(module, options.model)
     if training:
         options = of_zoo(options, module.entry)
         require_loss(options.training, module.entry, where="--loss")

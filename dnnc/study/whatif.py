@@ -246,7 +246,7 @@ def _listed(topology: Topology, rows: int) -> tuple[list[Part], bool]:
 def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, progress: Progress) -> _Search:
     """The search on a model that is read once. Raises what a compile raises."""
     from dnnc.compile.load import load_model
-    from dnnc.onnx.model import free_symbols, require_static
+    from dnnc.onnx.model import require_bound
     from passes.model.folding import expand
 
     progress("load the model", None)
@@ -255,8 +255,7 @@ def _loaded(options: CompileOptions, topology: Topology, sink: DiagnosticSink, p
     if profiled := is_profiled(options.model, module):
         options = of_profile(options, with_topology(module, topology))
     build_pipeline(options, profiled=profiled)
-    if free_symbols(module.entry):
-        require_static(module, options.model)
+    require_bound(module, options.model)
     return _Search(options, module, profiled, progress)
 
 

@@ -14,7 +14,9 @@ Names are imported at first use: the process of a device imports this package to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ir.system.lazy import exports
 
 if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.errors import RuntimeFailure
@@ -22,17 +24,6 @@ if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.results import Event, RunResult
     from dnnc.engines.onnxruntime.run import RunCommand, run_build, run_command
     from dnnc.engines.onnxruntime.starting import RunOptions
-
-_HOME = {
-    "RuntimeFailure": "errors",
-    "Event": "results",
-    "Pipeline": "pipeline",
-    "RunOptions": "starting",
-    "RunResult": "results",
-    "RunCommand": "run",
-    "run_build": "run",
-    "run_command": "run",
-}
 
 __all__ = [
     "Event",
@@ -45,10 +36,13 @@ __all__ = [
     "run_command",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(f"dnnc.engines.onnxruntime.{_HOME[name]}"), name)
+__getattr__ = exports(
+    __name__,
+    {
+        "errors": "RuntimeFailure",
+        "pipeline": "Pipeline",
+        "results": "Event RunResult",
+        "run": "RunCommand run_build run_command",
+        "starting": "RunOptions",
+    },
+)

@@ -9,9 +9,11 @@ import onnx
 from onnx import parser
 
 from dnnc.onnx import import_model
+from dnnc.onnx.model import used_names
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from ir.core.ops import Op
+from ir.core.types import TensorType
 
 HEAD = '<ir_version: 10, opset_import: ["": 20]>\n'
 
@@ -50,3 +52,11 @@ def op(module: Module, id_: str) -> Op:
     found = search(module.entry.ops)
     assert found is not None, id_
     return found
+
+
+def unknown_shapes(module: Module) -> list[str]:
+    """The names of read tensors without a static shape."""
+    func = module.entry
+    used = used_names(func)
+    tensors = [(value.name, value.type) for op in func.ops for value in op.results if isinstance(value.type, TensorType)]
+    return [name for name, type_ in tensors if name in used and type_.elements is None]

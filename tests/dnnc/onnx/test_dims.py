@@ -10,7 +10,7 @@ import pytest
 from onnx import helper
 
 from dnnc.onnx import import_model
-from dnnc.onnx.model import require_static
+from dnnc.onnx.model import require_bound
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from tests.dnnc.onnx.models import load, model, save
 
@@ -130,7 +130,7 @@ def test_thousands_of_names(tmp_path: Path) -> None:
     start = time.process_time()
     module = import_model(save(proto, tmp_path), dims={}, sink=DiagnosticSink()).module
     with pytest.raises(InvalidInput) as raised:
-        require_static(module, "m.onnx")
+        require_bound(module, "m.onnx")
     assert time.process_time() - start < 20
     assert len(raised.value.diagnostics) == 20
     assert "(and 3980 more dimensions)" in str(raised.value)
