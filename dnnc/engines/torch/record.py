@@ -1,5 +1,5 @@
-"""What rank 0 tells and writes of a training, beside checkpoints: the loss of each step when it is done, the measured
-timeline of the last step at the end."""
+"""What rank 0 reports and writes besides checkpoints: the loss of each step, and at the end the measured timeline of the last
+step."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from passes.model.learning import samples_of
 LOSSES = "losses.json"
 _END = b"\n]\n"
 _TAG = 1 << 30
-"""Of messages of losses; those of channels are less."""
+"""Of all messages of this file; tags of channels are smaller."""
 _PART = struct.Struct("=d32s")
-"""Of such a message."""
+"""The layout of a message from a rank to rank 0: ``_Part``."""
 _NO_DIGEST = bytes(32)
 _AHEAD = 64
-"""Losses that a rank sends at most before rank 0 has them, beside those that rank 0 waits for."""
+"""How many losses a rank may have sent that rank 0 has not received, besides the ``Curve.behind`` that rank 0 holds back."""
 
 
 @dataclass(slots=True)
 class Losses:
-    """``losses.json``: a list of ``{"step": 1, "loss": 0.5}``. Whenever the process ends, what is there is valid JSON.
+    """``losses.json``: a list of ``{"step": 1, "loss": 0.5}``, which is valid JSON whenever the process ends.
 
-    ``file``: its descriptor; ``end``: where the next entry goes; ``count``: entries so far."""
+    ``file``: its descriptor; ``end``: offset of the next entry; ``count``: entries so far."""
 
     path: Path
     file: int
@@ -56,21 +56,21 @@ class Losses:
 
     @classmethod
     def open(cls, folder: Path, done: int) -> Losses:
-        """The curve of a training that goes on after step ``done``: what the file has of the steps up to it stays. Raises
-        InvalidInput where the disk refuses, or something else has the file's name."""
+        """Opens the file of a training that continues after step ``done``; entries up to that step stay. Raises InvalidInput
+        where the file cannot be written, or the name belongs to something that is no regular file."""
         path = folder / LOSSES
-        kept = [_entry(one["step"], one["loss"]) for one in _entries(path) if one["step"] <= done]
-        text = "[" + ",".join(f"\n {entry}" for entry in kept)
+        earlier = [_entry(entry["step"], entry["loss"]) for entry in _entries(path) if entry["step"] <= done]
+        text = "[" + ",".join(f"\n {entry}" for entry in earlier)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as file:
                 file.write(text.encode() + _END)
-            return cls(path, os.open(path, os.O_WRONLY | os.O_CLOEXEC), len(text), len(kept))
+            return cls(path, os.open(path, os.O_WRONLY | os.O_CLOEXEC), len(text), len(earlier))
         except OSError as error:
             raise _refused(path, error) from error
 
     def add(self, step: int, loss: float) -> None:
-        """Write the loss of a step. Raises InvalidInput where the disk refuses."""
+        """Appends the loss of a step. Raises InvalidInput where the file cannot be written."""
         entry = f"{',' * bool(self.count)}\n {_entry(step, loss)}".encode()
         try:
             os.pwrite(self.file, entry + _END, self.end)
@@ -81,22 +81,22 @@ class Losses:
 
 
 def _entry(step: int, loss: Any) -> str:
-    """The JSON of an entry, where a loss that is no finite number is null: JSON has no other."""
+    """The JSON of an entry. A loss that is not finite is null, since JSON has no such numbers."""
     finite = isinstance(loss, int | float) and math.isfinite(loss)
     return json.dumps({"step": step, "loss": loss if finite else None})
 
 
 def _entries(path: Path) -> list[dict[str, Any]]:
-    """The entries of a file of losses; none of another document, or where there is none. Raises InvalidInput for what is no
-    regular file, for one that cannot be read, and for one that is no text."""
+    """The entries of a file of losses; empty where there is no file, or it holds something else. Raises InvalidInput for what
+    is no regular file, cannot be read, or is no text."""
     if not path.exists():
         return []
     text = read_input_text(path, "losses of a training", LIMITS.document_bytes)
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    entries = found if isinstance(found, list) else []
+    entries = document if isinstance(document, list) else []
     return [entry for entry in entries if isinstance(entry, dict) and isinstance(entry.get("step"), int) and "loss" in entry]
 
 
@@ -106,22 +106,24 @@ def _refused(path: Path, error: OSError) -> InvalidInput:
 
 @dataclass(slots=True)
 class Curve:
-    """The losses of steps, of which each rank gives the sum over the microbatches that it computes. Rank 0 tells and writes the
-    mean. Where there is no flush it lets ``behind`` steps pass first, for the last stage is as far behind.
+    """Collects the loss of each step on rank 0: every rank sends the sum over the microbatches whose loss it computes, and rank
+    0 reports and writes the mean. In a stream (no flush between steps) the last stage is ``behind`` steps late, so rank 0 waits
+    that many steps before it receives.
 
-    Ranks that read samples give the digest of those that they were given so far, too: each calls the function of ``source``, or
-    reads its host's file, by itself. ``digested``: where that is read; None where nobody has to compare.
+    Ranks that read samples also send the digest of all samples so far: each runs the data function of ``source``, or reads its
+    host's file, by itself, and all must have got the same. ``digested``: the data that computes the digest; None if digests
+    need not be compared.
 
-    ``losses``: the file of rank 0, where there is one; ``told`` hears of each step; ``finite``: whether a loss that is no
-    finite number ends the training. ``others``: the ranks that rank 0 hears of; ``parts``: on rank 0 its own of steps that are
-    not told yet, with the seconds that they took it; ``sent``: on others, what is on its way."""
+    ``losses``: on rank 0, the file to write, if any; ``report``: called with each step; ``finite``: whether a loss that is not
+    finite ends the training; ``others``: the ranks that send to rank 0; ``parts``: on rank 0, its own parts of steps not yet
+    reported, with their seconds; ``sent``: on other ranks, messages on their way."""
 
     step: Step
     rank: int
     source: str
     digested: Digested | None
     losses: Losses | None
-    told: Callable[[Progressed], None]
+    report: Callable[[Progressed], None]
     _: KW_ONLY
     finite: bool
     behind: int = field(init=False)
@@ -133,11 +135,11 @@ class Curve:
     def __post_init__(self) -> None:
         self.behind = -(-len(self.step.stages) // self.step.microbatches) if self.step.schedule.periodic else 0
         ranks = range(1, len(self.step.devices))
-        compared = {rank for rank in ranks if self.digested is not None and _reads_samples(self.step, rank)}
-        self.others = tuple(rank for rank in ranks if rank in compared or _computes(self.step, rank))
+        with_samples = {rank for rank in ranks if self.digested is not None and _reads_samples(self.step, rank)}
+        self.others = tuple(rank for rank in ranks if rank in with_samples or _computes_loss(self.step, rank))
 
     def add(self, number: int, loss: float) -> None:
-        """What this rank computes of step ``number``, counted from 0."""
+        """Adds this rank's loss of step ``number``, counted from 0: the sum over its microbatches."""
         if self.rank and self.rank not in self.others:
             return
         part = _Part(loss, _NO_DIGEST)
@@ -147,40 +149,43 @@ class Curve:
             now = time.perf_counter()
             self.parts.append((number, part, now - self.began))
             self.began = now
-            self._tell(self.behind)
+            self._report_all_but(self.behind)
         else:
             tensor = part.packed()
             self.sent.append((tensor, dist.isend(tensor, 0, tag=_TAG)))
-            self._send(_AHEAD + self.behind)
+            self._wait_for_all_but(_AHEAD + self.behind)
 
     def settle(self) -> None:
-        """Tell of all steps."""
-        self._tell(0)
-        self._send(0)
+        """Reports all steps that were added."""
+        self._report_all_but(0)
+        self._wait_for_all_but(0)
 
-    def _tell(self, left: int) -> None:
-        while len(self.parts) > left:
-            number, mine, seconds = self.parts.popleft()
-            everyone = [mine, *map(_received, self.others)]
-            digests = {part.digest for part in everyone} - {_NO_DIGEST}
+    def _report_all_but(self, count: int) -> None:
+        """Rank 0: receives and reports the oldest steps, until ``count`` are left."""
+        while len(self.parts) > count:
+            number, own_part, seconds = self.parts.popleft()
+            parts = [own_part, *map(_receive, self.others)]
+            digests = {part.digest for part in parts} - {_NO_DIGEST}
             if len(digests) > 1:
                 raise InvalidInput(RanksReadOtherSamples(self.source, number + 1), where=self.source)
-            loss = sum(part.loss for part in everyone) / self.step.microbatches
+            loss = sum(part.loss for part in parts) / self.step.microbatches
             if self.finite and not math.isfinite(loss):
                 raise InvalidInput(LossNotFinite(f"{loss:g}"), where=f"step {number + 1}")
             samples = self.step.microbatches * samples_of(self.step.module.entry)
             digest = next(iter(digests), b"").hex()
-            self.told(Progressed(number + 1, loss, samples / seconds, seconds, digest))
+            self.report(Progressed(number + 1, loss, samples / seconds, seconds, digest))
             if self.losses is not None:
                 self.losses.add(number + 1, loss)
 
-    def _send(self, left: int) -> None:
-        while len(self.sent) > left:
+    def _wait_for_all_but(self, count: int) -> None:
+        """Other ranks: wait until at most ``count`` messages are on their way."""
+        while len(self.sent) > count:
             self.sent.popleft()[1].wait()
 
 
 class _Part(NamedTuple):
-    """What a rank gives of a step. ``digest``: of the samples that it was given so far, of one that compares none zeros."""
+    """A rank's part of a step. ``loss``: the sum over its microbatches; ``digest``: of all its samples so far, zeros if
+    none."""
 
     loss: float
     digest: bytes
@@ -189,7 +194,7 @@ class _Part(NamedTuple):
         return torch.frombuffer(bytearray(_PART.pack(*self)), dtype=torch.uint8)
 
 
-def _received(rank: int) -> _Part:
+def _receive(rank: int) -> _Part:
     tensor = torch.empty(_PART.size, dtype=torch.uint8)
     dist.recv(tensor, rank, tag=_TAG)
     return _Part(*_PART.unpack(bytes(tensor.tolist())))
@@ -199,8 +204,9 @@ def _reads_samples(step: Step, rank: int) -> bool:
     return any(step.program(stage, rank)[0].args for stage in step.stages_of(rank))
 
 
-def _computes(step: Step, rank: int) -> bool:
-    """Whether a rank is the first to compute a result of the model, of some microbatches."""
+def _computes_loss(step: Step, rank: int) -> bool:
+    """Whether a rank adds the loss of some microbatch: it is the first of the ranks that compute one of a stage with
+    results."""
     return any(
         step.program(stage, rank)[0].results
         and any(step.takers(stage, number)[0] == rank for number in range(step.microbatches))
@@ -209,13 +215,13 @@ def _computes(step: Step, rank: int) -> bool:
 
 
 def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: int) -> None:
-    """Rank 0 writes the timeline of the last step, or steps, on all ranks, beside the predicted one of the plan. All ranks call
-    this. Raises InvalidInput where the disk refuses."""
-    mine = [
+    """Writes, on rank 0, the measured timeline of all ranks beside the plan's predicted one. All ranks must call this.
+    ``spans``: this rank's actions of the last steps. Raises InvalidInput where the file cannot be written."""
+    own_actions = [
         (span.action.kind, span.action.stage, span.action.microbatch, span.action.channel, span.start, span.end)
         for span in spans
     ]
-    everyone = _gathered(mine, rank, world)
+    actions = _gathered(own_actions, rank, world)
     if rank:
         return
     events = [
@@ -227,7 +233,7 @@ def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: 
             end,
             (("stage", stage), ("microbatch", number or 0)),
         )
-        for r, row in enumerate(everyone)
+        for r, row in enumerate(actions)
         for kind, stage, number, channel, start, end in row
     ]
     trace = to_perfetto({"predicted": predicted(step.module), "measured": events})
@@ -235,21 +241,21 @@ def write_trace(step: Step, out: Path, spans: Iterable[Span], rank: int, world: 
         file.write((json.dumps(trace) + "\n").encode())
 
 
-def _gathered(mine: list[Any], rank: int, world: int) -> list[Any]:
-    """On rank 0 the lists of all ranks, as JSON has them: ``torch.distributed`` would unpickle what it receives."""
-    text = torch.frombuffer(bytearray(json.dumps(mine).encode()), dtype=torch.uint8)
+def _gathered(items: list[Any], rank: int, world: int) -> list[Any]:
+    """On rank 0, the lists of all ranks, else empty. Sent as JSON: ``torch.distributed`` would unpickle what it receives."""
+    text = torch.frombuffer(bytearray(json.dumps(items).encode()), dtype=torch.uint8)
     if rank:
         dist.send(torch.tensor([text.numel()]), 0, tag=_TAG)
         dist.send(text, 0, tag=_TAG)
         return []
-    everyone = [mine]
+    gathered = [items]
     for other in range(1, world):
         size = torch.empty(1, dtype=torch.int64)
         dist.recv(size, other, tag=_TAG)
         text = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(text, other, tag=_TAG)
-        everyone.append(json.loads(text.numpy().tobytes()))
-    return everyone
+        gathered.append(json.loads(text.numpy().tobytes()))
+    return gathered
 
 
 __all__ = ["LOSSES", "Curve", "Losses", "write_trace"]

@@ -1,7 +1,7 @@
-"""How the hosts of a training meet: on a channel of dnnc's own they prove to each other that they hold the same secret.
+"""Meeting of the hosts of a training: they prove to each other that they hold the same secret, then agree on a store.
 
-The first host listens on the address of ``--meet``, and nowhere else. Each message is one line of JSON; ``A`` and ``B`` are
-random and new for each connection:
+The first host listens on the address of ``--meet``, and nowhere else. Each message is one line of JSON; the nonces ``A`` and
+``B`` are random and new for each connection:
 
 ```
   first host                                        another
@@ -10,10 +10,10 @@ random and new for each connection:
   {"told": .., "proof": HMAC(secret, first, A, B, claims, told)}   ->
 ```
 
-Whoever cannot prove the secret is told nothing but ``{"refused": true}``, least of all where the ranks' store is; the first
-host goes on waiting for the others, and hears all connections at a time, so a stranger neither ends nor delays the meeting. The
-secret itself never travels. The claims are what all hosts must have alike. Nothing here protects what the ranks send each other
-later.
+A host that cannot prove the secret gets only ``{"refused": true}``, never the address of the ranks' store. The first host
+reads all connections at the same time and goes on waiting, so a stranger neither ends nor delays the meeting. The secret itself
+is never sent. ``claims`` are the options and digests that must be equal on all hosts. Nothing here protects what the ranks send
+each other later.
 """
 
 from __future__ import annotations
@@ -59,24 +59,24 @@ from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.system.files import open_input
 
 SECRET = "DNNC_SECRET"
-"""The variable that may hold the secret."""
-_LEAST = 16
-"""Bytes of a secret: who meets an impostor of the first host must not give away one that can be guessed."""
+"""The environment variable that may hold the secret."""
+_MIN_SECRET = 16
+"""Bytes of the shortest secret: an impostor of the first host receives a proof, from which a short one could be guessed."""
 _GREETING = "hosts 1"
-_LONGEST = 4096
-"""Bytes of a message."""
+_MAX_MESSAGE = 4096
+"""Bytes of the longest message."""
 _PATIENCE = 5.0
-"""Seconds that a message on an open connection may take."""
-_MOST = 64
-"""Connections that may be open and unproven at a time: of more, the oldest is closed."""
-_AGAIN = 0.2
+"""Seconds within which a connected host must have answered."""
+_MAX_UNPROVEN = 64
+"""The most connections without a proof that are open at a time; one more closes the oldest."""
+_RETRY = 0.2
 """Seconds between two attempts to reach the first host, which may start later."""
 
 
 @dataclass(frozen=True, slots=True)
-class Met:
-    """What the hosts agreed on. ``store``: HOST:PORT of the ranks' store; ``listen``: on the first host, the socket that
-    listens there; ``address``: of this host, for the ranks to listen on."""
+class Meeting:
+    """The result of a meeting. ``store``: HOST:PORT of the ranks' store; ``address``: of this host, on which its ranks listen;
+    ``listen``: on the first host the descriptor of the socket that listens at ``store``, else None."""
 
     store: str
     address: str
@@ -84,86 +84,86 @@ class Met:
 
 
 def read_secret(file: Path | None) -> bytes:
-    """The secret of the hosts, from a file, or else from the environment. Raises UsageError where there is none, InvalidInput
-    where others may read it or could guess it."""
+    """The secret of the hosts, from ``file``, or from the environment if that is None. Raises UsageError where there is none,
+    InvalidInput where other users may read the file or the secret is too short or too long."""
     if file is None and SECRET not in os.environ:
         raise UsageError(SecretMissing(SECRET), where="--secret")
     where = str(file) if file is not None else SECRET
     text = os.environ[SECRET].encode() if file is None else _read_secret(file)
-    if len(text.strip()) < _LEAST:
-        raise InvalidInput(SecretTooShort(_LEAST), where=where)
+    if len(text.strip()) < _MIN_SECRET:
+        raise InvalidInput(SecretTooShort(_MIN_SECRET), where=where)
     return text.strip()
 
 
 def _read_secret(path: Path) -> bytes:
-    """The bytes of a file that this user and a group alone may use: mounted secrets are often the group's. Raises
+    """The bytes of a file that only its user and group may access: mounted secrets often belong to a group. Raises
     InvalidInput."""
     with open_input(path, "a file with a secret", hint="write it to a file; <(...) is a FIFO, whose end need not come") as file:
         if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o007:
             raise InvalidInput(SecretReadable(str(path)), where=str(path))
-        text = file.read(_LONGEST + 1)
-    if len(text) > _LONGEST:
-        raise InvalidInput(SecretTooLong(_LONGEST), where=str(path))
+        text = file.read(_MAX_MESSAGE + 1)
+    if len(text) > _MAX_MESSAGE:
+        raise InvalidInput(SecretTooLong(_MAX_MESSAGE), where=str(path))
     return text
 
 
 @contextmanager
-def hosts_met(
+def meet_hosts(
     place: str,
     secret: bytes,
     claims: Mapping[str, Any],
     limit: float,
     warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
-) -> Iterator[Met]:
-    """Meet the other hosts at ``place``, HOST:PORT of the first; sockets are closed with the block. ``claims``: what all must
-    have alike, with ``nodes``, how many there are, and ``node``, which this is; ``limit``: seconds to wait; ``warned``: hears,
-    on the first host, of hosts that do not hold the secret.
+) -> Iterator[Meeting]:
+    """Meets the other hosts at ``place``, HOST:PORT of the first one, for at most ``limit`` seconds; sockets are closed when
+    the block ends. ``claims``: values that must be equal on all hosts, among them ``nodes``, the number of hosts, beside
+    ``node``, the number of this one. ``warned`` gets, on the first host, a warning for each address without the secret.
 
-    Raises UsageError for a place that is none, InvalidInput where this host does not hold the secret of the first or one has
-    something else, StageStopped where hosts do not come."""
+    Raises UsageError for a malformed ``place``, InvalidInput where this host does not hold the first one's secret or claims
+    differ, StageStopped where hosts do not come in time."""
     where, deadline = f"--meet {place}", time.monotonic() + limit
-    family, address = _resolved(place, where)
+    family, address = _resolve(place, where)
     with ExitStack() as stack:
         if claims["node"]:
-            yield _join(family, address, secret, claims, deadline, where)
+            yield _join_first(family, address, secret, claims, deadline, where)
             return
-        door, store = (stack.enter_context(_listening(family, (address[0], port), where)) for port in (address[1], 0))
-        at = _written(*store.getsockname()[:2])
-        _gather(door, secret, claims, {"store": at}, deadline, where, warned)
-        door.close()
-        yield Met(at, address[0], store.fileno())
+        listener, store = (stack.enter_context(_listen(family, (address[0], port), where)) for port in (address[1], 0))
+        store_address = _host_port(*store.getsockname()[:2])
+        _admit(listener, secret, claims, {"store": store_address}, deadline, where, warned)
+        listener.close()
+        yield Meeting(store_address, address[0], store.fileno())
 
 
-def _resolved(place: str, where: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
+def _resolve(place: str, where: str) -> tuple[socket.AddressFamily, tuple[str, int]]:
     host, _, port = place.rpartition(":")
     try:
         number = int(port) if port.isascii() and port.isdecimal() else -1
         if not host or not 0 < number < 1 << 16:
             raise UsageError(NotHostPort(), where=where)
-        family, _, _, _, found = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
+        family, _, _, _, address = socket.getaddrinfo(host.strip("[]"), number, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
         raise InvalidInput(HostUnknown(str(error)), where=where) from None
-    if meaning := _of_many(str(found[0])):
+    if meaning := _group_meaning(str(address[0])):
         raise UsageError(AddressOfMany(meaning), where=where)
-    return family, (str(found[0]), number)
+    return family, (str(address[0]), number)
 
 
-def _of_many(text: str) -> str:
-    """What an address stands for that is not one of one host; empty where it is one. An IPv4 address may be written as IPv6."""
+def _group_meaning(text: str) -> str:
+    """What a wildcard, multicast or broadcast address stands for; empty for the address of one host."""
     address = ipaddress.ip_address(text.partition("%")[0])
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_unspecified:
         return "every network of the host"
-    many = address.is_multicast or address == ipaddress.IPv4Address("255.255.255.255")
-    return "many hosts" if many else ""
+    broadcast = address == ipaddress.IPv4Address("255.255.255.255")
+    return "many hosts" if address.is_multicast or broadcast else ""
 
 
-def _written(host: str, port: int) -> str:
+def _host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _listening(family: socket.AddressFamily, address: tuple[str, int], where: str) -> socket.socket:
-    """A socket that listens on one address. Raises InvalidInput."""
+def _listen(family: socket.AddressFamily, address: tuple[str, int], where: str) -> socket.socket:
+    """A new socket that listens on ``address``. Raises InvalidInput."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -180,109 +180,110 @@ def _listening(family: socket.AddressFamily, address: tuple[str, int], where: st
 
 @dataclass(slots=True)
 class _Guest:
-    """Who has connected, from the address ``peer``, and been told ``nonce``. ``until``: when it must have answered; ``text``:
-    what it has said."""
+    """A host that has connected and not answered the greeting yet. ``peer``: its address; ``nonce``: the one sent to it;
+    ``until``: the time by which it must have answered; ``text``: what it has sent so far."""
 
-    line: socket.socket
+    connection: socket.socket
     peer: str
     nonce: str
     until: float
     text: bytes = b""
 
 
-def _gather(
-    door: socket.socket,
+def _admit(
+    listener: socket.socket,
     secret: bytes,
     claims: Mapping[str, Any],
-    told: Mapping[str, Any],
+    reply: Mapping[str, Any],
     deadline: float,
     where: str,
     warned: Callable[[Diagnostic], None],
 ) -> None:
-    """Wait until each other host has proven the secret, then tell all of them."""
-    came: list[tuple[socket.socket, bytes]] = []
+    """Waits until every other host has proven the secret, then sends ``reply`` to all of them."""
+    admitted: list[tuple[socket.socket, bytes]] = []
     missing = set(range(1, claims["nodes"]))
     strangers: dict[str, None] = {}
-    with ExitStack() as stack, closing(_answers(door, deadline)) as answers:
+    with ExitStack() as stack, closing(_answers(listener, deadline)) as answers:
         for guest, answer in answers if missing else ():
-            line = stack.enter_context(guest.line)
-            theirs, said = answer["claims"], _bytes(guest.nonce, answer["nonce"], answer["claims"])
-            if not _proves(secret, b"another", said, answer["proof"]):
-                _say(line, {"refused": True})
-                line.close()
-                if guest.peer not in strangers:  # a warning each
+            connection = stack.enter_context(guest.connection)
+            their_claims, transcript = answer["claims"], _canonical(guest.nonce, answer["nonce"], answer["claims"])
+            if not _is_proof(secret, b"another", transcript, answer["proof"]):
+                _send(connection, {"refused": True})
+                connection.close()
+                if guest.peer not in strangers:  # one warning per address
                     strangers[guest.peer] = None
                     warned(HostWithoutSecret(guest.peer).at(where))
                 continue
-            if difference := _differs(theirs, claims, missing):
-                for other, heard in (*came, (line, said)):
-                    _say(other, _signed(secret, heard, {"fault": difference}))
+            if difference := _difference(their_claims, claims, missing):
+                for other, their_transcript in (*admitted, (connection, transcript)):
+                    _send(other, _signed(secret, their_transcript, {"fault": difference}))
                 raise InvalidInput(HostsDiffer(difference), where=where)
-            came.append((line, said))
-            missing.remove(theirs["node"])
+            admitted.append((connection, transcript))
+            missing.remove(their_claims["node"])
             if not missing:
                 break
         if missing:
             raise StageStopped(HostsMissing(tuple(map(str, sorted(missing))), tuple(strangers)), where=where)
-        for line, said in came:
-            _say(line, _signed(secret, said, told))
+        for connection, transcript in admitted:
+            _send(connection, _signed(secret, transcript, reply))
 
 
-def _answers(door: socket.socket, deadline: float) -> Generator[tuple[_Guest, dict[str, Any]]]:
-    """Who answers the greeting, each with its answer, until ``deadline``. The line of who is yielded is the caller's. All are
-    heard at a time; who says nothing, or something else, is something that came by, and is dropped."""
+def _answers(listener: socket.socket, deadline: float) -> Generator[tuple[_Guest, dict[str, Any]]]:
+    """Yields each host that answers the greeting, with its answer, until ``deadline``; the caller then owns its connection.
+
+    All connections are read at the same time. One that sends nothing in time, or no valid answer, is closed."""
     waiting: dict[socket.socket, _Guest] = {}
     with selectors.DefaultSelector() as selector, ExitStack() as stack:
 
         def drop(guest: _Guest, *, close: bool = True) -> None:
-            selector.unregister(guest.line)
-            del waiting[guest.line]
+            selector.unregister(guest.connection)
+            del waiting[guest.connection]
             if close:
-                guest.line.close()
+                guest.connection.close()
 
         def drop_all() -> None:
             for guest in [*waiting.values()]:
                 drop(guest)
 
         stack.callback(drop_all)
-        door.setblocking(False)
-        selector.register(door, selectors.EVENT_READ)
+        listener.setblocking(False)
+        selector.register(listener, selectors.EVENT_READ)
         while (now := time.monotonic()) < deadline:
             for guest in [guest for guest in waiting.values() if guest.until <= now]:
                 drop(guest)
             until = min([deadline, *(guest.until for guest in waiting.values())])
             for key, _ in selector.select(until - now):
-                if key.fileobj is door:
-                    if len(waiting) == _MOST:
+                if key.fileobj is listener:
+                    if len(waiting) == _MAX_UNPROVEN:
                         drop(next(iter(waiting.values())))
-                    if (new := _greeted(door)) is not None:
-                        waiting[new.line] = new
-                        selector.register(new.line, selectors.EVENT_READ)
-                elif (known := waiting.get(key.fileobj)) is not None:  # type: ignore[call-overload]
-                    more = _received(known.line)
-                    known.text += more
-                    if more and len(known.text) < _LONGEST and not known.text.endswith(b"\n"):
+                    if (new := _greet(listener)) is not None:
+                        waiting[new.connection] = new
+                        selector.register(new.connection, selectors.EVENT_READ)
+                elif (guest := waiting.get(key.fileobj)) is not None:  # type: ignore[call-overload]
+                    data = _read(guest.connection)
+                    guest.text += data
+                    if data and len(guest.text) < _MAX_MESSAGE and not guest.text.endswith(b"\n"):
                         continue
-                    answer = _parsed(known.text)
-                    good = answer is not None and _is_answer(answer)
-                    drop(known, close=not good)
-                    if answer is not None and good:
-                        yield known, answer
+                    answer = _parsed(guest.text)
+                    valid = answer is not None and _is_answer(answer)
+                    drop(guest, close=not valid)
+                    if answer is not None and valid:
+                        yield guest, answer
 
 
-def _greeted(door: socket.socket) -> _Guest | None:
-    """Who has connected; None where it has gone again."""
+def _greet(listener: socket.socket) -> _Guest | None:
+    """Accepts and greets the next connection; None if it is closed already."""
     with suppress(OSError):
-        line, (peer, *_) = door.accept()
-        guest = _Guest(line, str(peer), secrets.token_hex(32), time.monotonic() + _PATIENCE)
-        _say(line, {"dnnc": _GREETING, "nonce": guest.nonce})
+        connection, (peer, *_) = listener.accept()
+        guest = _Guest(connection, str(peer), secrets.token_hex(32), time.monotonic() + _PATIENCE)
+        _send(connection, {"dnnc": _GREETING, "nonce": guest.nonce})
         return guest
     return None
 
 
-def _received(line: socket.socket) -> bytes:
+def _read(connection: socket.socket) -> bytes:
     with suppress(OSError):
-        return line.recv(_LONGEST)
+        return connection.recv(_MAX_MESSAGE)
     return b""
 
 
@@ -298,114 +299,115 @@ def _is_answer(message: Mapping[str, Any]) -> bool:
 
 
 def _is_flat(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether this is an object of texts and numbers alone."""
-    return isinstance(value, dict) and all(isinstance(one, (str, int, float)) for one in value.values())
+    """Whether this is a dict whose values are strings and numbers."""
+    return isinstance(value, dict) and all(isinstance(item, (str, int, float)) for item in value.values())
 
 
-def _differs(theirs: Mapping[str, Any], mine: Mapping[str, Any], missing: set[int]) -> str:
-    """What another host has that does not go with this one; empty where all is well."""
-    if theirs["nodes"] == mine["nodes"] and theirs["node"] not in missing:
-        return f"two hosts say that they are --node {theirs['node']}"
+def _difference(their_claims: Mapping[str, Any], mine: Mapping[str, Any], missing: set[int]) -> str:
+    """The first contradiction between another host's claims and those of the first host; empty where there is none."""
+    if their_claims["nodes"] == mine["nodes"] and their_claims["node"] not in missing:
+        return f"two hosts say that they are --node {their_claims['node']}"
     for name, value in mine.items():
-        if name != "node" and theirs.get(name) != value:
-            return f"host {theirs['node']} has {name} {theirs.get(name)}, the first host {value}"
+        if name != "node" and their_claims.get(name) != value:
+            return f"host {their_claims['node']} has {name} {their_claims.get(name)}, the first host {value}"
     return ""
 
 
-# ---- the others
+# ---- the other hosts
 
 
-def _join(
+def _join_first(
     family: socket.AddressFamily,
     address: tuple[str, int],
     secret: bytes,
     claims: Mapping[str, Any],
     deadline: float,
     where: str,
-) -> Met:
-    with _connected(family, address, deadline, where) as line:
-        greeting = _hear(line, deadline)
+) -> Meeting:
+    with _connect(family, address, deadline, where) as connection:
+        greeting = _receive(connection, deadline)
         if greeting is None and time.monotonic() >= deadline:
             raise StageStopped(FirstHostSilent(), where=where)
         if greeting is None or greeting.get("dnnc") != _GREETING or not isinstance(greeting.get("nonce"), str):
             raise InvalidInput(NotAFirstHost(), where=where)
         nonce = secrets.token_hex(32)
-        said = _bytes(greeting["nonce"], nonce, claims)
-        _say(line, {"nonce": nonce, "claims": claims, "proof": _proof(secret, b"another", said)})
-        answer = _hear(line, deadline)
+        transcript = _canonical(greeting["nonce"], nonce, claims)
+        _send(connection, {"nonce": nonce, "claims": claims, "proof": _proof_of(secret, b"another", transcript)})
+        answer = _receive(connection, deadline)
         if answer is None:
             raise StageStopped(FirstHostStopped(), where=where)
         if answer.get("refused") is True:
             raise InvalidInput(SecretRefused(), where=where)
-        told = answer.get("told")
-        if not _is_flat(told) or not _proves(secret, b"first", said + _bytes(told), answer.get("proof")):
+        reply = answer.get("told")
+        if not _is_flat(reply) or not _is_proof(secret, b"first", transcript + _canonical(reply), answer.get("proof")):
             raise InvalidInput(FirstHostUnproven(), where=where)
-        if "fault" in told:
-            raise InvalidInput(HostsDiffer(str(told["fault"])), where=where)
-        if "store" not in told:
+        if "fault" in reply:
+            raise InvalidInput(HostsDiffer(str(reply["fault"])), where=where)
+        if "store" not in reply:
             raise InvalidInput(NoStoreTold(), where=where)
-        return Met(str(told["store"]), line.getsockname()[0], None)
+        return Meeting(str(reply["store"]), connection.getsockname()[0], None)
 
 
-def _connected(family: socket.AddressFamily, address: tuple[str, int], deadline: float, where: str) -> socket.socket:
-    """A connection to the first host, once it listens."""
+def _connect(family: socket.AddressFamily, address: tuple[str, int], deadline: float, where: str) -> socket.socket:
+    """A connection to the first host; retries until it listens. Raises StageStopped at ``deadline``."""
     while True:
-        line = socket.socket(family, socket.SOCK_STREAM)
-        line.settimeout(max(deadline - time.monotonic(), _AGAIN))
+        connection = socket.socket(family, socket.SOCK_STREAM)
+        connection.settimeout(max(deadline - time.monotonic(), _RETRY))
         try:
-            line.connect(address)
-            return line
+            connection.connect(address)
+            return connection
         except OSError as error:
-            line.close()
+            connection.close()
             if time.monotonic() > deadline:
                 raise StageStopped(NobodyThere(error.strerror or str(error)), where=where) from None
-        time.sleep(_AGAIN)
+        time.sleep(_RETRY)
 
 
 # ---- messages
 
 
-def _say(line: socket.socket, message: Mapping[str, Any]) -> None:
-    line.settimeout(_PATIENCE)
-    with suppress(OSError):  # who does not listen does not come
-        line.sendall(json.dumps(message).encode() + b"\n")
+def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
+    connection.settimeout(_PATIENCE)
+    with suppress(OSError):  # a host that has closed the connection counts as missing
+        connection.sendall(json.dumps(message).encode() + b"\n")
 
 
-def _hear(line: socket.socket, deadline: float) -> dict[str, Any] | None:
-    """The next message; None where none comes until ``deadline``, or something else does."""
+def _receive(connection: socket.socket, deadline: float) -> dict[str, Any] | None:
+    """The next message; None where none comes until ``deadline`` or what comes is not a message."""
     text = b""
     with suppress(OSError):
-        while not text.endswith(b"\n") and len(text) < _LONGEST:
-            line.settimeout(max(deadline - time.monotonic(), 1e-3))
-            if not (more := line.recv(_LONGEST)):
+        while not text.endswith(b"\n") and len(text) < _MAX_MESSAGE:
+            connection.settimeout(max(deadline - time.monotonic(), 1e-3))
+            if not (data := connection.recv(_MAX_MESSAGE)):
                 return None
-            text += more
+            text += data
         return _parsed(text)
     return None
 
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
-    """A message; None for what is none."""
+    """The JSON object in ``text``; None where it is not one."""
     with suppress(ValueError, RecursionError):
-        found = json.loads(text)
-        return found if isinstance(found, dict) else None
+        message = json.loads(text)
+        return message if isinstance(message, dict) else None
     return None
 
 
-def _bytes(*values: Any) -> bytes:
+def _canonical(*values: Any) -> bytes:
+    """The bytes that a proof covers: both hosts compute them from equal values."""
     return json.dumps(values, sort_keys=True).encode()
 
 
-def _signed(secret: bytes, said: bytes, told: Mapping[str, Any]) -> dict[str, Any]:
-    return {"told": told, "proof": _proof(secret, b"first", said + _bytes(told))}
+def _signed(secret: bytes, transcript: bytes, reply: Mapping[str, Any]) -> dict[str, Any]:
+    return {"told": reply, "proof": _proof_of(secret, b"first", transcript + _canonical(reply))}
 
 
-def _proof(secret: bytes, who: bytes, said: bytes) -> str:
-    return hmac.new(secret, who + b"\0" + said, hashlib.sha256).hexdigest()
+def _proof_of(secret: bytes, who: bytes, transcript: bytes) -> str:
+    return hmac.new(secret, who + b"\0" + transcript, hashlib.sha256).hexdigest()
 
 
-def _proves(secret: bytes, who: bytes, said: bytes, proof: object) -> bool:
-    return hmac.compare_digest(_proof(secret, who, said).encode(), str(proof).encode(errors="replace"))
+def _is_proof(secret: bytes, who: bytes, transcript: bytes, proof: object) -> bool:
+    return hmac.compare_digest(_proof_of(secret, who, transcript).encode(), str(proof).encode(errors="replace"))
 
 
-__all__ = ["SECRET", "Met", "hosts_met", "read_secret"]
+__all__ = ["SECRET", "Meeting", "meet_hosts", "read_secret"]

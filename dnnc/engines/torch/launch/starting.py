@@ -1,8 +1,8 @@
-"""The ranks of this host as processes: their environment, how they are started, watched and ended.
+"""Starts, watches and ends the ranks of this host as processes.
 
-Invariants: when the block of ``started`` is left, by whatever way, no rank is left, nor anything that a rank started in its
-process group (what a data function gives a session of its own outlives it); when this process is killed, ranks end by
-themselves (``Job.end_with_starter``). How a rank ended is known from the system, whatever the rank could still say.
+Invariants: when the block of ``started`` ends, in whatever way, no rank runs any more, nor any process in the process group of
+a rank (a process that a data function starts in a session of its own outlives it). If this process is killed, its ranks end
+by themselves (``Job.end_with_starter``). The exit status of a rank comes from the system, not from the rank.
 """
 
 from __future__ import annotations
@@ -29,74 +29,76 @@ from ir.system.surroundings import CACHE
 HEAP = {
     name: os.environ.get(name, value) for name, value in (("MALLOC_MMAP_MAX_", "0"), ("MALLOC_TRIM_THRESHOLD_", str(1 << 40)))
 }
-"""Variables by which glibc keeps freed memory, unless somebody set them. Without them each pass of a microbatch gives its
-tensors back to the system and takes them page by page anew: a step of an MLP of 2048x2048 weights took 1.4 times as long."""
-_SAID_BY_DNNC = re.compile(
+"""Variables that make glibc keep freed memory, unless the user has set them. Without them each pass of a microbatch returns the
+memory of its tensors to the system and gets it back page by page: a step of an MLP of 2048x2048 weights took 1.4 times as
+long."""
+_NOT_INHERITED = re.compile(
     r"(PET|TORCHELASTIC|TORCH|TORCHINDUCTOR|GLOO|NCCL)_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)"
     r"|ROLE_NAME|DNNC_SECRET"
 )
-"""Variables that no rank inherits: those by which torch, gloo, NCCL and their launchers learn who they are, whom they meet and
-how they behave. The options of ``dnnc train`` and the plan say so; a variable left over from another job must not."""
-_KEPT = ("TORCH_HOME",)
-"""Where a data function finds what it downloaded."""
+"""Variables that no rank inherits: they tell torch, gloo, NCCL and their launchers their rank, their peers and how to behave.
+The plan and the options of ``dnnc train`` decide that, not a variable left over from another job."""
+_INHERITED = ("TORCH_HOME",)
+"""Exceptions: TORCH_HOME is where a data function finds its downloads."""
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
-_TALK = 2
-"""Standard error of this process: there goes what data functions print, for standard output is for the results."""
+_STDERR = 2
+"""Ranks write their standard output there, such as prints of data functions: standard output of this process is for results."""
 _TAIL_LINES = 12
 _GRACE = 5.0
-"""Seconds that ranks have to end once they are asked to."""
+"""Seconds between SIGTERM and SIGKILL of a rank."""
 _MODULE = "dnnc.engines.torch.rank"
 
 
 def rank_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process that does what a rank does: that of this one, with ``more``, without what dnnc decides."""
+    """The environment of a rank, or of a process that probes like one: this process's, with ``more``, without
+    ``_NOT_INHERITED``."""
     environment = module_environment(HEAP)
-    kept = {name: value for name, value in environment.items() if name in _KEPT or not _SAID_BY_DNNC.fullmatch(name)}
-    return {**kept, **(more or {})}
+    inherited = {name: value for name, value in environment.items() if name in _INHERITED or not _NOT_INHERITED.fullmatch(name)}
+    return {**inherited, **(more or {})}
 
 
 @dataclass(slots=True)
 class Ranks:
-    """The ranks of this host. ``numbers``: which of all ranks they are; ``tells``: the pipes that they tell by; ``said``: the
-    last lines of their standard error; ``ends``: rank and exit status, in the order in which they were seen to end;
-    ``asked``: those that were asked to end before."""
+    """The ranks of this host. ``numbers``: of each among all ranks; ``pipes``: descriptors that their reports come through;
+    ``last_lines``: of their standard error; ``ends``: rank -> exit status, in the order in which they ended; ``terminated``:
+    the ranks that this process told to end."""
 
     numbers: Sequence[int]
     listening: Listening
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    tells: list[int] = field(default_factory=list)
-    said: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    pipes: list[int] = field(default_factory=list)
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     ends: dict[int, int] = field(default_factory=dict)
-    asked: set[int] = field(default_factory=set)
+    terminated: set[int] = field(default_factory=set)
 
     def doing(self) -> dict[int, str]:
-        """What each rank does."""
-        return {self.numbers[place]: words for place, words in self.listening.doing(len(self.processes)).items()}
+        """Rank -> what it is doing now."""
+        return {self.numbers[index]: words for index, words in self.listening.doing(len(self.processes)).items()}
 
     def hear(self, seconds: float) -> bool:
-        """Wait so long for what ranks tell, and read it; whether there was anything."""
-        if not self.tells:
+        """Waits at most ``seconds`` for reports of ranks and reads them. Returns whether there was one."""
+        if not self.pipes:
             time.sleep(seconds)
-        ready = select.select(self.tells, [], [], seconds)[0]
+        ready = select.select(self.pipes, [], [], seconds)[0]
         for descriptor in ready:
             if not self.listening.hear(descriptor):  # it has ended
-                self.tells.remove(descriptor)
+                self.pipes.remove(descriptor)
                 os.close(descriptor)
         return bool(ready)
 
     def poll(self) -> bool:
-        """Look who has ended. Returns whether all have."""
+        """Records the ranks that have ended. Returns whether all have."""
         for rank, process in zip(self.numbers, self.processes, strict=False):
             if rank not in self.ends and _has_ended(process):
-                _signal(process, signal.SIGKILL)  # to what it started, and left
+                _signal(process, signal.SIGKILL)  # ends processes that the rank left behind
                 self.ends[rank] = process.wait()
         return len(self.ends) == len(self.processes)
 
     def end(self) -> None:
-        """End all that have not ended."""
+        """Ends all ranks that still run: SIGTERM, then SIGKILL after ``_GRACE`` seconds."""
         for rank, process in zip(self.numbers, self.processes, strict=False):
             if rank not in self.ends:
-                self.asked.add(rank)
+                self.terminated.add(rank)
                 _signal(process, signal.SIGTERM)
         deadline = time.monotonic() + _GRACE
         while not self.poll() and time.monotonic() < deadline:
@@ -108,15 +110,15 @@ class Ranks:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a rank has ended. It is not reaped: until it is, its number is that of no other process or group."""
+    """Whether a rank has ended. It is not reaped: until it is, the system gives its process number to nobody else."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # the system reaped it, for this process was started with SIGCHLD ignored
+    except ChildProcessError:  # reaped by the system: this process was started with SIGCHLD ignored
         return True
 
 
 def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    """To a rank and all that it started: each rank has a process group of its own."""
+    """Sends a signal to a rank's process group: the rank and the processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
@@ -125,36 +127,37 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 def started(
     jobs: Sequence[Job], arguments: Sequence[str], passed: Sequence[int], threads: int, folder: Path
 ) -> Iterator[Ranks]:
-    """A rank for each job, whose ``tells`` is set here. Each has a session of its own, so that Ctrl-C reaches it through this
-    process alone.
+    """Starts a rank for each job, and ends them all with the block. Each rank has a session of its own, so that only this
+    process gets Ctrl-C.
 
-    ``arguments``: of every rank; ``passed``: descriptors that all inherit, beside those of their jobs; ``threads``: of OpenMP;
-    ``folder``: for what libraries leave behind. Raises OSError where the system gives no process."""
+    ``jobs``: their ``tells`` are set here; ``arguments``: of every rank; ``passed``: descriptors that every rank inherits
+    beside those of its job; ``threads``: of OpenMP; ``folder``: for caches of libraries. Raises OSError where no process can be
+    started."""
     ranks = Ranks([job.rank for job in jobs], Listening(jobs[0].marks))
-    errors, complaints = os.pipe()
-    listener = threading.Thread(target=_listen, args=(os.fdopen(errors, "rb"), ranks.said), daemon=True)
+    stderr_read, stderr_write = os.pipe()
+    listener = threading.Thread(target=_forward, args=(os.fdopen(stderr_read, "rb"), ranks.last_lines), daemon=True)
     listener.start()
     more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
     try:
         try:
             for job in jobs:
-                heard, tells = os.pipe()
-                ranks.tells.append(heard)
-                written = replace(job, tells=tells).write()
-                numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.place), "WORLD_SIZE": str(job.world)}
+                read_end, write_end = os.pipe()
+                ranks.pipes.append(read_end)
+                job_memory = replace(job, tells=write_end).write()
+                numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.local_rank), "WORLD_SIZE": str(job.world)}
                 try:
                     ranks.processes.append(
                         subprocess.Popen(
-                            [*module_command(_MODULE), *arguments, "--job", str(written)],
+                            [*module_command(_MODULE), *arguments, "--job", str(job_memory)],
                             stdin=subprocess.DEVNULL,
-                            stdout=_TALK,
-                            stderr=complaints,
+                            stdout=_STDERR,
+                            stderr=stderr_write,
                             env=rank_environment({**more, **numbers}),
                             pass_fds=(
                                 job.alive,
-                                tells,
+                                write_end,
                                 job.marks,
-                                written,
+                                job_memory,
                                 *passed,
                                 *([] if job.listen is None else [job.listen]),
                             ),
@@ -162,31 +165,31 @@ def started(
                         )
                     )
                 finally:
-                    os.close(tells)
-                    os.close(written)
+                    os.close(write_end)
+                    os.close(job_memory)
         finally:
-            os.close(complaints)
+            os.close(stderr_write)
         yield ranks
     finally:
         ranks.end()
         while ranks.hear(0.0):
             pass
         listener.join(1.0)
-        for descriptor in ranks.tells:
+        for descriptor in ranks.pipes:
             os.close(descriptor)
 
 
-def _listen(pipe: IO[bytes], said: deque[str]) -> None:
-    """Pass on what ranks write to standard error, as it comes, and keep the last lines of it."""
-    rest, data = b"", b"begun"
+def _forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
+    """Copies what ranks write to standard error to that of this process, and keeps the last lines without warnings."""
+    rest, data = b"", b"not at the end yet"
     with pipe, suppress(OSError, ValueError):
         while data:
             data = os.read(pipe.fileno(), 1 << 16)
-            with suppress(OSError):  # nobody reads it
-                os.write(_TALK, data)
+            with suppress(OSError):  # our standard error may be closed
+                os.write(_STDERR, data)
             *lines, rest = (rest + (data or b"\n")).split(b"\n")
             texts = [line.decode(errors="replace").rstrip() for line in lines]
-            said.extend(text for text in texts if text and not _NOISE.match(text))
+            last_lines.extend(text for text in texts if text and not _NOISE.match(text))
 
 
 __all__ = ["HEAP", "Ranks", "rank_environment", "started"]

@@ -54,7 +54,7 @@ class Telling:
     def doing(self, words: str) -> None:
         """What the rank does from now on; it takes a microsecond."""
         if self.job is not None:
-            os.pwrite(self.job.marks, words[:_SIZE].ljust(_SIZE).encode("ascii", "replace"), self.job.place * _SIZE)
+            os.pwrite(self.job.marks, words[:_SIZE].ljust(_SIZE).encode("ascii", "replace"), self.job.local_rank * _SIZE)
 
     def step(self, done: Progressed) -> None:
         """A step is done."""

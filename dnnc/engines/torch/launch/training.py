@@ -39,7 +39,7 @@ from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended
 from dnnc.engines.torch.launch.faults import MeetingPlaceMissing, NodeOutside, OtherNumberOfHosts, RanksUneven
 from dnnc.engines.torch.launch.job import Job
-from dnnc.engines.torch.launch.meeting import hosts_met, read_secret
+from dnnc.engines.torch.launch.meeting import meet_hosts, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
@@ -244,8 +244,8 @@ def train(
         heard(progressed)
     if interrupted:
         raise KeyboardInterrupt
-    ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.asked}
-    ended = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.said), apart=options.nodes > 1)
+    ends = {rank: status for rank, status in ranks.ends.items() if rank not in ranks.terminated}
+    ended = Ended(build.labels, ranks.listening.failures, doing, ends, tuple(ranks.last_lines), apart=options.nodes > 1)
     if hung:
         raise ended.hangs(sorted(doing), options.timeout + _SLACK)
     if any(ranks.ends.values()) or any(words != DONE for words in doing.values()):
@@ -269,9 +269,9 @@ def _jobs(
         if options.nodes > 1:
             secret = read_secret(options.secret)
             claims = options.alike(build.digest)
-            met = stack.enter_context(hosts_met(options.meeting, secret, claims, options.timeout, warned))
+            met = stack.enter_context(meet_hosts(options.meeting, secret, claims, options.timeout, warned))
             job, listen = replace(job, store=met.store, address=met.address), met.listen
-        jobs = [replace(job, rank=rank, place=place) for place, rank in enumerate(numbers)]
+        jobs = [replace(job, rank=rank, local_rank=local_rank) for local_rank, rank in enumerate(numbers)]
         yield [replace(one, listen=None if one.rank else listen) for one in jobs], [memory]
 
 

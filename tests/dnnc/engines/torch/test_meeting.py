@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dnnc.engines.onnxruntime.errors import StageStopped
-from dnnc.engines.torch.launch.meeting import SECRET, Met, hosts_met, read_secret
+from dnnc.engines.torch.launch.meeting import SECRET, Meeting, meet_hosts, read_secret
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError
 
 GOOD, WRONG = b"correct horse battery staple", b"wrong horse battery staple"
@@ -44,18 +44,18 @@ def meet(
     limit: float = 10.0,
     warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
     **claims: Any,
-) -> Met | DnncError:
+) -> Meeting | DnncError:
     try:
-        with hosts_met(place, secret, {**ALIKE, "node": node, **claims}, limit, warned) as met:
+        with meet_hosts(place, secret, {**ALIKE, "node": node, **claims}, limit, warned) as met:
             return met
     except DnncError as error:
         return error
 
 
 @contextmanager
-def first_host(place: str, **options: Any) -> Iterator[list[Met | DnncError]]:
+def first_host(place: str, **options: Any) -> Iterator[list[Meeting | DnncError]]:
     """A first host that waits for the others; the list has what became of it once the block is over."""
-    ends: list[Met | DnncError] = []
+    ends: list[Meeting | DnncError] = []
     thread = threading.Thread(target=lambda: ends.append(meet(0, place, **options)))
     thread.start()
     yield ends
@@ -68,8 +68,8 @@ def test_hosts_of_one_secret_meet(host: str) -> None:
     with first_host(place) as first:
         other = meet(1, place)
     (mine,) = first
-    assert isinstance(mine, Met)
-    assert isinstance(other, Met)
+    assert isinstance(mine, Meeting)
+    assert isinstance(other, Meeting)
     assert (mine.store, mine.listen is None, other.listen) == (other.store, False, None)
     assert mine.store.startswith(mine.address)
     assert mine.address.startswith("127.0.0.")
@@ -85,8 +85,8 @@ def test_a_wrong_secret_ends_its_own_host_alone() -> None:
                 f"--meet {place}: error[E4824]: the first host refused this one: it does not hold the same"
             )
         later = meet(1, place)
-    assert isinstance(first[0], Met)
-    assert isinstance(later, Met)
+    assert isinstance(first[0], Meeting)
+    assert isinstance(later, Meeting)
     (warning,) = warnings
     assert str(warning).startswith(
         f"--meet {place}: warning[W4818]: a host at 127.0.0.1 tried to join and does not hold the secret"
@@ -96,7 +96,7 @@ def test_a_wrong_secret_ends_its_own_host_alone() -> None:
 def test_who_tried_without_the_secret_is_told_at_the_deadline() -> None:
     place = f"127.0.0.1:{free_port()}"
     with first_host(place, limit=0.5, nodes=3) as first:
-        early: list[Met | DnncError] = []
+        early: list[Meeting | DnncError] = []
         thread = threading.Thread(target=lambda: early.append(meet(2, place, nodes=3)))
         thread.start()
         meet(1, place, WRONG, nodes=3)
@@ -112,15 +112,15 @@ def test_idle_connections_do_not_delay_the_others() -> None:
         for _ in range(70):  # more than are kept
             stack.enter_context(reach(place, port))
         other = meet(1, f"{place}:{port}", limit=2.0)
-    assert isinstance(other, Met)
-    assert isinstance(first[0], Met)
+    assert isinstance(other, Meeting)
+    assert isinstance(first[0], Meeting)
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_first_host_may_greet_late(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dnnc.engines.torch.launch.meeting._PATIENCE", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as slow:
-        place, ends = f"127.0.0.1:{slow.getsockname()[1]}", list[Met | DnncError]()
+        place, ends = f"127.0.0.1:{slow.getsockname()[1]}", list[Meeting | DnncError]()
         thread = threading.Thread(target=lambda: ends.append(meet(1, place, limit=0.5 if last else 10.0)))
         thread.start()
         line, _ = slow.accept()
@@ -147,7 +147,7 @@ def test_a_first_host_may_greet_late(last: bool, monkeypatch: pytest.MonkeyPatch
 )
 def test_an_impostor_of_the_first_host(greeting: dict[str, Any], answer: dict[str, Any] | None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor:
-        ends: list[Met | DnncError] = []
+        ends: list[Meeting | DnncError] = []
         place = f"127.0.0.1:{impostor.getsockname()[1]}"
         thread = threading.Thread(target=lambda: ends.append(meet(1, place)))
         thread.start()
@@ -182,7 +182,7 @@ def test_an_answer_of_another_shape_is_dropped(answer: dict[str, Any]) -> None:
             line.sendall(json.dumps(answer).encode() + b"\n")
             assert line.recv(4096) == b""
         meet(1, f"{place}:{port}")
-    assert isinstance(first[0], Met)
+    assert isinstance(first[0], Meeting)
 
 
 def test_who_proves_nothing_hears_no_address() -> None:
@@ -197,8 +197,8 @@ def test_who_proves_nothing_hears_no_address() -> None:
                 while data := line.recv(4096):
                     heard += data
         other = meet(1, f"{place}:{port}")
-    assert isinstance(other, Met)
-    assert isinstance(first[0], Met)
+    assert isinstance(other, Meeting)
+    assert isinstance(first[0], Meeting)
     assert b"hosts 1" in heard
     assert b"store" not in heard
     assert other.store.encode() not in heard
@@ -209,7 +209,7 @@ def test_a_recorded_proof_is_worth_nothing() -> None:
     recorded = b""
     with socket.create_server((place, 0)) as impostor:
         between = impostor.getsockname()[1]
-        ends: list[Met | DnncError] = []
+        ends: list[Meeting | DnncError] = []
         thread = threading.Thread(target=lambda: ends.append(meet(1, f"{place}:{between}")))
         thread.start()
         line, _ = impostor.accept()
