@@ -36,7 +36,7 @@ from dnnc.check.verdict import CheckReport, Comparison, judge
 from dnnc.data.inputs import drawn, read_inputs
 from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
 from dnnc.engines.onnxruntime.session.needs import executor_of, require_providers
-from dnnc.engines.onnxruntime.session.session import refuse_idle
+from dnnc.engines.onnxruntime.session.session import require_used
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.engines.onnxruntime.transport.wiring import output_specs
@@ -169,7 +169,7 @@ class _State:
         model, weights = self.build.model(stage.model or "")
         executor = executor_of(self.build, stage.device, self.options.threads, self.options.optimize)
         program = executor.load(model, specs, weights)
-        refuse_idle([program], self.build.provider(stage.device).name)
+        require_used([program], self.build.provider(stage.device).name)
         for sample, expected, chain in zip(self.feeds, self.expected, self.chain, strict=True):
             right = {name: expected.get(name, sample.get(name, chain.get(name))) for name in program.input_names}
             real = {name: chain[name] for name in program.input_names}

@@ -58,7 +58,7 @@ def seconds_of(one: Collective, count: int) -> float:
             exchange.operand(0, turn).data[...] = 1
         for number in range(-4, ROUNDS):
             turn = number % TURNS
-            exchange.meet(range(count))
+            exchange.barrier(range(count))
             start = time.monotonic()
             exchange.run(0, turn)
             if number >= 0:

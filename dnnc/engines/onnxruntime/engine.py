@@ -66,7 +66,7 @@ class End(Protocol):
     def views(self, slot: int) -> dict[str, Raw]:
         """The tensors of known size in a slot, in place."""
 
-    def hear(self) -> None:
+    def read_tokens(self) -> None:
         """Reads tokens of the other end; blocks until there is one. Raises EOFError when its process has ended."""
 
     def fileno(self) -> int:
@@ -77,8 +77,8 @@ class Outgoing(End, Protocol):
     """The end that sends."""
 
     @property
-    def open(self) -> bool:
-        """Whether there is a free slot."""
+    def has_free_slot(self) -> bool:
+        """Whether there is a free slot for a microbatch."""
 
     def take(self) -> int:
         """A free slot, to be filled in place."""
@@ -86,7 +86,7 @@ class Outgoing(End, Protocol):
     def send(self, slot: int, first: int, count: int) -> None:
         """Hands over ``count`` values of a slot from number ``first`` on, all of known size. Raises EOFError."""
 
-    def sending(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
+    def send_streaming(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
         """As ``send``, with ``values`` of unknown size too. Yields each time that it needs a token of the other end."""
 
 
@@ -168,8 +168,8 @@ class Runnable(Protocol):
     def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Any:
         """A binding that reads ``feeds`` and writes ``targets``."""
 
-    def placed(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Where every output lies once such a binding has run."""
+    def output_places(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Every output after such a binding has run, where it lies."""
 
     def run_bound(self, binding: Any) -> None:
         """Runs once into the places of a binding."""

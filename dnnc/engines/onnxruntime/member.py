@@ -87,8 +87,8 @@ class Member:
                 self._places[collective.result] = self.exchange.result(number, self.turn)
         return tuple(steps)
 
-    def placed(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Where every value of the last binding lies."""
+    def output_places(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Every value of the last binding, where it lies."""
         return self._places
 
     def run_bound(self, binding: Any) -> None:

@@ -195,7 +195,7 @@ class Pipeline:
 
     def _read_tokens(self, port: StarterEnd) -> None:
         try:
-            port.side.hear()
+            port.side.read_tokens()
             if isinstance(port.side, Sender):
                 self._feed_on(port)
         except EOFError:
@@ -348,4 +348,4 @@ def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _feed_all(feed: Sender, microbatches: Iterable[Mapping[str, Any]]) -> Iterator[None]:
     for microbatch in microbatches:
-        yield from feed.feeding(microbatch)
+        yield from feed.send_microbatch(microbatch)

@@ -1,8 +1,8 @@
-"""A process that measures what its cores do, on demand. Started as ``python -m dnnc.engines.onnxruntime.probe CORES THREADS``
-by ``dnnc.machines.probes``; CORES is a list such as ``0,1``, THREADS those of onnxruntime.
+"""A process that measures its cores. ``dnnc.machines.probes`` starts it as ``python -m dnnc.engines.onnxruntime.probe CORES
+THREADS``: CORES is a list such as ``0,1``, THREADS the number of threads of onnxruntime.
 
-Each line of standard input is an order as JSON, each line of standard output its answer: seconds, or why there are none.
-Sessions are opened as ``dnnc run`` opens them, edges are those between its processes. The process ends with its standard input.
+Each line of standard input is an order in JSON (``ORDERS``); each line of standard output is its answer, ``{"seconds": [..]}``
+or ``{"error": reason}``. Sessions and edges are those of ``dnnc run``. The process exits when its standard input ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from dnnc.onnx.ort import plain_words
 
 _SUFFIX = "_kernel_time"
 _LAYOUTS = ("ReorderInput", "ReorderOutput")
-"""What onnxruntime adds around an op alone; in a whole model neighbours have one layout."""
+"""Ops that onnxruntime adds around a single op to change its memory layout; in a whole model neighbours have the same
+layout."""
 _NUMPY = {
     "float": "f4",
     "double": "f8",
@@ -41,26 +42,27 @@ _NUMPY = {
 
 
 def _feeds(session: Any, seed: int) -> dict[str, Any]:
-    """Standard normal inputs; 0 and 1 where whole numbers are wanted."""
+    """Random inputs of a session: standard normal floats; 0 or 1 for integers and booleans."""
     generator = np.random.default_rng(seed)
     feeds = {}
-    for given in session.get_inputs():
-        dtype = np.dtype(_NUMPY[given.type.removeprefix("tensor(").removesuffix(")")])
-        whole = dtype.kind in "iub"
-        made = generator.integers(0, 2, given.shape) if whole else generator.standard_normal(given.shape)
-        feeds[given.name] = made.astype(dtype)
+    for info in session.get_inputs():
+        dtype = np.dtype(_NUMPY[info.type.removeprefix("tensor(").removesuffix(")")])
+        integral = dtype.kind in "iub"
+        values = generator.integers(0, 2, info.shape) if integral else generator.standard_normal(info.shape)
+        feeds[info.name] = values.astype(dtype)
     return feeds
 
 
 def kernels(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of the kernels of a model in each of some runs, after as many to warm up as ``warm`` says."""
+    """Seconds of all kernels of a model in each of ``rounds`` runs, after ``warm`` runs. ``evict``: bytes to write before each
+    run, so that the caches hold no weights."""
     rounds, warm = order["rounds"], order["warm"]
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1, profile=order["profile"]))
     feeds = _feeds(session, order["seed"])
-    evicted = np.zeros(order.get("evict", 0), np.uint8)
+    filler = np.zeros(order.get("evict", 0), np.uint8)
     for _ in range(warm + rounds):
-        if evicted.size:  # weights come from memory, as in a whole model; what goes in was just made, and lies in the caches
-            evicted += 1
+        if filler.size:  # as in a whole model: weights come from memory, inputs were just computed and are in the caches
+            filler += 1
             for value in feeds.values():
                 value.copy()
         session.run(None, feeds)
@@ -76,7 +78,7 @@ def kernels(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def runs(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of a model in each of some runs, as the clock on the wall shows them."""
+    """Wall-clock seconds of a model in each of ``rounds`` runs, after ``warm`` runs."""
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1))
     feeds = _feeds(session, order["seed"])
     seconds = []
@@ -89,8 +91,8 @@ def runs(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds that a tensor takes to go to another process and back, in each of some turns: written where the other finds it,
-    read there, and the same again. The process that begins answers with what it took."""
+    """Seconds of ``rounds`` round trips of a tensor to another process and back, after ``warm`` ones. One way is a copy into a
+    slot of the edge and a copy out of it at the other end. Only the answer of the process that ``begins`` is meaningful."""
     edges = [(Edge.from_json(edge), Descriptors(*ends)) for edge, ends in order["edges"]]
     sender, receiver = Sender(*edges[0]), Receiver(*edges[1])
     (name,) = sender.views(0)
@@ -98,15 +100,15 @@ def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
     target = np.empty_like(source)
 
     def send() -> None:
-        while not sender.open:
-            sender.hear()
+        while not sender.has_free_slot:
+            sender.read_tokens()
         slot = sender.take()
         np.copyto(sender.views(slot)[name].data, source)
         sender.send(slot, 0, 1)
 
     def receive() -> None:
         while not receiver.complete:
-            receiver.hear()
+            receiver.read_tokens()
         slot = receiver.take()
         np.copyto(target, receiver.values(slot)[name].data)
         receiver.release(slot)
@@ -123,7 +125,8 @@ def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def copies(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds that writing and reading a tensor as ``exchange`` does takes within one process, there and back."""
+    """Seconds of the four copies of a round trip of ``exchange``, made within this process: what the processes add is the
+    rest."""
     source = np.ones(order["size"], np.uint8)
     middle, target = np.empty_like(source), np.empty_like(source)
     seconds = []
@@ -151,9 +154,10 @@ def _listen(orders: SimpleQueue[str]) -> None:
     os._exit(0)
 
 
-def main(known: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = ORDERS) -> None:
-    """Follow the orders that are known until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the starter ends this
+def main(handlers: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = ORDERS) -> None:
+    """Executes orders until standard input ends. ``handlers``: by the name of an order (``do``), from the order and the number
+    of threads to seconds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the starter ends this one
     cores, threads = [int(core) for core in sys.argv[1].split(",")], int(sys.argv[2])
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)
@@ -162,8 +166,8 @@ def main(known: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = 
     while True:
         order = json.loads(orders.get())
         try:
-            answer: Mapping[str, Any] = {"seconds": known[order["do"]](order, threads)}
-        except Exception as error:  # whatever onnxruntime raises is an answer: it does not run such a model
+            answer: Mapping[str, Any] = {"seconds": handlers[order["do"]](order, threads)}
+        except Exception as error:  # an answer too: onnxruntime does not run such a model
             answer = {"error": plain_words(str(error)) or type(error).__name__}
         print(json.dumps(answer), flush=True)
 

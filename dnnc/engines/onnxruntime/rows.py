@@ -148,7 +148,7 @@ class Compute:
                 return feed
         for ends in self.work.outputs:
             side = ends[microbatch % len(ends)]
-            if not side.open:
+            if not side.has_free_slot:
                 return side
         return None
 
@@ -191,7 +191,7 @@ class Compute:
         if bound is None:
             feeds, targets = _feeds(inputs), _targets(sides, slots)
             binding = program.bind(feeds, targets)
-            bound = self.bound[key] = Bound(binding, _copies(sides, slots, program.placed(feeds, targets)))
+            bound = self.bound[key] = Bound(binding, _copies(sides, slots, program.output_places(feeds, targets)))
         return bound
 
     def _run_once(
@@ -265,14 +265,14 @@ class Follower:
         """Waits for a token of one of ``sides``; meanwhile reads what streams to this process. Raises EOFError."""
         self.mark(state, stage, microbatch)
         if len(sides) == 1 and not self._streaming:
-            sides[0].hear()
+            sides[0].read_tokens()
             return
         by_descriptor = {side.fileno(): side for side in (*sides, *self._streaming)}
         poll = select.poll()
         for descriptor in by_descriptor:
             poll.register(descriptor, select.POLLIN)
         for descriptor, _ in poll.poll():
-            by_descriptor[descriptor].hear()
+            by_descriptor[descriptor].read_tokens()
 
     def hand_over(self, stage: int, microbatch: int, handed: Handed, first: int, count: int) -> None:
         """Sends ``count`` values from number ``first`` on. Raises EOFError."""
@@ -280,7 +280,7 @@ class Follower:
         if not side.streams:
             side.send(slot, first, count)
             return
-        for _ in side.sending(slot, first, count, values):
+        for _ in side.send_streaming(slot, first, count, values):
             self.wait(stage, microbatch, [side], SENDING)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 from dnnc.engines.onnxruntime.engine import Executor, Loaded, Runnable, Transport
 from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, Follower, Work
 from dnnc.engines.onnxruntime.session.program import OnnxRuntime
-from dnnc.engines.onnxruntime.session.session import Settings, refuse_idle
+from dnnc.engines.onnxruntime.session.session import Settings, require_used
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
 from dnnc.engines.onnxruntime.transport.shared_memory import SharedMemory
 from dnnc.onnx.ort import ProviderUnavailable
@@ -125,7 +125,7 @@ class Worker:
     def whole(self, stage: Mapping[str, Any]) -> Loaded:
         """The program of a stage that is not split over a mesh."""
         program = self.program(stage["model"], _specs(stage["outputs"]))
-        refuse_idle([program], self.config["provider"]["provider"])
+        require_used([program], self.config["provider"]["provider"])
         return program
 
     def member(self, stage: Mapping[str, Any]) -> Runnable:
@@ -133,7 +133,7 @@ class Worker:
         from dnnc.engines.onnxruntime.member import Member, Piece
 
         pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
-        refuse_idle([piece.program for piece in pieces], self.config["provider"]["provider"])
+        require_used([piece.program for piece in pieces], self.config["provider"]["provider"])
         return Member(pieces, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
 
     def meet(self, meeting: bool) -> None:

@@ -1,5 +1,5 @@
-"""A model in an ONNX Runtime session.
+"""ONNX Runtime sessions.
 
-- ``session``: how one is opened; ``external``: with files that are open already; ``program``: fed and read without copies;
-- ``needs``: what devices need to run here; ``measure``: one run of an unsplit model.
+- ``session``: opens a session; ``external``: opens one whose weights are in open files; ``program``: runs one without copies;
+- ``needs``: checks that this machine has the execution providers of a build; ``measure``: shapes and counts of one run.
 """

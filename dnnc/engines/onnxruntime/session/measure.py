@@ -1,7 +1,7 @@
-"""One run of an unsplit model on given inputs: sizes that types do not tell, and how often each op of a loop or branch runs.
+"""Measures one run of an unsplit model: shapes that depend on values, and how often each op in loops and branches runs.
 
-onnxruntime runs the model without its optimisations, so that every op stays what it is, on one core, and writes down each time
-that a node ran, those in branches and loops too, with the shapes that it made.
+onnxruntime runs the model with one thread and without optimisations, so that each op is a node. Its profile has an event for
+each run of a node, also in branches and loops, with the shapes of the outputs.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _SUFFIX = "_kernel_time"
 
 
 def measure(module: Module, files: WeightFiles, feeds: Mapping[str, Any], where: str) -> Measurements:
-    """What the entry function of ``module`` does on ``feeds`` (input name to value). ``files``: of its weights;
-    ``where``: how messages call the inputs. Raises InvalidInput where the weights are not there, or the run fails."""
+    """The measurements of the entry function of ``module`` on ``feeds`` (input name to value). ``files``: its weights;
+    ``where``: the name of the inputs in messages. Raises InvalidInput where weights are missing or the run fails."""
     model, ops = labelled_model(module, files)
-    held = {name: files.open(name, where) for name in locations(model)}
+    weights = {name: files.open(name, where) for name in locations(model)}
     with scratch_folder() as scratch:
         try:
             settings = Settings(optimize=False, profile=f"{scratch}/profile")
-            program = Program(model, (), settings, {name: file.descriptor for name, file in held.items()})
+            program = Program(model, (), settings, {name: file.descriptor for name, file in weights.items()})
             program.run_all(feeds)
-        except Exception as error:  # onnxruntime has a dozen classes of its own, of no common base
+        except Exception as error:  # onnxruntime has a dozen classes of errors, without a common base
             raise InvalidInput(InputsNotAccepted(plain_words(str(error)) or type(error).__name__), where=where) from None
         files.confirm()
         events = json.loads(Path(program.session.end_profiling()).read_text(encoding="utf-8"))
@@ -47,6 +47,7 @@ def measure(module: Module, files: WeightFiles, feeds: Mapping[str, Any], where:
 
 
 def _measurements(events: Iterable[Mapping[str, Any]], ops: Mapping[str, Op]) -> Measurements:
+    """What the events of a profile say. ``ops``: by node name. The shape of a value in a loop is that of its last run."""
     shapes: dict[str, str] = {}
     runs: Counter[str] = Counter()
     for event in events:
@@ -57,7 +58,7 @@ def _measurements(events: Iterable[Mapping[str, Any]], ops: Mapping[str, Op]) ->
         runs[op.id] += 1
         results = [value for value in op.results if value.name]
         entries = event["args"].get("output_type_shape", [])
-        if len(entries) == len(results):  # onnxruntime lists tensors only
+        if len(entries) == len(results):  # else some results are no tensors, which onnxruntime does not list
             for value, entry in zip(results, entries, strict=True):
                 if isinstance(value.type, TensorType):
                     shapes[value.name] = "x".join(map(str, next(iter(entry.values()))))

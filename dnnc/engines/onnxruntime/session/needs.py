@@ -1,4 +1,4 @@
-"""What the devices of a build need to run here: the execution providers that their types name, and the executor of each."""
+"""What the devices of a build need on this machine: their execution providers, and an executor for each."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from ir.core.diagnostics import InvalidInput
 
 def require_providers(build: Build) -> None:
     """Raises InvalidInput for each device type of the build whose provider this machine's onnxruntime lacks."""
-    wanted: dict[str, set[str]] = {}
+    types_by_provider: dict[str, set[str]] = {}
     for stage in build.stages:
         for device in stage.devices:
-            wanted.setdefault(build.provider(device).name, set()).add(stage.device_type)
-    if wanted.keys() <= {CPU}:
-        return  # every onnxruntime has it: no need to load one here
+            types_by_provider.setdefault(build.provider(device).name, set()).add(stage.device_type)
+    if types_by_provider.keys() <= {CPU}:
+        return  # every onnxruntime has the CPU's, so there is no need to load onnxruntime here
     available = load_onnxruntime().get_available_providers()
     faults = []
-    for provider in sorted(wanted.keys() - set(available)):
-        missing = ProviderMissing(tuple(sorted(wanted[provider])), provider, tuple(available), what_to_install(provider))
+    for provider in sorted(types_by_provider.keys() - set(available)):
+        types = tuple(sorted(types_by_provider[provider]))
+        missing = ProviderMissing(types, provider, tuple(available), what_to_install(provider))
         faults.append(missing.at(str(build.folder)))
     if faults:
         raise InvalidInput(faults)
 
 
 def executor_of(build: Build, device: str, threads: int, optimize: bool = True) -> Executor:
-    """What computes the programs of ``device`` in this process."""
+    """The executor that runs the programs of ``device`` in this process."""
     return OnnxRuntime(Settings(threads, optimize=optimize, provider=build.provider(device)))
 
 

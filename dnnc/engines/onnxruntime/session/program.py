@@ -1,6 +1,6 @@
-"""A model in an ONNX Runtime session, fed and read without copies. Knows nothing of processes, so that ``check`` uses it too.
+"""Runs a model in an ONNX Runtime session, with inputs and outputs in place where possible. ``dnnc run`` and ``check`` use it.
 
-Imports numpy, onnxruntime and the standard library only: a stage process must start fast.
+Imports no third party but numpy and onnxruntime, because the process of a device must start fast.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.onnx.elements import BY_NUMBER, nbytes
 from dnnc.onnx.ort import load_onnxruntime
 
-_LACKING = re.compile(r"\((bfloat16|u?int[24]|float4e2m1)\)")
-"""Elements of which onnxruntime makes no array of numpy. Of 8-bit floats it makes one of their bytes."""
+_NO_NUMPY = re.compile(r"\((bfloat16|u?int[24]|float4e2m1)\)")
+"""Element types of which onnxruntime makes no numpy array. Of 8-bit floats it makes one of their bytes."""
 
 
 class Program:
-    """A stage model in an ONNX Runtime session.
-
-    ``turns``: how many bindings for the same slots differ; ``turn`` is the one to come. A member of a mesh has several."""
+    """A model in an ONNX Runtime session: a ``Loaded`` of the engine. It has one turn, because it takes part in no
+    collectives."""
 
     turns = 1
 
@@ -37,45 +36,45 @@ class Program:
         settings: Settings = DEFAULT,
         weights: Mapping[str, int] | None = None,
     ) -> None:
-        """``weights``: open files that hold the external data, by the locations that the model names; without them it lies in
-        the settings' folder. Raises what ``open_session`` raises, and ValueError for outputs that onnxruntime does not hand
-        out."""
+        """``outputs``: the wanted ones, none for all; ``weights`` as in ``open_session``. Raises what ``open_session`` raises,
+        and ValueError for an output that onnxruntime cannot return."""
         self.turn = 0
         self.session = open_session(model, settings, weights)
         self.input_names = tuple(value.name for value in self.session.get_inputs())
         self.outputs = outputs
         self._value = load_onnxruntime().OrtValue
-        inputs_plain = all(
+        numeric_inputs = all(
             value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
         )
-        self._bound = inputs_plain and all(spec.element for spec in outputs)
-        # Strings beside other tensors: numpy lacks elements that the others may have, so all are bound.
         types = {value.name: value.type for value in self.session.get_outputs()}
-        asked = {spec.name: types.get(spec.name, "") for spec in outputs} or types
-        self._mixed = inputs_plain and all(type_.startswith("tensor(") for type_ in asked.values())
-        lost = next((name for name, type_ in asked.items() if _LACKING.search(type_)), "")
-        if lost and not self._mixed:
-            # There cannot be one way for all: onnxruntime (1.32) binds neither strings that are read nor sequences, maps and
-            # optionals; what it hands out without a binding are arrays of numpy, which lacks these elements.
-            beside = "that reads strings" if not inputs_plain else "that hands out a sequence, a map or an optional too"
-            raise ValueError(f"onnxruntime does not hand out '{lost}', {types[lost]}, of a program {beside}: cast it")
-        # An input that is an output too is not written by a binding (onnxruntime 1.31), so it is handed on.
+        wanted = {spec.name: types.get(spec.name, "") for spec in outputs} or types
+        self._in_place = numeric_inputs and all(spec.element for spec in outputs)
+        # Tensors of strings can be outputs of a binding too, though not in place.
+        self._bindable = numeric_inputs and all(type_.startswith("tensor(") for type_ in wanted.values())
+        unreadable = next((name for name, type_ in wanted.items() if _NO_NUMPY.search(type_)), "")
+        if unreadable and not self._bindable:
+            # onnxruntime (1.32) binds no inputs of strings, and no sequences, maps and optionals. Without a binding it returns
+            # numpy arrays, which lack these element types.
+            beside = "that reads strings" if not numeric_inputs else "that hands out a sequence, a map or an optional too"
+            name = f"'{unreadable}', {types[unreadable]}"
+            raise ValueError(f"onnxruntime does not hand out {name}, of a program {beside}: cast it")
+        # A binding does not write an output that is also an input (onnxruntime 1.31), so such an output is passed through here.
         self._computed = tuple(spec.name for spec in outputs if spec.name not in self.input_names)
-        self._handed = tuple(spec.name for spec in outputs if spec.name in self.input_names)
+        self._passed_through = tuple(spec.name for spec in outputs if spec.name in self.input_names)
 
     @property
     def ops_taken(self) -> Mapping[str, int]:
-        """How many nodes each provider took; empty for a program on the CPU alone, of which no account is kept."""
+        """How many nodes each provider took; empty for a program on the CPU alone."""
         return nodes_by_provider(self.session)
 
     @property
     def in_place(self) -> bool:
         """Whether all inputs and outputs are tensors of fixed-width elements."""
-        return self._bound
+        return self._in_place
 
     def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Any:
-        """A binding that reads ``feeds`` and writes ``targets`` in place, as often as it is run; None when nothing is
-        computed."""
+        """A binding that reads ``feeds`` and writes ``targets`` in place, each time that it is run. onnxruntime allocates
+        outputs without a target. None when no output is computed."""
         if not self._computed:
             return None
         binding = self.session.io_binding()
@@ -90,26 +89,28 @@ class Program:
                 binding.bind_output(name, "cpu", 0, target.element, list(target.shape), target.data.ctypes.data)
         return binding
 
-    def placed(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """Where every output lies once a binding with these feeds and targets has run."""
+    def output_places(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """Every output after a binding with these feeds and targets has run: in its target, or the feed that it passes
+        through."""
         return {name: feeds.get(name, targets[name]) for name in targets}
 
     def take_spans(self, start: float, end: float) -> list[tuple[str, float, float, str]]:
-        """What was done from ``start`` to ``end``: action, start, end, title."""
+        """The spans of the last run, from ``start`` to ``end``: action, start, end, title."""
         return [("F", start, end, "")]
 
     def run_bound(self, binding: Any) -> None:
-        """Runs once into the places that ``bind`` was given."""
+        """Runs a binding once."""
         if binding is not None:
             self.session.run_with_iobinding(binding)
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw] | None = None) -> dict[str, Any]:
-        """Outputs by name. Those in ``targets`` are written there in place. Raises what onnxruntime raises."""
-        return (self._run_bound if self._bound or self._mixed else self._run_plain)(feeds, targets or {})
+        """Runs once; returns the outputs by name. A result is the target of its name if it could be written in place. Raises
+        what onnxruntime raises."""
+        return (self._run_bound if self._in_place or self._bindable else self._run_unbound)(feeds, targets or {})
 
     def run_all(self, feeds: Mapping[str, Any]) -> None:
-        """Runs once on a person's values, for what a profile tells of it."""
-        self.session.run(None, {name: self._plain(from_user(feeds[name])) for name in self.input_names})
+        """Runs once on a user's values and drops all outputs: for a profile."""
+        self.session.run(None, {name: self._ort_input(from_user(feeds[name])) for name in self.input_names})
 
     def _run_bound(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         binding = self.bind(feeds, targets)
@@ -117,22 +118,22 @@ class Program:
         results: dict[str, Any] = {}
         for name, value in zip(self._computed, binding.get_outputs() if binding is not None else (), strict=True):
             results[name] = targets.get(name) or (
-                from_user(value.numpy()) if value.data_type() == "tensor(string)" else _raw_of(value)
+                from_user(value.numpy()) if value.data_type() == "tensor(string)" else _raw_from_ort(value)
             )
-        return results | {name: feeds[name] for name in self._handed}
+        return results | {name: feeds[name] for name in self._passed_through}
 
-    def _run_plain(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
+    def _run_unbound(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         names = [spec.name for spec in self.outputs]
-        values = self.session.run(names, {name: self._plain(feeds[name]) for name in self.input_names})
-        return {spec.name: _of_element(from_user(value), spec) for spec, value in zip(self.outputs, values, strict=True)}
+        values = self.session.run(names, {name: self._ort_input(feeds[name]) for name in self.input_names})
+        return {spec.name: _with_element(from_user(value), spec) for spec, value in zip(self.outputs, values, strict=True)}
 
-    def _plain(self, value: Any) -> Any:
-        """What ``InferenceSession.run`` takes: an OrtValue for a tensor, since numpy lacks some element types."""
+    def _ort_input(self, value: Any) -> Any:
+        """``value`` as ``InferenceSession.run`` takes it: a tensor is an OrtValue where numpy lacks its element type."""
         if isinstance(value, Raw):
             if BY_NUMBER[value.element].carrier == BY_NUMBER[value.element].name:
                 return value.data
             return self._value.ortvalue_from_numpy_with_onnx_type(value.data, value.element)
-        return [self._plain(item) for item in value] if isinstance(value, list) else value
+        return [self._ort_input(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +146,13 @@ class OnnxRuntime:
         return Program(model, outputs, self.settings, weights)
 
 
-def _of_element(value: Any, spec: ValueSpec) -> Any:
-    """The value as the type of its output has it: 8-bit floats leave a session as bytes."""
+def _with_element(value: Any, spec: ValueSpec) -> Any:
+    """``value`` with the element type of its output: a session returns 8-bit floats as bytes."""
     return replace(value, element=spec.element) if isinstance(value, Raw) and spec.element else value
 
 
-def _raw_of(value: Any) -> Raw:
-    """The tensor in an OrtValue, as a view that keeps it alive."""
+def _raw_from_ort(value: Any) -> Raw:
+    """The tensor in an OrtValue, as a view that keeps the OrtValue alive."""
     element, shape = value.element_type(), tuple(value.shape())
     kind = BY_NUMBER[element]
     size = nbytes(kind, shape)

@@ -1,6 +1,6 @@
-"""How an ONNX Runtime session is opened: the one place where its options are set, for runs, checks and measurements alike.
+"""Opens ONNX Runtime sessions: the only place that sets their options, for runs, checks and measurements.
 
-Imports onnxruntime and the standard library only: a stage process must start fast.
+Imports no third party but numpy and onnxruntime, because the process of a device must start fast.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dnnc.engines.onnxruntime.session.external import session_on
 from dnnc.onnx.ort import ProviderUnavailable, load_onnxruntime, make_session
 from dnnc.onnx.providers import CPU, ON_CPU, Provider
 
-_ERRORS, _NOTHING = 3, 4
-"""What onnxruntime writes to standard error."""
+_LOG_ERRORS, _LOG_FATAL = 3, 4
+"""Log levels of onnxruntime: errors and worse, or fatal errors only."""
 _MMAP_THRESHOLD = -3
-"""M_MMAP_THRESHOLD of malloc.h: from which size on a block is a mapping of its own, that goes back when it is freed."""
+"""M_MMAP_THRESHOLD of malloc.h: blocks of this size or more are mappings, which go back to the system when they are freed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """``threads``: of onnxruntime; ``spin``: whether they wait busily; ``optimize``: onnxruntime's graph optimisations.
-    ``provider``: what computes. ``folder``: where external data lies that no open file holds; ``profile``: begin of the path of
-    a profile to write; ``folded_bytes``: the largest constant that onnxruntime may compute when it loads the model, 0 leaves
-    that to it."""
+    """How to open a session. ``threads``: of onnxruntime; ``spin``: whether idle threads wait busily; ``optimize``:
+    onnxruntime's graph optimisations; ``provider``: the execution provider. ``folder``: holds the external data, unless open
+    files do; ``profile``: prefix of the path of a profile to write, empty for none; ``folded_bytes``: the largest constant that
+    onnxruntime may compute when it loads the model, 0 for its own limit."""
 
     threads: int = 1
     spin: bool = False
@@ -39,59 +39,61 @@ class Settings:
     folded_bytes: int = 0
 
 
-def refuse_idle(programs: Iterable[Loaded], provider: str) -> None:
-    """Raises ProviderUnavailable where the CPU takes every op of these programs. They are those of one device, which names
-    ``provider``."""
-    taken: Counter[str] = Counter()
+def require_used(programs: Iterable[Loaded], provider: str) -> None:
+    """Raises ProviderUnavailable if ``provider``, that of a device, takes no node of the device's ``programs``: the CPU would
+    run all of them."""
+    nodes: Counter[str] = Counter()
     for program in programs:
-        taken.update(program.ops_taken)
-    if taken and provider not in taken:
-        raise ProviderUnavailable(f"{provider} takes none of the {taken.total()} nodes of its program, so the CPU would run it")
+        nodes.update(program.ops_taken)
+    if nodes and provider not in nodes:
+        raise ProviderUnavailable(f"{provider} takes none of the {nodes.total()} nodes of its program, so the CPU would run it")
 
 
 DEFAULT = Settings()
-"""One thread of the CPU, optimised."""
+"""One thread on the CPU, with optimisations."""
 
 
 def open_session(model: bytes, settings: Settings, weights: Mapping[str, int] | None = None) -> Any:
-    """An ``InferenceSession``. ``weights``: open files that hold the external data, by the locations that the model names;
-    without them it lies in the settings' folder. Raises ProviderUnavailable, what onnxruntime raises, and ValueError for a
-    location that is not among ``weights``."""
+    """An ``InferenceSession``. ``weights``: from each location in the model to the descriptor of an open file with the external
+    data; without them, external data is in the settings' folder. Raises ProviderUnavailable, what onnxruntime raises, and
+    ValueError for a location that is not in ``weights``."""
     ort = load_onnxruntime()
-    elsewhere = settings.provider.name != CPU
+    other_provider = settings.provider.name != CPU
 
-    def options() -> Any:
-        made = ort.SessionOptions()
-        made.intra_op_num_threads = settings.threads
-        made.inter_op_num_threads = 1
-        made.enable_mem_pattern = False  # else the activations of the first run are held beside those of all others
-        made.log_severity_level = _ERRORS if elsewhere else _NOTHING  # errors come as exceptions, but why a provider failed
-        made.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spin else "0")
-        if elsewhere:
-            made.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    def session_options() -> Any:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = settings.threads
+        options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # else the activations of the first run are kept beside those of all others
+        # Errors come as exceptions, except for the reason why a provider did not start, which is only logged.
+        options.log_severity_level = _LOG_ERRORS if other_provider else _LOG_FATAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1" if settings.spin else "0")
+        if other_provider:
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if not settings.optimize:
-            made.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if settings.folded_bytes:
-            made.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(settings.folded_bytes))
+            options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if limit := settings.folded_bytes:
+            options.add_session_config_entry("optimization.constant_folding_max_output_size_in_bytes", str(limit))
         if settings.profile:
-            made.enable_profiling, made.profile_file_prefix = True, settings.profile
+            options.enable_profiling, options.profile_file_prefix = True, settings.profile
         if settings.folder and weights is None:
-            made.add_session_config_entry("session.model_external_initializers_file_folder_path", settings.folder)
-        return made
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", settings.folder)
+        return options
 
     def start(model: bytes, options: Any) -> Any:
         return make_session(model, options, settings.provider)
 
     with _returning_memory():
-        return start(model, options()) if weights is None else session_on(model, weights, options, start)
+        return start(model, session_options()) if weights is None else session_on(model, weights, session_options, start)
 
 
 @contextmanager
 def _returning_memory() -> Iterator[None]:
-    """While a session is made, what is freed goes back to the system: weights are copied and laid out anew one by one, and
-    glibc would keep the first copies. Behind it, large blocks are kept again, for those of microbatches come and go."""
+    """Makes freed memory go back to the system while a session is opened: onnxruntime copies weights into new layouts one by
+    one, and glibc would keep the memory of the old ones. Afterwards glibc keeps blocks below 32 MiB again, because runs
+    allocate and free such blocks for every microbatch."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # another allocator
+    if mallopt is None:  # a C library without it
         yield
         return
     mallopt(_MMAP_THRESHOLD, 1 << 20)
@@ -102,12 +104,12 @@ def _returning_memory() -> Iterator[None]:
 
 
 def nodes_by_provider(session: Any) -> Counter[str]:
-    """How many nodes of a session each provider took; empty for a session on the CPU alone, which keeps no account of it."""
-    ask = getattr(session, "get_provider_graph_assignment_info", None)  # onnxruntime 1.24 is the first to tell
-    taken: Counter[str] = Counter()
-    for part in ask() if ask is not None and session.get_providers() != [CPU] else ():
-        taken[part.ep_name] += len(part.get_nodes())
-    return taken
+    """How many nodes of a session each provider took; empty for a session on the CPU alone, which does not record it."""
+    assignments = getattr(session, "get_provider_graph_assignment_info", None)  # since onnxruntime 1.24
+    nodes: Counter[str] = Counter()
+    for assigned in assignments() if assignments is not None and session.get_providers() != [CPU] else ():
+        nodes[assigned.ep_name] += len(assigned.get_nodes())
+    return nodes
 
 
-__all__ = ["DEFAULT", "Settings", "nodes_by_provider", "open_session", "refuse_idle"]
+__all__ = ["DEFAULT", "Settings", "nodes_by_provider", "open_session", "require_used"]

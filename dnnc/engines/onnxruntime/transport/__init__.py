@@ -1,5 +1,7 @@
-"""How processes of one host hand values to each other.
+"""How processes of one host exchange tensors.
 
-- ``wiring``: which place hands what to which; ``edges``, ``codec``, ``shared_memory``: one tensor from one process to another;
-- ``collectives``, ``sharing``, ``parts``: members of a mesh bring parts of a tensor together.
+- ``wiring``: which place sends what to which; ``edges``: a slot of shared memory for each microbatch, and tokens;
+  ``codec``: values of unknown size as bytes; ``shared_memory``: the transport of the engine, made of these;
+- ``collectives``: how the members of a mesh combine parts of a tensor; ``sharing``: the shared memory for that;
+- ``parts``: cuts tensors into parts and assembles them.
 """

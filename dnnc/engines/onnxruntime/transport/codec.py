@@ -1,12 +1,11 @@
-"""Values of any kind as bytes: what crosses a process border when its size is not known before.
+"""Encodes values of any ONNX type as bytes, to send values of unknown size to another process.
 
-A message is ``u64 length of the header``, the header (JSON), then payloads at 64-byte boundaries. The header describes each
-value: ``["tensor", element, shape, offset]``, ``["strings", shape, offset, bytes]``, ``["list", items]``, ``["map", keys,
-values]`` or ``["none"]``. Nothing is executed on decoding; numbers are the only thing taken from the bytes. Decoding gives
-views into the buffer, so it copies no tensor.
+A message is the length of the header (u64), the header (JSON), then payloads at multiples of 64 bytes. The header maps the name
+of each value to its description, with offsets from the first payload: ``["tensor", element, shape, offset]``, ``["strings",
+shape, offset of the lengths, offset of the text, bytes of the text]``, ``["list", items]``, ``["map", keys, values]`` or
+``["none"]``. Decoding runs no code from the message, and copies no tensor: tensors are views into the buffer.
 
-In memory a tensor is a ``Raw`` (bytes with element type and shape), strings are an object array, a sequence is a list, an
-ONNX map is a dict, an absent optional is None.
+In memory a tensor is a ``Raw``, a tensor of strings an object array, a sequence a list, a map a dict, an absent optional None.
 """
 
 from __future__ import annotations
@@ -26,7 +25,8 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """A tensor as it travels: ``data`` has the carrier dtype, and ``shape`` unless elements are packed (then it is flat)."""
+    """A tensor with ONNX's number of its element type. ``data`` has the carrier dtype (``dnnc.onnx.elements``) and ``shape``;
+    it is flat if several elements share a byte."""
 
     element: int
     shape: tuple[int, ...]
@@ -37,19 +37,19 @@ Message: TypeAlias = Mapping[str, Any]
 
 
 def aligned(size: int) -> int:
-    """``size`` rounded up to the alignment of payloads."""
+    """``size`` rounded up to a multiple of ``ALIGNMENT``."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 class _Payloads:
-    """Payloads in the order in which the header mentions them."""
+    """The payloads of a message, in order."""
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
         self.position = 0
 
-    def place(self, data: Array | bytes) -> int:
-        """Appends the bytes; returns their offset."""
+    def append(self, data: Array | bytes) -> int:
+        """Appends the bytes of ``data``, padded; returns their offset."""
         view = data.reshape(-1).view(np.uint8).data if isinstance(data, np.ndarray) else memoryview(data)
         offset, padding = self.position, aligned(view.nbytes) - view.nbytes
         self.pieces.append(view)
@@ -60,7 +60,7 @@ class _Payloads:
 
 
 def encode(values: Message) -> list[memoryview]:
-    """The message as pieces whose concatenation is its bytes; tensors are not copied. Raises TypeError for an unknown kind."""
+    """The bytes of a message, in pieces; contiguous tensors are not copied. Raises TypeError for a value of no ONNX type."""
     payloads = _Payloads()
     header = json.dumps({name: _describe(value, payloads) for name, value in values.items()}).encode()
     start = struct.pack("<Q", len(header)) + header
@@ -68,16 +68,16 @@ def encode(values: Message) -> list[memoryview]:
 
 
 def _describe(value: Any, payloads: _Payloads) -> list[Any]:
-    """The header's entry for ``value``."""
+    """The header's description of ``value``; appends its data to ``payloads``."""
     if value is None:
         return ["none"]
     if isinstance(value, Raw):
-        return ["tensor", value.element, list(value.shape), payloads.place(np.ascontiguousarray(value.data))]
+        return ["tensor", value.element, list(value.shape), payloads.append(np.ascontiguousarray(value.data))]
     if isinstance(value, np.ndarray) and value.dtype.kind in "OUS":
         texts = [t if isinstance(t, bytes) else str(t).encode(errors="surrogateescape") for t in value.reshape(-1).tolist()]
         lengths = np.array([len(t) for t in texts], np.int64)
-        places = [payloads.place(lengths), payloads.place(b"".join(texts))]
-        return ["strings", list(value.shape), *places, int(lengths.sum())]
+        offsets = [payloads.append(lengths), payloads.append(b"".join(texts))]
+        return ["strings", list(value.shape), *offsets, int(lengths.sum())]
     if isinstance(value, np.ndarray):
         return _describe(to_raw(value), payloads)
     if isinstance(value, Mapping):
@@ -88,15 +88,15 @@ def _describe(value: Any, payloads: _Payloads) -> list[Any]:
 
 
 def decode(buffer: Array) -> dict[str, Any]:
-    """The values of a message in ``buffer`` (uint8, at least the message's length); tensors are views into it."""
+    """The values of the message at the start of ``buffer`` (uint8); tensors are views into it."""
     (length,) = struct.unpack("<Q", buffer[:8].tobytes())
     header = json.loads(buffer[8 : 8 + length].tobytes())
     payload = buffer[aligned(8 + length) :]
-    return {name: _restore(node, payload) for name, node in header.items()}
+    return {name: _restore(description, payload) for name, description in header.items()}
 
 
 def _restore(node: list[Any], payload: Array) -> Any:
-    """The value that an entry of the header describes."""
+    """The value that ``node``, a description in the header, stands for."""
     kind = node[0]
     if kind == "none":
         return None
@@ -118,14 +118,14 @@ def _restore(node: list[Any], payload: Array) -> Any:
 
 
 def raw_view(element: int, shape: tuple[int, ...], data: Array) -> Raw:
-    """The tensor whose bytes are ``data`` (flat uint8), not copied."""
+    """A tensor as a view of its bytes ``data`` (flat, uint8)."""
     kind = BY_NUMBER[element]
     typed = data.view(np.dtype(kind.carrier))
     return Raw(element, shape, typed if kind.bits in (2, 4) else typed.reshape(shape))
 
 
 def to_raw(array: Array) -> Raw:
-    """A person's array as it travels. Raises TypeError for a dtype that ONNX does not have."""
+    """A user's array as a ``Raw``. Raises TypeError for a dtype that ONNX lacks."""
     element = BY_NAME.get(array.dtype.name)
     if element is None:
         raise TypeError(f"ONNX has no element type for numpy's {array.dtype.name}")
@@ -133,14 +133,14 @@ def to_raw(array: Array) -> Raw:
 
 
 def to_user(value: Any) -> Any:
-    """A value as a person sees it: arrays of the user dtype, copied out of whatever buffer they lie in."""
+    """A value as users see it: tensors are arrays of the user dtype (``dnnc.onnx.elements``), copied."""
     if isinstance(value, Raw):
         return from_carrier(value.data, BY_NUMBER[value.element], value.shape)
     return [to_user(item) for item in value] if isinstance(value, list) else value
 
 
 def from_user(value: Any) -> Any:
-    """The inverse of ``to_user``; strings become object arrays."""
+    """The inverse of ``to_user``. Takes all that numpy makes an array of; strings become object arrays."""
     if isinstance(value, list | tuple):
         return [from_user(item) for item in value]
     if value is None or isinstance(value, Raw | Mapping):
@@ -150,11 +150,12 @@ def from_user(value: Any) -> Any:
 
 
 def _column(values: list[Any]) -> Array:
-    """Keys or values of an ONNX map (ints, floats or strings) as one array."""
+    """The keys or the values of an ONNX map (ints, floats or strings) as an array."""
     return np.array(values, object) if values and isinstance(values[0], str) else np.array(values)
 
 
 def _items(column: Any) -> list[Any]:
+    """The inverse of ``_column``."""
     array = column.data if isinstance(column, Raw) else column
     result: list[Any] = array.tolist()
     return result

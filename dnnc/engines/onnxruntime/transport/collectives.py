@@ -1,19 +1,19 @@
-"""Collectives: how the members of a mesh bring the parts of a tensor together, over memory that they share.
+"""Collectives: how the members of a mesh combine the parts of a tensor, in memory that they share.
 
-Two layers. ``combine`` says on arrays what one member gets from the operands of its group; a check runs it alone. An
-``Exchange`` is one member's end of all collectives of its stage: where operands are to be written and results lie, and when.
+``combine`` computes, on arrays, what one member gets from the operands of its group; ``dnnc check`` uses it without processes.
+An ``Exchange`` runs all collectives of a stage for one member.
 
-Every collective has places in one anonymous memory that all members of the stage map: an operand place for each member, and,
-where the whole group gets the same tensor, one result place for each group. So an operand is written once, by ONNX Runtime
-itself, and a result that all members get is made once and read where it lies: ``all_reduce`` of a large tensor adds up
-a slice per member, ``all_gather`` writes each part at its position.
+All members of a stage map one memory without a name. Each collective has places in it: one per member for the operand, and one
+per group for the result if the whole group gets the same tensor. ONNX Runtime writes operands and reads shared results in
+place, so they are not copied: in ``all_reduce`` of a large tensor each member reduces one slice of the result, in
+``all_gather`` each writes its part of the result.
 
 Invariants:
-1. terms are added in the order of the group, 16-bit floats in 32 bits and rounded once: every member gets the same bits, and so
-   does a check;
-2. all members run the same collectives in the same order; a token is one byte, the number of the exchange between the two
-   members modulo 256: members out of step are an error, not a wrong number;
-3. nobody writes where another may still read: which places are used again, and when, is what ``sharing`` decides.
+1. terms are reduced in the order of the group; 16-bit floats are added in 32 bits and rounded once. So all members get the same
+   bits, and so does ``dnnc check``;
+2. all members run the same collectives in the same order. A token between two members is one byte, the number of their barriers
+   so far modulo 256, so members out of step raise an error instead of computing a wrong result;
+3. no member writes a place that another may still read: ``sharing`` decides which places are reused.
 """
 
 from __future__ import annotations
@@ -30,67 +30,68 @@ from dnnc.engines.onnxruntime.transport.codec import Raw, raw_view
 from dnnc.onnx.elements import BFLOAT16, FLOAT16, Array
 
 TURNS = 2
-"""Samples whose places exist beside each other."""
+"""How many samples have places of their own: sample m uses the places of turn m mod ``TURNS``."""
 _PIECE = 1 << 15
-"""Elements reduced at once, so that a running sum stays in the cache."""
+"""Elements that are reduced at once, so that the running sum stays in the cache."""
 
 
-# What a member gets, on arrays of the carrier dtype
+# On arrays of the carrier dtype
 
 
 def combine(collective: Collective, member: int, operands: Sequence[Array], target: Array) -> None:
-    """Writes what ``member`` gets to ``target``, given the operands of its group in order."""
+    """Writes the result of ``member`` to ``target``. ``operands``: those of its group, in order."""
     group = collective.group_of(member)
-    place = group.index(member)
     if collective.split >= 0:
-        part = _cuts(collective.split, collective.results, group)[place]
+        part = _parts(collective.split, collective.results, group)[group.index(member)]
         operands = [source[part] for source in operands]
     if collective.join < 0:
         reduce_into(target, operands, collective.reduction, collective.element)
         return
-    for part, source in zip(_cuts(collective.join, collective.operands, group), operands, strict=True):
+    for part, source in zip(_parts(collective.join, collective.operands, group), operands, strict=True):
         target[part] = source
 
 
-def _cuts(dim: int, shapes: Sequence[Shape], group: Sequence[int]) -> list[tuple[slice, ...]]:
-    """Where along ``dim`` the parts lie of which the members of ``group`` hold one each, of these shapes."""
-    cuts, start = [], 0
+def _parts(dim: int, shapes: Sequence[Shape], group: Sequence[int]) -> list[tuple[slice, ...]]:
+    """The index of each member's part in a tensor that is cut along ``dim`` into parts of these shapes, in order of
+    ``group``."""
+    parts, start = [], 0
     for member in group:
         length = shapes[member][dim]
-        cuts.append((*(slice(None),) * dim, slice(start, start + length)))
+        parts.append((*(slice(None),) * dim, slice(start, start + length)))
         start += length
-    return cuts
+    return parts
 
 
 def reduce_into(target: Array, terms: Sequence[Array], reduction: str, element: int) -> None:
-    """The terms added up (or the largest of each element), in their order; ``target`` is none of them."""
-    how: np.ufunc = np.add if reduction == "sum" else np.maximum
+    """Writes the ``sum`` or ``max`` of the terms, reduced in their order, to ``target``, which is none of them. ``element``:
+    ONNX's number of the element type."""
+    combine_two: np.ufunc = np.add if reduction == "sum" else np.maximum
     if target.flags.c_contiguous and all(term.flags.c_contiguous for term in terms):
         flat, parts = target.reshape(-1), [term.reshape(-1) for term in terms]
         for start in range(0, flat.size, _PIECE):
             stop = start + _PIECE
-            _reduce(flat[start:stop], [part[start:stop] for part in parts], how, element)
+            _reduce(flat[start:stop], [part[start:stop] for part in parts], combine_two, element)
     else:
-        _reduce(target, terms, how, element)
+        _reduce(target, terms, combine_two, element)
 
 
-def _reduce(target: Array, terms: Sequence[Array], how: np.ufunc, element: int) -> None:
+def _reduce(target: Array, terms: Sequence[Array], combine_two: np.ufunc, element: int) -> None:
     if element not in (FLOAT16, BFLOAT16):
         if len(terms) == 1:
             np.copyto(target, terms[0])
             return
-        how(terms[0], terms[1], out=target)
+        combine_two(terms[0], terms[1], out=target)
         for term in terms[2:]:
-            how(target, term, out=target)
+            combine_two(target, term, out=target)
         return
     total = _widened(terms[0], element)
     for term in terms[1:]:
-        how(total, _widened(term, element), out=total)
+        combine_two(total, _widened(term, element), out=total)
     target[...] = total.astype(np.float16) if element == FLOAT16 else _bfloat16(total)
 
 
 def _widened(term: Array, element: int) -> Array:
-    """A copy in 32 bits."""
+    """A 16-bit float tensor as a copy in 32 bits."""
     if element == FLOAT16:
         return term.astype(np.float32)
     wide: Array = (term.astype(np.uint32) << 16).view(np.float32)
@@ -98,44 +99,48 @@ def _widened(term: Array, element: int) -> Array:
 
 
 def _bfloat16(values: Array) -> Array:
-    """Rounded to the nearest, ties to even; NaN stays NaN."""
+    """The bits of 32-bit floats as bfloat16, rounded to nearest, ties to even; NaN stays NaN."""
     bits = values.view(np.uint32)
     rounded = (bits + (((bits >> 16) & 1) + 0x7FFF)) >> 16
     return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
 
 
-# Over memory
+# In shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Offsets of operands, by (collective, member), and of shared results, by (collective, first of the group), in the memory
-    of one turn, which has ``size`` bytes; of a member's own results, by (collective, member), in ``own`` bytes of its own."""
+    """Offsets of operands and results. In the shared memory of one turn, of ``size`` bytes: ``operands``, by (collective,
+    member), and shared ``results``, by (collective, first member of the group). In a member's own memory, of ``own_size``
+    bytes: ``own_results``, by (collective, member)."""
 
     operands: Mapping[tuple[int, int], int]
     results: Mapping[tuple[int, int], int]
     size: int
-    mine: Mapping[tuple[int, int], int]
-    own: int
+    own_results: Mapping[tuple[int, int], int]
+    own_size: int
 
     @property
     def total(self) -> int:
-        """Bytes of shared memory."""
+        """Bytes of shared memory, for all turns."""
         return TURNS * self.size
 
     def to_json(self) -> list[Any]:
-        tables = ([[*key, offset] for key, offset in sorted(t.items())] for t in (self.operands, self.results, self.mine))
-        return [*tables, self.size, self.own]
+        tables = (
+            [[*key, offset] for key, offset in sorted(t.items())] for t in (self.operands, self.results, self.own_results)
+        )
+        return [*tables, self.size, self.own_size]
 
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Places:
-        operands, results, mine = ({(a, b): offset for a, b, offset in table} for table in data[:3])
-        return cls(operands, results, data[3], mine, data[4])
+        operands, results, own_results = ({(a, b): offset for a, b, offset in table} for table in data[:3])
+        return cls(operands, results, data[3], own_results, data[4])
 
 
 class Exchange:
-    """One member's end of the collectives of its stage, whose operands and results lie at ``places``. ``peers``: of each other
-    member of a group the ends of two pipes, to read its tokens from and to write tokens to."""
+    """Runs the collectives of a stage for ``member``: a ``Group`` of the engine. ``memory``: shared by all members; ``places``:
+    of operands and results; ``peers``: of each other member of a group the descriptors to read its tokens from and to write
+    tokens to."""
 
     turns = TURNS
 
@@ -151,9 +156,9 @@ class Exchange:
         self.member = member
         self.peers = dict(peers)
         self._memory = memory
-        self._own = np.empty(places.own, np.uint8)
-        self._told = dict.fromkeys(peers, 0)
-        self._heard = dict.fromkeys(peers, 0)
+        self._own_memory = np.empty(places.own_size, np.uint8)
+        self._sent = dict.fromkeys(peers, 0)  # tokens modulo 256
+        self._received = dict.fromkeys(peers, 0)
         self._groups = [collective.group_of(member) for collective in collectives]
         self._operands = [
             [
@@ -171,32 +176,32 @@ class Exchange:
         ]
 
     def operand(self, number: int, turn: int) -> Raw:
-        """Where the operand of collective ``number`` of a sample is to be written."""
+        """The place for this member's operand of collective ``number``."""
         return self._operands[number][turn][self._groups[number].index(self.member)]
 
     def result(self, number: int, turn: int) -> Raw:
-        """Where its result lies after ``run``, as long as ``places`` were told that it is used."""
+        """The place of the result after ``run``. It is valid until the last reader that ``sharing.places`` was told of."""
         return self._results[number][turn]
 
     def run(self, number: int, turn: int) -> None:
-        """Takes part in a collective, whose operand is in its place. Blocks for the peers. Raises EOFError when one has gone,
-        RuntimeError when it is elsewhere in the program."""
+        """Takes part in collective ``number``, whose operand must be in its place. Blocks for the others of the group. Raises
+        EOFError when the process of one has ended, RuntimeError when one is out of step."""
         collective, group = self.collectives[number], self._groups[number]
-        mine, result = group.index(self.member), self._results[number][turn].data
+        index, result = group.index(self.member), self._results[number][turn].data
         operands = [raw.data for raw in self._operands[number][turn]]
         if collective.shared and collective.join >= 0:
-            part = _cuts(collective.join, collective.operands, group)[mine]
-            if result[part].ctypes.data != operands[mine].ctypes.data:
-                result[part] = operands[mine]
-            self.meet(group)
+            part = _parts(collective.join, collective.operands, group)[index]
+            if result[part].ctypes.data != operands[index].ctypes.data:
+                result[part] = operands[index]
+            self.barrier(group)
         elif collective.shared:
-            self.meet(group)
+            self.barrier(group)
             flat, slices = result.reshape(-1), even_slices(result.size, len(group))
-            terms = [term.reshape(-1)[slices[mine]] for term in operands]
-            reduce_into(flat[slices[mine]], terms, collective.reduction, collective.element)
-            self.meet(group)
+            terms = [term.reshape(-1)[slices[index]] for term in operands]
+            reduce_into(flat[slices[index]], terms, collective.reduction, collective.element)
+            self.barrier(group)
         else:
-            self.meet(group)
+            self.barrier(group)
             combine(collective, self.member, operands, result)
 
     def _view(self, collective: Collective, shape: Shape, offset: int) -> Raw:
@@ -206,30 +211,32 @@ class Exchange:
         shape, group = collective.results[self.member], self._groups[number]
         if collective.shared:
             return self._view(collective, shape, turn * places.size + places.results[number, group[0]])
-        offset = places.mine[number, self.member]
-        return raw_view(collective.element, shape, self._own[offset : offset + collective.nbytes(shape)])
+        offset = places.own_results[number, self.member]
+        return raw_view(collective.element, shape, self._own_memory[offset : offset + collective.nbytes(shape)])
 
-    def meet(self, group: Sequence[int]) -> None:
-        """Waits until every member of the group has come here."""
+    def barrier(self, group: Sequence[int]) -> None:
+        """Waits until every member of the group is here. Raises as ``run``."""
         for peer in group:
             if peer != self.member:
                 try:
-                    os.write(self.peers[peer][1], bytes((self._told[peer],)))
+                    os.write(self.peers[peer][1], bytes((self._sent[peer],)))
                 except BrokenPipeError:
                     raise EOFError from None
-                self._told[peer] = (self._told[peer] + 1) % 256
+                self._sent[peer] = (self._sent[peer] + 1) % 256
         for peer in group:
             if peer != self.member:
                 token = os.read(self.peers[peer][0], 1)
                 if not token:
                     raise EOFError
-                if token[0] != self._heard[peer]:
-                    raise RuntimeError(f"member {peer} is at exchange {token[0]}, member {self.member} at {self._heard[peer]}")
-                self._heard[peer] = (self._heard[peer] + 1) % 256
+                if token[0] != self._received[peer]:
+                    here = f"member {self.member} at {self._received[peer]}"
+                    raise RuntimeError(f"member {peer} is at exchange {token[0]}, {here}")
+                self._received[peer] = (self._received[peer] + 1) % 256
 
 
 def even_slices(count: int, parts: int) -> list[slice]:
-    """``count`` elements in contiguous slices, one each; a slice starts at a cache line."""
+    """``count`` elements in ``parts`` contiguous slices, whose starts are multiples of 64 elements, so whole cache lines
+    apart."""
     step = -(-count // parts)
     step = -(-step // 64) * 64
     return [slice(min(i * step, count), min((i + 1) * step, count)) for i in range(parts)]

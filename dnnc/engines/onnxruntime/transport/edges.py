@@ -1,17 +1,17 @@
-"""Edges: how one process hands the tensors of a microbatch to another, without copying them twice.
+"""Edges carry the tensors of a microbatch from one process to another through shared memory.
 
-An edge joins two processes (a stage's, or ``FEEDER``: the process that started the run) and carries all tensors that go from
-one stage to the other; both stages may be of one process. Its memory is a ring of *slots*, one for each microbatch, anonymous
-(it has no name, so it is gone as soon as the last process that maps it is). Two pipes carry tokens: ``data`` says which values
-of a slot are there, ``free`` which slot may be filled again. A sender that finds no free slot waits: that is the back-pressure.
+An edge carries all values that go from one stage to another; the stages may run in the same process, and one end may be
+``FEEDER``, the process that started the run. The memory of an edge is a set of *slots*, each for one microbatch. It has no
+name, so it ends with the last process that maps it. Two pipes carry tokens: the sender tells which values of a slot it has
+written, the receiver which slot is free again. A sender without a free slot waits; this is the back-pressure.
 
-A slot holds each tensor of known size at a fixed, aligned offset, so that ONNX Runtime can read and write in place, and an area
-for each of the others (``codec``). A value that is larger than its area streams through further slots, so any size works: an
-edge that has such values has a slot more than microbatches, for that.
+A slot has a fixed, aligned place for each tensor of known size, where ONNX Runtime reads and writes it, and an *area* for each
+other value, which is copied there as bytes (``codec``). A value larger than its area streams through further slots; an edge
+with values of unknown size has a spare slot for this.
 
-Invariants: a token is written and read whole; a slot belongs to exactly one side at a time, but for the values of it that are
-not handed over yet; whoever waits goes on reading what streams to it (``hear``), so that processes waiting for each other's
-large messages never form a circle.
+Invariants: a token is written and read whole; each value of a slot belongs to the sender until a token hands it over, then to
+the receiver until it releases the slot; a process that waits also reads the values that stream to it (``read_tokens``), so
+processes that send each other large values do not deadlock.
 """
 
 from __future__ import annotations
@@ -34,17 +34,18 @@ from dnnc.onnx.elements import BY_NUMBER, Array, nbytes
 FEEDER = -1
 """The process that started the run: it feeds the model's inputs and collects its outputs."""
 DYNAMIC_BYTES = 1 << 22
-"""Size of a slot's area for values of unknown size. Memory is only taken for what is touched."""
+"""Bytes of the area of a value of unknown size. The system provides memory only for pages that are used."""
 _TOKEN = struct.Struct("IIII")
-"""Slot, number of the first value, of how many values, and whether more of the value follows."""
+"""Slot, number of the first value, number of values, and 1 if more of the (streaming) value follows."""
 _TOKENS = 64 * _TOKEN.size
+"""The most bytes of tokens that are read at once."""
 _LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
 class ValueSpec:
-    """A value that crosses an edge. ``element``: ONNX's number, 0 where the value is no tensor of fixed-width elements.
-    ``shape``: None unless every dimension is a number."""
+    """A value that crosses an edge. ``element``: ONNX's number of its element type, 0 if it is no tensor of fixed-width
+    elements. ``shape``: None unless all dimensions are numbers."""
 
     name: str
     element: int = 0
@@ -52,14 +53,14 @@ class ValueSpec:
 
     @property
     def size(self) -> int | None:
-        """Bytes, or None when they are not known before the value is."""
+        """Bytes; None if they depend on the value."""
         return nbytes(BY_NUMBER[self.element], self.shape) if self.element and self.shape is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """All that goes from ``producer`` to ``consumer``: microbatches in ``slots`` slots. ``channels``: that of each value; empty
-    where an end is the starter."""
+    """The values that go from stage ``producer`` to stage ``consumer``, with ``slots`` microbatches under way at most.
+    ``channels``: of each value; empty where an end is the starter."""
 
     producer: int
     consumer: int
@@ -70,7 +71,7 @@ class Edge:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Offset in a slot of each value, or of the area for it: those of known size come first."""
+        """Offset in a slot of the place or area of each value. Values of known size come first."""
         offsets, position = [0] * len(self.values), 0
         for number in sorted(range(len(self.values)), key=lambda n: self.values[n].size is None):
             offsets[number] = position
@@ -78,7 +79,7 @@ class Edge:
         return tuple(offsets)
 
     def room(self, number: int) -> int:
-        """Bytes of a slot that value ``number`` has."""
+        """Bytes of the place or area of value ``number``."""
         size = self.values[number].size
         return aligned(self.dynamic_bytes if size is None else size)
 
@@ -88,22 +89,22 @@ class Edge:
 
     @property
     def spare(self) -> int:
-        """Slots beside those of microbatches, through which values of unknown size may stream."""
+        """1 if values of unknown size need a slot to stream through, else 0."""
         return int(any(value.size is None for value in self.values))
 
     @property
     def ring(self) -> int:
-        """Slots in memory."""
+        """Number of slots in memory."""
         return self.slots + self.spare
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its memory."""
+        """Bytes of the memory."""
         return self.ring * self.slot_bytes
 
     @property
     def token_bytes(self) -> int:
-        """The most bytes of tokens that its pipes may hold: one for each value of each slot."""
+        """The most bytes of tokens in a pipe at a time: a token for each value of each slot."""
         return self.ring * max(1, len(self.values)) * _TOKEN.size
 
     def to_json(self) -> list[Any]:
@@ -118,10 +119,10 @@ class Edge:
 
 
 def anonymous_memory(size: int) -> int:
-    """A file descriptor of ``size`` zero bytes of memory that have no name. Raises OSError."""
+    """A file descriptor of ``size`` bytes of memory, all zero, without a name. Raises OSError."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("dnnc", os.MFD_CLOEXEC)
-    else:  # a file that is unlinked at once is as anonymous, though it may be on a disk
+    else:  # a file that is deleted at once has no name either, though it may be on a disk
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
     os.ftruncate(descriptor, max(size, mmap.PAGESIZE))
@@ -129,12 +130,12 @@ def anonymous_memory(size: int) -> int:
 
 
 def map_memory(descriptor: int, size: int) -> Array:
-    """The memory behind a descriptor as bytes; stays mapped as long as an array refers to it."""
+    """The memory of a descriptor as bytes; it stays mapped as long as an array refers to it."""
     return np.frombuffer(mmap.mmap(descriptor, max(size, mmap.PAGESIZE)), np.uint8)
 
 
 def read_memory(descriptor: int, offset: int, size: int) -> bytes:
-    """A copy of a part of the memory behind a descriptor."""
+    """A copy of ``size`` bytes of the memory of a descriptor from ``offset`` on; shorter if the memory ends before."""
     data = bytearray()
     while len(data) < size and (piece := os.pread(descriptor, size - len(data), offset + len(data))):
         data += piece
@@ -142,7 +143,7 @@ def read_memory(descriptor: int, offset: int, size: int) -> bytes:
 
 
 def write_memory(descriptor: int, pieces: Iterable[bytes]) -> None:
-    """Fills the memory behind a descriptor from its start. Raises OSError."""
+    """Writes the pieces one after another to the start of the memory of a descriptor. Raises OSError."""
     offset = 0
     for piece in pieces:
         start = 0
@@ -153,7 +154,7 @@ def write_memory(descriptor: int, pieces: Iterable[bytes]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """File descriptors of one side of an edge: its memory, the pipe it reads tokens from and the pipe it writes them to."""
+    """File descriptors of one end of an edge: the memory, the pipe to read tokens from and the pipe to write them to."""
 
     memory: int
     read: int
@@ -161,20 +162,21 @@ class Descriptors:
 
 
 class Side:
-    """What both ends of an edge share: the slots."""
+    """One end of an edge: reads and writes the values of slots. ``count``: values that tokens count, at least 1, since an edge
+    without values still tells that a microbatch is there. ``streams``: whether values of unknown size may stream."""
 
     incoming: bool
 
     def __init__(self, edge: Edge, descriptors: Descriptors) -> None:
         self.edge = edge
         self.descriptors = descriptors
-        self.count = max(1, len(edge.values))  # an edge without values says that a microbatch is there
+        self.count = max(1, len(edge.values))
         self.streams = edge.spare > 0
         self._spare = edge.spare
         self._size, self._offsets = edge.slot_bytes, edge.offsets
         self._dynamic = {number for number, value in enumerate(edge.values) if value.size is None}
         self._memory = map_memory(descriptors.memory, edge.nbytes) if self._size else np.empty(0, np.uint8)
-        self._views: dict[int, dict[str, Raw]] = {}  # by slot; an edge may have a million, of which few are ever used
+        self._views: dict[int, dict[str, Raw]] = {}  # by slot, made at first use: a schedule may ask for a million slots
 
     def _views_of(self, slot: int) -> dict[str, Raw]:
         views = {}
@@ -199,22 +201,22 @@ class Side:
     def fileno(self) -> int:
         return self.descriptors.read
 
-    def hear(self) -> None:
-        """Reads what tokens there are, at least one (blocks for it). Raises EOFError when the other side has gone."""
+    def read_tokens(self) -> None:
+        """Reads tokens of the other end; blocks until there is one. Raises EOFError when its process has ended."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """Lets go of the memory (a mapping holds a descriptor as long as it lives)."""
+        """Drops the references to the memory: while it is mapped, it keeps a file descriptor open."""
         self._memory = np.empty(0, np.uint8)
         self._views.clear()
 
-    def _tokens(self) -> Iterator[tuple[Any, ...]]:
+    def _read(self) -> Iterator[tuple[Any, ...]]:
         data = os.read(self.descriptors.read, _TOKENS)
         if not data:
             raise EOFError
         return _TOKEN.iter_unpack(data)
 
-    def _put(self, slot: int, first: int = 0, count: int = 0, more: int = 0) -> None:
+    def _write(self, slot: int, first: int = 0, count: int = 0, more: int = 0) -> None:
         try:
             os.write(self.descriptors.write, _TOKEN.pack(slot, first, count, more))
         except BrokenPipeError:
@@ -230,37 +232,40 @@ class Sender(Side):
         super().__init__(edge, descriptors)
         self.free = deque(range(edge.ring))
 
-    def hear(self) -> None:
-        """Takes back slots that the consumer has done with, as ``Side.hear``."""
-        self.free += [slot for slot, *_ in self._tokens()]
+    def read_tokens(self) -> None:
+        """Takes back slots that the consumer has released. Blocks and raises as ``Side.read_tokens``."""
+        self.free += [slot for slot, *_ in self._read()]
 
     @property
-    def open(self) -> bool:
+    def has_free_slot(self) -> bool:
         """Whether there is a free slot for a microbatch."""
         return len(self.free) > self._spare
 
     def take(self) -> int:
-        """A free slot, which there is."""
+        """A free slot. There must be one (``has_free_slot``)."""
         return self.free.popleft()
 
     def send(self, slot: int, first: int, count: int) -> None:
-        """Hands over ``count`` values of ``slot`` from number ``first`` on, all of known size and in place."""
-        self._put(slot, first, count)
+        """Hands over ``count`` values of ``slot`` from number ``first`` on, all of known size and written to their places.
+        Raises EOFError when the consumer's process has ended."""
+        self._write(slot, first, count)
 
-    def sending(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
-        """Hands over ``count`` values of ``slot`` from number ``first`` on: tensors of known size, which are in place, others
-        out of ``values``. Yields each time it needs a free slot."""
+    def send_streaming(self, slot: int, first: int, count: int, values: Mapping[str, Any]) -> Iterator[None]:
+        """As ``send``, for values of unknown size too: copies these from ``values``. Yields while it needs a free slot; the
+        caller then reads tokens and goes on."""
         begin, end = first, first + count
         for number in range(first, end):
             if number in self._dynamic:
                 if begin < number:
-                    self._put(slot, begin, number - begin)
-                yield from self._streaming(slot, number, values[self.edge.values[number].name])
+                    self._write(slot, begin, number - begin)
+                yield from self._stream(slot, number, values[self.edge.values[number].name])
                 begin = number + 1
         if begin < end:
-            self._put(slot, begin, end - begin)
+            self._write(slot, begin, end - begin)
 
-    def _streaming(self, slot: int, number: int, value: Any) -> Iterator[None]:
+    def _stream(self, slot: int, number: int, value: Any) -> Iterator[None]:
+        """Hands over value ``number``: its length and its bytes, through as many slots as needed. Yields as
+        ``send_streaming``."""
         pieces = encode({"": value})
         area, used = self.area(slot, number), ALIGNMENT
         area[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(sum(piece.nbytes for piece in pieces)), np.uint8)
@@ -268,7 +273,7 @@ class Sender(Side):
             start = 0
             while start < piece.nbytes:
                 if used == area.size:
-                    self._put(slot, number, 1, 1)
+                    self._write(slot, number, 1, 1)
                     while not self.free:
                         yield
                     slot = self.free.popleft()
@@ -276,24 +281,25 @@ class Sender(Side):
                 length = min(piece.nbytes - start, area.size - used)
                 area[used : used + length] = np.frombuffer(piece[start : start + length], np.uint8)
                 start, used = start + length, used + length
-        self._put(slot, number, 1)
+        self._write(slot, number, 1)
 
-    def feeding(self, values: Mapping[str, Any]) -> Iterator[None]:
-        """Sends a whole microbatch by copying it, yielding each time a free slot is needed."""
-        while not self.open:
+    def send_microbatch(self, values: Mapping[str, Any]) -> Iterator[None]:
+        """Copies all values of a microbatch into a slot and hands them over. Yields as ``send_streaming``."""
+        while not self.has_free_slot:
             yield
         slot = self.take()
         for name, view in self.views(slot).items():
             np.copyto(view.data, values[name].data.reshape(view.data.shape))
         if self.streams:
-            yield from self.sending(slot, 0, self.count, values)
+            yield from self.send_streaming(slot, 0, self.count, values)
         else:
             self.send(slot, 0, self.count)
 
 
 @dataclass(slots=True)
-class _Stream:
-    """A value that comes in pieces: in which slot it began, and how many bytes of it are there."""
+class _PartialValue:
+    """A value that arrives in pieces. ``slot``: that of its first piece; ``data``: all its bytes, ``filled`` of them have
+    arrived."""
 
     slot: int
     data: Array
@@ -306,7 +312,7 @@ class _Stream:
 
 
 class Receiver(Side):
-    """The consumer's end. ``arrived``: of each value, the slots in which it is there and that were not taken yet, in order of
+    """The consumer's end. ``arrived``: for each value, the slots that hold it and were not taken yet, in order of
     microbatch."""
 
     incoming = True
@@ -315,63 +321,64 @@ class Receiver(Side):
         super().__init__(edge, descriptors)
         self.arrived: list[deque[int]] = [deque() for _ in range(self.count)]
         self._values: dict[int, dict[str, Any]] = defaultdict(dict)  # those of unknown size, by slot
-        self._stream: _Stream | None = None
+        self._partial: _PartialValue | None = None
 
-    def hear(self) -> None:
-        """Notes values that are there, as ``Side.hear``."""
-        for slot, first, count, more in self._tokens():
+    def read_tokens(self) -> None:
+        """Adds values to ``arrived``. Blocks and raises as ``Side.read_tokens``."""
+        for slot, first, count, more in self._read():
             if first in self._dynamic:
-                self._piece(slot, first, more)
+                self._add_piece(slot, first, more)
             else:
                 for number in range(first, first + count):
                     self.arrived[number].append(slot)
 
-    def _piece(self, slot: int, number: int, more: int) -> None:
-        """A value of unknown size, or a piece of one, lies in ``slot``."""
-        area, stream = self.area(slot, number), self._stream
-        if stream is not None:
-            stream.append(area)
-            self._put(slot)
+    def _add_piece(self, slot: int, number: int, more: int) -> None:
+        """Takes value ``number``, of unknown size, or a piece of it from ``slot``. ``more``: whether pieces follow. Releases
+        the slots of all pieces but the first, which is the slot of the microbatch."""
+        area, partial = self.area(slot, number), self._partial
+        if partial is not None:
+            partial.append(area)
+            self._write(slot)
             if not more:
-                self._stream = None
-                self._note(stream.slot, number, stream.data)
+                self._partial = None
+                self._add_value(partial.slot, number, partial.data)
         elif more:
             (total,) = _LENGTH.unpack(area[: _LENGTH.size].tobytes())
-            self._stream = _Stream(slot, np.empty(total, np.uint8))
-            self._stream.append(area[ALIGNMENT:])
+            self._partial = _PartialValue(slot, np.empty(total, np.uint8))
+            self._partial.append(area[ALIGNMENT:])
         else:
-            self._note(slot, number, area[ALIGNMENT:])
+            self._add_value(slot, number, area[ALIGNMENT:])
 
-    def _note(self, slot: int, number: int, data: Array) -> None:
+    def _add_value(self, slot: int, number: int, data: Array) -> None:
         self._values[slot][self.edge.values[number].name] = decode(data)[""]
         self.arrived[number].append(slot)
 
     @property
     def complete(self) -> bool:
-        """Whether all values of the next microbatch are there."""
+        """Whether all values of the next microbatch have arrived."""
         return all(self.arrived)
 
     def take(self) -> int:
-        """The slot of the next microbatch, which is complete."""
+        """The slot of the next microbatch, which must be ``complete``."""
         slots = [arrived.popleft() for arrived in self.arrived]
         return slots[0]
 
     def values(self, slot: int) -> dict[str, Any]:
-        """What is in ``slot``, whose values have arrived: views that are valid until it is released."""
+        """The values in ``slot`` by name, once all have arrived: views that are valid until ``release``."""
         return {**self.views(slot), **self._values[slot]} if self.streams else self.views(slot)
 
     def release(self, slot: int) -> None:
-        """Lets the sender fill the slot again. Raises EOFError when it has gone."""
+        """Lets the sender fill the slot again. Raises EOFError when its process has ended."""
         if self.streams:
             self._values.pop(slot, None)
-        self._put(slot)
+        self._write(slot)
 
     def close(self) -> None:
         super().close()
-        self._stream = None
+        self._partial = None
         self._values.clear()
 
 
 def config_text(data: Mapping[str, Any]) -> bytes:
-    """One line of JSON."""
+    """``data`` as one line of JSON."""
     return json.dumps(data).encode() + b"\n"

@@ -1,5 +1,6 @@
-"""The transport between processes of one host: memory that both ends of an edge map, or all members of a mesh, and pipes for
-tokens (``edges.py``, ``collectives.py``). The starter makes the memory and the pipes; a process inherits them by number.
+"""The transport between processes of one host: shared memory for tensors, and pipes for tokens (``edges``, ``collectives``).
+
+The starter makes the memory and the pipes; a process inherits their descriptors under the same numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SharedMemory:
-    """An end is said as the edge and its descriptors."""
+    """The transport; a process's configuration describes an end as [edge, descriptors], both as JSON."""
 
     def incoming(self, end: Any) -> Receiver:
         return Receiver(Edge.from_json(end[0]), Descriptors(*end[1]))

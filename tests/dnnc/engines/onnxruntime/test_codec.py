@@ -67,14 +67,14 @@ def test_edges_carry_messages_of_any_size(messages: list[dict[str, Any]], area: 
 
     def send() -> None:
         for message in full:
-            for _ in sender.feeding({name: from_user(value) for name, value in message.items()}):
-                sender.hear()
+            for _ in sender.send_microbatch({name: from_user(value) for name, value in message.items()}):
+                sender.read_tokens()
 
     thread = threading.Thread(target=send)
     thread.start()
     for message in full:
         while not receiver.complete:
-            receiver.hear()
+            receiver.read_tokens()
         slot = receiver.take()
         found = {name: to_user(value) for name, value in receiver.values(slot).items()}
         receiver.release(slot)

@@ -240,7 +240,7 @@ def test_members_out_of_step_are_an_error() -> None:
     def job(exchange: Exchange) -> None:
         exchange.run(0, 0)
         if exchange.member == 0:
-            exchange._told[1] += 1  # as if it had met member 1 once more
+            exchange._sent[1] += 1  # as if it had passed one more barrier with member 1
         exchange.run(1, 0)
 
     with members([small, large], 2, job) as processes:

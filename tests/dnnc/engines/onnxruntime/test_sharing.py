@@ -99,8 +99,8 @@ class Oracle:
         one = self.stage.collectives[number]
         size = one.nbytes(one.results[member])
         if not one.shared:
-            start = self.places.mine[number, member]
-            assert start + size <= self.places.own
+            start = self.places.own_results[number, member]
+            assert start + size <= self.places.own_size
             return member, start, start + size
         start = sample % TURNS * self.places.size + self.places.results[number, one.group_of(member)[0]]
         assert start + size <= (sample % TURNS + 1) * self.places.size
@@ -211,5 +211,5 @@ def test_memory_does_not_grow_with_the_layers(kind: str) -> None:
         return places(several, uses)
 
     few, many = of(4), of(100)
-    assert (many.size, many.own) == (few.size, few.own)
+    assert (many.size, many.own_size) == (few.size, few.own_size)
     assert NEVER > 100
