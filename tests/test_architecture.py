@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,7 @@ import networkx as nx
 import pytest
 
 from ir.core.objectives import OBJECTIVES
-
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("grammars", "ir", "passes", "dnnc")
-"""In the order of the imports: each may import itself and those before it."""
+from tests.source_nodes import PACKAGES, ROOT, nodes, sources, tree_of
 
 TOP_LEVEL = {"pyproject.toml", "README.md", "grammars", "ir", "passes", "dnnc", "golden", "tests"}
 
@@ -78,42 +76,31 @@ WRITTEN_HERE = ("dnnc/engines/torch/statements/run.py", "dnnc/engines/torch/file
 whoever made it (the guide says so)."""
 
 FORBIDDEN = {"pickle", "cPickle", "dill", "cloudpickle", "shelve", "marshal"}
-UNPICKLE = ("*_object", "*_object_list")
-"""Calls of ``torch.distributed`` that unpickle what another process sends."""
+UNPICKLE = ("_object", "_object_list")
+"""Ends of the names of those calls of ``torch.distributed`` that unpickle what another process sends."""
 MAX_LINES = 700
 MOST_ENTRIES = 14
 """Files and folders of a room of ``passes.partition``."""
-
-
-def sources() -> list[Path]:
-    """Every Python file of the packages, relative to the root, sorted."""
-    return sorted(path.relative_to(ROOT) for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
 def files_of_tests() -> list[Path]:
     return sorted(path.relative_to(ROOT) for path in (ROOT / "tests").rglob("*.py"))
 
 
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse((ROOT / path).read_text(encoding="utf-8"), filename=str(path))
-
-
-def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and top-level module of every absolute import of a file, wherever it stands."""
-    for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node.lineno, alias.name.partition(".")[0]
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.lineno, node.module.partition(".")[0]
+def imports() -> Iterator[tuple[Path, int, str]]:
+    """File, line and top-level module of every absolute import, wherever it stands."""
+    for path, node in nodes(ast.Import):
+        for alias in node.names:
+            yield path, node.lineno, alias.name.partition(".")[0]
+    for path, source in nodes(ast.ImportFrom):
+        if source.level == 0 and source.module:
+            yield path, source.lineno, source.module.partition(".")[0]
 
 
 def test_imports_run_one_way() -> None:
     wrong = [
         f"{path}:{line}: {path.parts[0]} imports {target}"
-        for path in sources()
-        for line, target in imports(path)
+        for path, line, target in imports()
         if target in PACKAGES and PACKAGES.index(target) > PACKAGES.index(path.parts[0])
     ]
     assert not wrong, f"allowed is {' <- '.join(PACKAGES)}:\n" + "\n".join(wrong)
@@ -125,17 +112,14 @@ def imported() -> dict[str, set[str]]:
     imports the submodule where there is one of that name, else the package; a package on the way to a submodule does not
     count."""
     modules = {module_name(path): path for path in sources()}
-    found: dict[str, set[str]] = {}
-    for name, path in modules.items():
-        targets: list[str] = []
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Import):
-                targets += [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module:
-                inner = [f"{node.module}.{alias.name}" for alias in node.names]
-                targets += [target if target in modules else node.module for target in inner]
-        found[name] = {target for target in targets if target in modules and target != name}
-    return found
+    targets: dict[str, set[str]] = {name: set() for name in modules}
+    for path, node in nodes(ast.Import):
+        targets[module_name(path)] |= {alias.name for alias in node.names}
+    for path, source in nodes(ast.ImportFrom):
+        if source.module:
+            inner = [f"{source.module}.{alias.name}" for alias in source.names]
+            targets[module_name(path)] |= {target if target in modules else source.module for target in inner}
+    return {name: {target for target in of_name if target in modules and target != name} for name, of_name in targets.items()}
 
 
 def test_no_circle_of_modules() -> None:
@@ -227,51 +211,44 @@ def room_of(module: str) -> str:
 
 
 def test_no_relative_imports() -> None:
-    wrong = [
-        f"{path}:{node.lineno}"
-        for path in sources()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.ImportFrom) and node.level
-    ]
+    wrong = [f"{path}:{node.lineno}" for path, node in nodes(ast.ImportFrom) if node.level]
     assert not wrong, "a relative import hides which package is meant:\n" + "\n".join(wrong)
 
 
 def test_third_party_doors() -> None:
     wrong = []
-    for path in sources():
-        for line, target in imports(path):
-            if target in PACKAGES or target in sys.stdlib_module_names:
-                continue
-            doors = DOORS.get(target)
-            if doors is None:
-                wrong.append(f"{path}:{line}: {target} is not a known dependency")
-            elif not any(fnmatch(path.as_posix(), door) for door in doors):
-                wrong.append(f"{path}:{line}: {target} may only be imported in {', '.join(doors)}")
+    for path, line, target in imports():
+        if target in PACKAGES or target in sys.stdlib_module_names:
+            continue
+        doors = DOORS.get(target)
+        if doors is None:
+            wrong.append(f"{path}:{line}: {target} is not a known dependency")
+        elif not any(fnmatch(path.as_posix(), door) for door in doors):
+            wrong.append(f"{path}:{line}: {target} may only be imported in {', '.join(doors)}")
     assert not wrong, "\n".join(wrong)
 
 
 def test_one_file_knows_the_milp_solver() -> None:
-    users = [str(path) for path in sources() if any(target == "highspy" for _, target in imports(path))]
+    users = {str(path) for path, _, target in imports() if target == "highspy"}
     assert len(users) <= 1, users
 
 
 def test_no_code_from_data() -> None:
-    wrong = []
-    for path in sources():
-        wrong += [f"{path}:{line}: {target}" for line, target in imports(path) if target in FORBIDDEN]
-        for node in ast.walk(tree_of(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile"):
-                if path.as_posix() in WRITTEN_HERE:
-                    continue
-                wrong.append(f"{path}:{node.lineno}: {node.func.id}()")
-            if isinstance(node, ast.Attribute) and any(fnmatch(node.attr, name) for name in UNPICKLE):
-                wrong.append(f"{path}:{node.lineno}: {node.attr}")
-            if isinstance(node, ast.keyword) and node.arg == "allow_pickle" and not _is_false(node.value):
-                wrong.append(f"{path}:{node.value.lineno}: allow_pickle")
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("np.load"):
-                keywords = {keyword.arg for keyword in node.keywords}
-                if "allow_pickle" not in keywords:
-                    wrong.append(f"{path}:{node.lineno}: np.load without allow_pickle=False")
+    wrong = [f"{path}:{line}: {target}" for path, line, target in imports() if target in FORBIDDEN]
+    for path, node in nodes(ast.Call):
+        runs_code = isinstance(node.func, ast.Name) and node.func.id in ("eval", "exec", "compile")
+        if runs_code and path.as_posix() not in WRITTEN_HERE:
+            wrong.append(f"{path}:{node.lineno}: {ast.unparse(node.func)}()")
+        if isinstance(node.func, ast.Attribute) and ast.unparse(node.func).endswith("np.load"):
+            keywords = {keyword.arg for keyword in node.keywords}
+            if "allow_pickle" not in keywords:
+                wrong.append(f"{path}:{node.lineno}: np.load without allow_pickle=False")
+    for path, attribute in nodes(ast.Attribute):
+        if attribute.attr.endswith(UNPICKLE):
+            wrong.append(f"{path}:{attribute.lineno}: {attribute.attr}")
+    for path, keyword in nodes(ast.keyword):
+        if keyword.arg == "allow_pickle" and not _is_false(keyword.value):
+            wrong.append(f"{path}:{keyword.value.lineno}: allow_pickle")
     assert not wrong, "pickles, eval and exec run code that a file brought along:\n" + "\n".join(wrong)
 
 
@@ -288,12 +265,7 @@ def test_an_assert_tells_the_type_checker_and_nothing_else() -> None:
             return isinstance(test.func, ast.Name) and test.func.id in ("isinstance", "issubclass")
         return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.IsNot)
 
-    found = [
-        f"{path}:{node.lineno}"
-        for path in sources()
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Assert) and not narrows(node.test)
-    ]
+    found = [f"{path}:{node.lineno}" for path, node in nodes(ast.Assert) if not narrows(node.test)]
     assert not found, "what must hold is an if with a raise:\n" + "\n".join(found)
 
 
@@ -302,10 +274,9 @@ def test_dialects_are_passed_in() -> None:
     wanted = {"load_module", "verify", "ir.load_module", "ir.verify", "PassContext"}
     wrong = [
         f"{path}:{node.lineno}: {ast.unparse(node.func)}() without dialects"
-        for path in sources()
+        for path, node in nodes(ast.Call)
         if path.parts[0] == "dnnc" and "verify_plan" not in path.parts  # whose verify is of plans
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in wanted
+        if isinstance(node.func, ast.Name | ast.Attribute) and ast.unparse(node.func) in wanted
         if "dialects" not in {keyword.arg for keyword in node.keywords}
     ]
     assert not wrong, "\n".join(wrong)
@@ -327,7 +298,9 @@ def test_every_folder_of_tests_is_a_package() -> None:
 
 
 def test_files_stay_readable() -> None:
-    lengths = {str(path): len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in sources() + files_of_tests()}
+    lengths = {
+        str(path): len((ROOT / path).read_text(encoding="utf-8").splitlines()) for path in (*sources(), *files_of_tests())
+    }
     long = {path: length for path, length in lengths.items() if length > MAX_LINES}
     assert not long, f"longer than {MAX_LINES} lines; find the natural seam: {long}"
 
@@ -336,17 +309,17 @@ def test_nobody_compares_with_the_name_of_an_objective() -> None:
     """What is true of an objective is asked of it: a list of names that somebody keeps is not told of a new one."""
     table = Path("ir/core/objectives.py")
     names = {objective.name for objective in OBJECTIVES}
-    wrong = []
-    for path in sources():
-        for node in ast.walk(tree_of(path)) if path != table else ():
-            if isinstance(node, ast.Compare):
-                parts: list[ast.AST] = [part for side in (node.left, *node.comparators) for part in ast.walk(side)]
-            elif isinstance(node, ast.match_case):
-                parts = list(ast.walk(node.pattern))
-            else:
-                continue
-            found = [part for part in parts if isinstance(part, ast.Constant) and part.value in names]
-            wrong += [f"{path}:{part.lineno}: compares with '{part.value}'" for part in found]
+    compared: list[tuple[Path, ast.AST]] = [
+        (path, side) for path, node in nodes(ast.Compare) for side in (node.left, *node.comparators)
+    ]
+    compared += [(path, case.pattern) for path, case in nodes(ast.match_case)]
+    wrong = [
+        f"{path}:{part.lineno}: compares with '{part.value}'"
+        for path, side in compared
+        if path != table
+        for part in ast.walk(side)
+        if isinstance(part, ast.Constant) and part.value in names
+    ]
     assert not wrong, "ask the objective (ir/core/objectives.py):\n" + "\n".join(wrong)
 
 
@@ -377,15 +350,10 @@ def test_public_packages_state_their_names() -> None:
 
 def test_all_names_exist() -> None:
     """What ``__all__`` promises can be imported."""
-    code = (
-        "import importlib\n"
-        f"for name in {[package_name(path) for path in sources() if path.name == '__init__.py']!r}:\n"
-        "    module = importlib.import_module(name)\n"
-        "    missing = [n for n in getattr(module, '__all__', ()) if not hasattr(module, n)]\n"
-        "    assert not missing, (name, missing)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
-    assert done.returncode == 0, done.stderr
+    for name in (package_name(path) for path in sources() if path.name == "__init__.py"):
+        module = importlib.import_module(name)
+        missing = [promised for promised in getattr(module, "__all__", ()) if not hasattr(module, promised)]
+        assert not missing, (name, missing)
 
 
 def package_name(path: Path) -> str:

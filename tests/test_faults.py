@@ -11,15 +11,14 @@ import inspect
 import itertools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dnnc.cli import main
 from ir.core.diagnostics import Diagnostic, Fault, InvalidInput, Severity, Span, Value
+from tests.source_nodes import ROOT, nodes
 
-ROOT = Path(__file__).parents[1]
 LIST = ROOT / "dnnc" / "ERRORS.md"
 HEAD = """# Errors and warnings by code
 
@@ -76,11 +75,8 @@ def test_codes_are_of_their_rooms() -> None:
 
 
 def test_every_kind_is_used() -> None:
-    paths = [path for folder in ("dnnc", "ir", "passes") for path in (ROOT / folder).rglob("*.py") if path.name != "faults.py"]
-    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]  # an import alone is no use
-    names = {node.id for node in nodes if isinstance(node, ast.Name)} | {
-        node.attr for node in nodes if isinstance(node, ast.Attribute)
-    }
+    names = {node.id for path, node in nodes(ast.Name) if path.name != "faults.py"}  # an import alone is no use
+    names |= {node.attr for path, node in nodes(ast.Attribute) if path.name != "faults.py"}
     assert not [kind.__name__ for kind in kinds() if kind.__name__ not in names]
 
 
@@ -100,17 +96,13 @@ MAKERS = {
 def test_no_text_is_made_in_line() -> None:
     """No error or warning is made of a text where it is raised."""
     wrong = []
-    for folder in ("dnnc", "ir", "passes"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(node, ast.Call) or not node.args:
-                    continue
-                name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-                makes = name in MAKERS or (name in ("error", "warn") and "sink" in ast.unparse(node.func))
-                if makes and isinstance(node.args[0], ast.Constant | ast.JoinedStr | ast.BinOp):
-                    if "Severity.NOTE" in ast.unparse(node):
-                        continue  # a note has no code
-                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for path, node in nodes(ast.Call):
+        if not node.args or not isinstance(node.args[0], ast.Constant | ast.JoinedStr | ast.BinOp):
+            continue
+        name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+        makes = name in MAKERS or (name in ("error", "warn") and "sink" in ast.unparse(node.func))
+        if makes and "Severity.NOTE" not in ast.unparse(node):  # a note has no code
+            wrong.append(f"{path}:{node.lineno}")
     assert not wrong
 
 

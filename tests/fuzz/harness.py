@@ -7,6 +7,7 @@ input files, and the arguments of one command; it is made from its name alone, s
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -100,7 +101,8 @@ def fuzz(surface: Surface, *, seed: int, seconds: float, executions: int, jobs: 
     with tempfile.TemporaryDirectory(prefix="dnnc-fuzz-work-") as scratch:
         base = Path(scratch) / "base"
         base.mkdir()
-        _warm_up(surface, base)
+        _warm_up()
+        _prepare(surface, base)
         workers = [_Worker(surface, base, Path(scratch) / f"worker{number}", failures) for number in range(jobs)]
         planned = 0
         try:
@@ -124,9 +126,9 @@ def fuzz(surface: Surface, *, seed: int, seconds: float, executions: int, jobs: 
                 worker.kill()
 
 
-def _warm_up(surface: Surface, base: Path) -> None:
-    """Imports what commands import, loads the compiled kernels, and lets the surface write its base: all in a way that no
-    thread is left in this process, which is to be forked."""
+@functools.cache
+def _warm_up() -> None:
+    """Imports what commands import and loads the compiled kernels."""
     import dnnc.compile.driver
     import dnnc.engines.onnxruntime
     import dnnc.engines.onnxruntime.write
@@ -136,18 +138,22 @@ def _warm_up(surface: Surface, base: Path) -> None:
     from dnnc.cli.app import tree
 
     tree()
-
-    def prepare() -> None:
-        _quiet()
-        surface.prepare(base)
-
-    _forked(prepare)
     with tempfile.TemporaryDirectory() as folder:
         from dnnc.cli import main
 
         plan = ["compile", "zoo:mlp,layers=3,hidden=8,inputs=8", "-t", "preset:cpu-2", "-o", f"{folder}/b", "--plan-only", "-q"]
         if main(plan) or main([*plan, "--mesh", "2"]):
             raise SystemExit("the command does not work on a small model")
+
+
+def _prepare(surface: Surface, base: Path) -> None:
+    """Lets the surface write its base in a process of its own: no thread may be left in this one, which is to be forked."""
+
+    def prepare() -> None:
+        _quiet()
+        surface.prepare(base)
+
+    _forked(prepare)
 
 
 def _quiet() -> None:

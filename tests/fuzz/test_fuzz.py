@@ -1,4 +1,4 @@
-"""The quick share of the fuzzers: the corpus, every hostile input and some mutations, the same ones in every run."""
+"""A share of the fuzzers, the same in every run: first inputs; among the slow tests, every hostile one and some mutations."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from tests.fuzz.verdict import Result, faults_of
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize("times", [0.05, pytest.param(4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", SURFACES)
-def test_no_input_breaks_the_command(name: str, times: float, tmp_path: Path) -> None:
+def fuzz(surface: str, executions: int, failures: Path) -> None:
     """In a process of its own: workers are forked, and a process that has run tests has threads."""
-    executions = str(max(1, int(times * SURFACES[name].quick)))
-    command = [sys.executable, "-m", "tests.fuzz", name, "--executions", executions, "--failures", str(tmp_path)]
+    command = [sys.executable, "-m", "tests.fuzz", surface, "--executions", str(executions), "--failures", str(failures)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_input_breaks_the_command(tmp_path: Path) -> None:
+    """The first of each surface: starting takes longer than they do."""
+    fuzz("all", 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SURFACES)
+def test_no_input_breaks_the_command_often(name: str, tmp_path: Path) -> None:
+    fuzz(name, 4 * SURFACES[name].quick, tmp_path)
 
 
 @pytest.mark.parametrize(
