@@ -1,4 +1,5 @@
-"""Serialised ONNX files, walked without reading the data of their tensors.
+"""Walks serialised ONNX files without reading the data of their tensors.
 
-- ``varint``: base-128 numbers; ``wire``: where tensor data lies in a file; ``places``: where external data lies.
+- ``varint``: base-128 numbers; ``wire``: cuts tensor data out of a model; ``places``: reads and replaces the locations of
+  external data.
 """

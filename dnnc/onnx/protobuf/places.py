@@ -1,7 +1,7 @@
-"""Where a serialised ONNX model says that its external data lies, and the model with other places in their stead.
+"""Reads and replaces the locations of external data in a serialised ONNX model.
 
-A model is walked on the protobuf wire (https://protobuf.dev/programming-guides/encoding; field numbers are those of
-``onnx.proto``), since a stage process has no ONNX library. Imports the standard library only.
+Works on the protobuf wire format (https://protobuf.dev/programming-guides/encoding; field numbers are those of ``onnx.proto``),
+since a stage process does not import the ONNX library. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dnnc.onnx.protobuf.varint import read_varint, varint
 
 _MARK = re.compile(rb"\x0a\x08location")
-"""How the key of an external location is written; messages without one are copied as they are."""
-# message -> {field number: the message it holds}: the ways that lead to a location.
+"""The bytes of the key of an external location; messages that do not contain them are copied unchanged."""
+# message -> {field number: message in that field}, for all paths that lead to a location.
 _CHILDREN: dict[str, dict[int, str]] = {
     "Model": {7: "Graph", 25: "Function"},
     "Graph": {1: "Node", 5: "Tensor", 15: "Sparse"},
@@ -25,18 +25,18 @@ _CHILDREN: dict[str, dict[int, str]] = {
     "Tensor": {13: "Entry"},
 }
 _DEPTH_LIMIT = 100
-"""Protobuf itself reads no deeper."""
+"""Protobuf itself refuses deeper nesting."""
 
 
 def relocated(model: bytes, place: Callable[[str], str]) -> bytes:
-    """The serialised model with every external location replaced by what ``place`` gives for it. Raises ValueError where the
-    bytes are no model."""
+    """The serialised model with every external location L replaced by ``place(L)``. Raises ValueError where the bytes are no
+    model."""
     marks = [match.start() for match in _MARK.finditer(model)]
     return _rewritten(model, 0, len(model), "Model", marks, place, 0)
 
 
 def locations(model: bytes) -> tuple[str, ...]:
-    """The external locations that the model names, each once, in order. Raises ValueError as ``relocated``."""
+    """The distinct external locations in the model, in order. Raises ValueError as ``relocated``."""
     names: dict[str, None] = {}
     if not _MARK.search(model):
         return ()
@@ -58,7 +58,7 @@ def _rewritten(
     if message == "Entry":
         return _rewritten_entry(data, start, end, place)
     pieces: list[bytes] = []
-    kept_from = at = start  # bytes kept_from .. at go out as they are
+    copied_from = at = start  # bytes copied_from .. at are copied unchanged
     children = _CHILDREN[message]
     while at < end:
         field_start = at
@@ -66,14 +66,14 @@ def _rewritten(
         child = children.get(number) if body >= 0 else None
         if child and (first := bisect.bisect_left(marks, body)) < len(marks) and marks[first] < at:
             inner = _rewritten(data, body, at, child, marks, place, depth + 1)
-            pieces += (data[kept_from:field_start], varint(number << 3 | 2), varint(len(inner)), inner)
-            kept_from = at
-    pieces.append(data[kept_from:end])
+            pieces += (data[copied_from:field_start], varint(number << 3 | 2), varint(len(inner)), inner)
+            copied_from = at
+    pieces.append(data[copied_from:end])
     return b"".join(pieces)
 
 
 def _rewritten_entry(data: bytes, start: int, end: int, place: Callable[[str], str]) -> bytes:
-    """A key and its value (``StringStringEntryProto``), of which the value changes where the key is ``location``."""
+    """A ``StringStringEntryProto``, with its value replaced if its key is ``location``."""
     fields: dict[int, bytes] = {}
     at = start
     while at < end:
@@ -86,7 +86,7 @@ def _rewritten_entry(data: bytes, start: int, end: int, place: Callable[[str], s
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The field at ``at``: its number, where its bytes start (-1: it is a number, no bytes) and where it ends."""
+    """The field at ``at``: its number, the offset of its content (-1 if it has no length: a number), and its end."""
     key, at = read_varint(data, at, end)
     body = -1
     match key & 7:

@@ -8,7 +8,7 @@ _MOST_BYTES = 10
 
 
 class Buffer(Protocol):
-    """Bytes, or what is indexed like them."""
+    """Anything indexed like bytes."""
 
     def __len__(self) -> int: ...
 
@@ -20,7 +20,7 @@ class Buffer(Protocol):
 
 
 class VarintError(ValueError):
-    """There is no number here. ``at``: where the reader began; ``truncated``: the data ends inside it, else it has too many
+    """The bytes are no base-128 number. ``at``: its offset; ``truncated``: the data ends inside it, else it has too many
     bytes."""
 
     def __init__(self, at: int, truncated: bool) -> None:
@@ -30,7 +30,7 @@ class VarintError(ValueError):
 
 
 def read_varint(data: Buffer, at: int, end: int) -> tuple[int, int]:
-    """The number at ``at``, and where it ends. Raises VarintError."""
+    """The number at offset ``at`` and the offset of its end. Raises VarintError where it does not end before ``end``."""
     value = shift = 0
     start = at
     while at < end:

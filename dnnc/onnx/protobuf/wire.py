@@ -1,11 +1,11 @@
-"""Where the tensor data of an ONNX file lies, found by walking the protobuf wire format, without reading the data.
+"""Cuts the tensor data out of a serialised ONNX model, by walking the protobuf wire format without reading the data.
 
-``skeleton`` copies a serialised ``ModelProto`` with every large tensor payload cut out; in its place stands ONNX's own
-external-data form, whose location is ``SELF`` and whose offset and length point into the file. So a model of any size (even
-over protobuf's 2 GB) opens in milliseconds and its embedded weights are addressed like external ones.
+``skeleton`` copies a serialised ``ModelProto`` and replaces every large tensor payload by ONNX's external-data form, with
+location ``SELF`` and the payload's offset and length in the file. So a model of any size (even over protobuf's 2 GB) opens in
+milliseconds, and embedded weights are addressed like external ones.
 
-Invariants: no payload of ``INLINE_LIMIT`` bytes or more is copied or read; memory and time are bounded by the number of fields
-before the first fault, so noise fails at once; every length is checked against the bytes that are there.
+Invariants: no payload of ``INLINE_LIMIT`` bytes or more is copied or read; time and memory are bounded by the number of fields
+before the first fault, so a file of another format fails at once; every length is checked against the remaining bytes.
 
 The format is that of https://protobuf.dev/programming-guides/encoding; field numbers are those of ``onnx.proto``.
 """
@@ -15,18 +15,17 @@ from __future__ import annotations
 from dnnc.onnx.protobuf.varint import Buffer, VarintError, read_varint, varint
 
 SELF = "\x00self"
-"""External-data location that stands for the model file itself; no real path can hold a NUL."""
+"""External-data location that means the model file itself; no real path can contain a NUL."""
 
 INLINE_LIMIT = 1024
-"""Payloads of this many bytes or more stay in the file."""
+"""Payloads of this many bytes or more are cut out."""
 
 _METADATA_LIMIT = 64 << 20
-"""A top-level text larger than this is noise: a model is its graph."""
+"""A file with a longer top-level field other than graph, functions and training_info is refused: it is no model."""
 
 _DEPTH_LIMIT = 100
-"""Protobuf itself reads no deeper."""
+"""Protobuf itself refuses deeper nesting."""
 
-# message -> {field number: (name, message it holds)}: the ways that lead to a tensor.
 _MODEL_FIELDS = {
     1: "ir_version",
     2: "producer_name",
@@ -42,6 +41,7 @@ _MODEL_FIELDS = {
     26: "configuration",
 }
 _MODEL_VARINTS = (1, 5)
+# message -> {field number: (name, message in that field)}, for all paths that lead to a tensor.
 _CHILDREN: dict[str, dict[int, tuple[str, str]]] = {
     "Model": {7: ("graph", "Graph"), 25: ("functions", "Function")},
     "Graph": {1: ("node", "Node"), 5: ("initializer", "Tensor"), 15: ("sparse_initializer", "Sparse")},
@@ -57,11 +57,11 @@ _CHILDREN: dict[str, dict[int, tuple[str, str]]] = {
     "Tensor": {},
 }
 _RAW, _FLOATS, _DOUBLES, _TYPE = 9, 4, 10, 2
-_PACKED = {_FLOATS: (1, 14), _DOUBLES: (11, 15)}  # field -> element types whose little-endian bytes it holds
+_PACKED = {_FLOATS: (1, 14), _DOUBLES: (11, 15)}  # field -> element types that it stores as packed little-endian bytes
 
 
 class WireError(Exception):
-    """The bytes are not a serialised model. ``offset``: where; ``truncated``: they stop too early."""
+    """The bytes are not a serialised model. ``offset``: of the fault; ``truncated``: the data ends too early."""
 
     def __init__(self, message: str, offset: int, *, truncated: bool = False) -> None:
         super().__init__(message)
@@ -85,14 +85,14 @@ def _read(buffer: Buffer, at: int, end: int, where: str) -> tuple[int, int]:
 
 
 def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: list[bytes], depth: int) -> int:
-    """Appends the stripped fields of a message to ``out``; returns their length."""
+    """Appends the message in ``buffer[start:end]``, without large payloads, to ``out``. Returns its new length."""
     if depth > _DEPTH_LIMIT:
         raise WireError(f"'{where}' is nested more than {_DEPTH_LIMIT} levels deep", start)
     children = _CHILDREN[message]
     is_tensor, is_model = message == "Tensor", message == "Model"
     size = 0
-    kept_from = at = start  # bytes kept_from .. at go out as they are
-    cut: list[tuple[int, int, int, int]] = []  # (field, start of the field, offset, length) of payloads cut from a tensor
+    copied_from = at = start  # bytes copied_from .. at are copied unchanged
+    cut: list[tuple[int, int, int, int]] = []  # (field, its offset, offset and length of the payload) of large payloads
     element_type = fields_of_data = 0
     graphs = 0
     while at < end:
@@ -130,25 +130,25 @@ def _walk(buffer: Buffer, start: int, end: int, message: str, where: str, out: l
         elif child and (length >= INLINE_LIMIT or is_model):
             inner: list[bytes] = []
             inner_size = _walk(buffer, body, at, child[1], child[0], inner, depth + 1)
-            head = buffer[kept_from:field_start] + varint(key) + varint(inner_size)
+            head = buffer[copied_from:field_start] + varint(key) + varint(inner_size)
             out.append(head)
             out.extend(inner)
             size += len(head) + inner_size
-            kept_from = at
+            copied_from = at
     if is_model and not graphs:
         raise WireError("there is no graph in it", end, truncated=True)
     if len(cut) == 1 and fields_of_data == 1 and element_type in _PACKED.get(cut[0][0], (element_type,)):
         number, field_start, body, length = cut[0]
-        # The reference stands last, so that it wins over a `data_location` that the file states: the last one counts.
-        pieces = [buffer[kept_from:field_start], buffer[body + length : end], _reference(body, length)]
+        # The reference comes last because the last `data_location` of a message counts.
+        pieces = [buffer[copied_from:field_start], buffer[body + length : end], _reference(body, length)]
     else:
-        pieces = [buffer[kept_from:end]]
+        pieces = [buffer[copied_from:end]]
     out.extend(pieces)
     return size + sum(map(len, pieces))
 
 
 def _reference(offset: int, length: int) -> bytes:
-    """``external_data`` (field 13) and ``data_location`` (field 14) of a TensorProto that point into the file itself."""
+    """Fields ``external_data`` (13) and ``data_location`` (14) of a TensorProto whose data is in the model file itself."""
     parts = []
     for key, value in (("location", SELF), ("offset", str(offset)), ("length", str(length))):
         entry = b"\x0a" + varint(len(key)) + key.encode() + b"\x12" + varint(len(value)) + value.encode()

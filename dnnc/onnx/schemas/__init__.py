@@ -1,10 +1,10 @@
 """Schemas of operators: onnx's own, and those that ONNX Runtime registers beside them.
 
-``schema`` answers for both. ONNX Runtime's are listed in ``microsoft.toml`` (arity, type variables, attributes) and get the
-result types that ``RULES`` derive: every operator of ``com.microsoft``, and in the default domain the versions that
-onnx does not define (``SimplifiedLayerNormalization``; ``LayerNormalization`` before opset 17). Where onnx defines an operator
-itself, its definition is the one that counts. onnx's registry knows them only while ``registered`` says so: its reference
-implementation cannot be imported while two domains have operators of one name.
+``schema`` looks up both. ``microsoft.toml`` lists those of ONNX Runtime (arity, type variables, attributes); ``RULES`` derive
+their result types. They are every operator of ``com.microsoft``, and in the default domain the versions that onnx does not
+define (``SimplifiedLayerNormalization``; ``LayerNormalization`` before opset 17). Where onnx defines an operator version, its
+schema is used. ``registered`` puts ONNX Runtime's schemas into onnx's registry for the length of a block only: onnx's reference
+implementation cannot be imported while two domains have an operator of the same name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dnnc.onnx.schemas import attention, elements, products
 from dnnc.onnx.schemas.node import Rule, inference
 
 RULES: dict[str, Rule] = {**attention.RULES, **elements.RULES, **products.RULES}
-"""The rule of each operator's result types, by domain and operator as in the names of ops."""
+"""``DOMAIN.OPERATOR``, or ``OPERATOR`` in the default domain -> the rule of its result types."""
 
 _DEFAULT_DOMAIN = "ai.onnx"
-# (INPUTS) -> (OUTPUTS) {ATTRIBUTES}, each NAME: TYPE and its mark: ? optional, * any number, + one or more.
+# (INPUTS) -> (OUTPUTS) {ATTRIBUTES}; each is NAME: TYPE and a mark: ? optional, * any number, + one or more.
 _SIGNATURE = re.compile(r"(?:until (?P<last>\d+): )?\((?P<inputs>.*)\) -> \((?P<outputs>.*?)\)(?: \{(?P<attributes>.*)\})?")
 _FORMAL = re.compile(r"(?P<name>\w+): (?P<type>\w+(?:\(\w+\))?)(?P<mark>[?*+]?)(?:, |$)")
 _ANY = ("tensor(float)",)
@@ -51,14 +51,14 @@ def schema(op_type: str, version: int, domain: str = "") -> defs.OpSchema:
 
 
 def is_listed(domain: str, op_type: str) -> bool:
-    """Whether ONNX Runtime registers the operator in versions that onnx lacks."""
+    """Whether ``microsoft.toml`` has versions of the operator that onnx lacks."""
     return _entry(domain, op_type) is not None
 
 
 @contextmanager
 def registered(operators: Iterable[tuple[str, str]], versions: Mapping[str, int]) -> Iterator[None]:
-    """Within, onnx's inference knows those of ``operators`` (domain and name) that ONNX Runtime registers and that onnx does
-    not define in ``versions``, the opset of each domain."""
+    """In the block, onnx's inference knows those of ``operators`` (domain and name) that ``microsoft.toml`` lists and onnx does
+    not define. ``versions``: domain -> opset."""
     missing = [key for key in sorted(set(operators)) if not _is_defined(*key, versions.get(key[0], 0))]
     entries = [entry for key in missing if (entry := _entry(*key)) is not None]
     for entry in entries:
@@ -81,7 +81,7 @@ def _is_defined(domain: str, op_type: str, version: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A schema, of version 1, and the last opset that has it (None: there is no last)."""
+    """A schema, registered as version 1, and the last opset that has it; None if all later ones have it."""
 
     schema: defs.OpSchema
     last: int | None
@@ -89,13 +89,13 @@ class _Entry:
 
 @cache
 def _signatures() -> Mapping[str, Mapping[str, str]]:
-    """The table: signatures by domain and name."""
+    """``microsoft.toml``: domain -> operator -> signature."""
     return tomllib.loads(resources.files("dnnc.onnx.schemas").joinpath("microsoft.toml").read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=4096)
 def _entry(domain: str, name: str) -> _Entry | None:
-    """The operator as ONNX Runtime registers it; None where it does not, or where onnx defines it from its first version on."""
+    """ONNX Runtime's schema of the operator; None where it has none, or where onnx defines the operator from version 1 on."""
     if domain not in ("", MICROSOFT) or _is_defined(domain, name, 1):
         return None
     signature = _signatures()[domain or _DEFAULT_DOMAIN].get(name)
@@ -105,7 +105,7 @@ def _entry(domain: str, name: str) -> _Entry | None:
     if match is None:
         raise ValueError(f"microsoft.toml: the signature of {name} is not (INPUTS) -> (OUTPUTS) {{ATTRIBUTES}}: {signature}")
     ins, outs = (_formals(match[side]) for side in ("inputs", "outputs"))
-    # Types are nobody's business here but the rules': a variable may be any that onnx knows.
+    # A type variable may have any type: only the rules care about types.
     variables = sorted({formal.type_str for formal in (*ins, *outs) if "(" not in formal.type_str})
     attributes = [
         defs.OpSchema.Attribute(key, getattr(defs.OpSchema.AttrType, kind), "", required=not mark)

@@ -1,4 +1,8 @@
-"""Result types of ONNX Runtime's own attention."""
+"""Result types of ONNX Runtime's own attention ops.
+
+In the shapes, B is the batch, S the length of the query, L of the keys, P of the past, T a number of tokens, H heads (Hkv of
+keys and values), D the width of a head (Dv of values), I the input width.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,7 @@ def _multi_head(node: Node) -> list[Shape]:
             value_width = value[3] if len(value) == 4 else part(value[2], heads)
             length = key[2] if len(key) == 4 else key[1]
     output = (query[0], query[1], times(value_width, heads))
-    if node.present(6) and node.present(8):  # the cache is as long as it will ever be
+    if node.present(6) and node.present(8):  # the cache has its final length and is written in place
         keys, values = node.shape(6), node.shape(7)
         return [output, keys, values, (query[0], heads, query[1], None)]
     total = plus(ranked(node.shape(6), 4)[2], length) if node.present(6) else length
@@ -78,16 +82,16 @@ def _masked_multi_head(node: Node) -> list[Shape]:
 
 def _linear_attention(node: Node) -> list[Shape]:
     """LinearAttention(query [B, L, H D], key, value [B, L, Hkv Dv], ..): [B, L, H Dv], and the state [B, Hkv, D, Dv]."""
-    heads, shared = node.number("q_num_heads"), node.number("kv_num_heads")
+    heads, kv_heads = node.number("q_num_heads"), node.number("kv_num_heads")
     batch, length, hidden = ranked(node.shape(0), 3)
-    width, value_width = part(hidden, heads), part(node.shape(2)[2], shared)
+    width, value_width = part(hidden, heads), part(node.shape(2)[2], kv_heads)
     if not node.present(3):
         node.set_element(1, node.element(0))
-    return [(batch, length, times(value_width, max(heads, shared))), (batch, shared, width, value_width)]
+    return [(batch, length, times(value_width, max(heads, kv_heads))), (batch, kv_heads, width, value_width)]
 
 
 def _causal_conv(node: Node) -> list[Shape]:
-    """CausalConvWithState(input [B, C, L], weight [C, 1, K], ..): the input's shape, and the last places [B, C, K - 1]."""
+    """CausalConvWithState(input [B, C, L], weight [C, 1, K], ..): the input's shape, and its last elements [B, C, K - 1]."""
     if node.number("channels_last", 0) or node.number("dilation", 1) != 1 or node.present(3):
         return [node.shape(0), *([node.shape(3)] if node.present(3) else [])]
     x, kernel = ranked(node.shape(0), 3), node.shape(1)[-1]
@@ -96,44 +100,45 @@ def _causal_conv(node: Node) -> list[Shape]:
 
 def _grouped_query(node: Node) -> list[Shape]:
     """GroupQueryAttention(query [B, S, H D], key, value, past key [B, Hkv, P, D], past value, lengths, total length, ..), or
-    all three packed [B, S, (H + 2 Hkv) D]. The cache that comes out is as long as the longer of the past and the total."""
-    heads, shared = node.number("num_heads"), node.number("kv_num_heads")
+    all three packed [B, S, (H + 2 Hkv) D]. The new cache has length max(P, total length)."""
+    heads, kv_heads = node.number("num_heads"), node.number("kv_num_heads")
     batch, length, hidden = ranked(node.shape(0), 3)
-    width = part(hidden, heads) if node.present(1) else part(hidden, heads + 2 * shared)
+    width = part(hidden, heads) if node.present(1) else part(hidden, heads + 2 * kv_heads)
     past = ranked(node.shape(3), 4) if node.present(3) else ()
-    total = _longest(past[2] if past else 0, length, _total(node, 6))
+    total = _cache_length(past[2] if past else 0, length, _total(node, 6))
     if not past:
         for result in (1, 2):
             node.set_element(result, node.element(0))
-    cached = (batch, shared, total, past[3] if past else width)
+    cached = (batch, kv_heads, total, past[3] if past else width)
     return [(batch, length, times(width, heads)), cached, cached, (batch, heads, length, total)]
 
 
 def _total(node: Node, operand: int) -> Dim:
-    """The value of an operand that counts all positions; its name where only that is known."""
+    """The value of the operand that holds the total length, or its symbol; None where neither is known."""
     try:
         return node.numbers(operand)[0]
     except UnknownError:
-        named = node.context.get_symbolic_input(operand)
-    if named is None or len(named.dim) != 1:
+        symbolic = node.context.get_symbolic_input(operand)
+    if symbolic is None or len(symbolic.dim) != 1:
         return None
-    return named.dim[0].dim_value if named.dim[0].HasField("dim_value") else named.dim[0].dim_param or None
+    return symbolic.dim[0].dim_value if symbolic.dim[0].HasField("dim_value") else symbolic.dim[0].dim_param or None
 
 
-def _longest(past: Dim, length: Dim, total: Dim) -> Dim:
-    """Positions in a cache after ``length`` more, of ``total`` in all: a cache that has room for them is kept."""
+def _cache_length(past: Dim, length: Dim, total: Dim) -> Dim:
+    """The length of a cache of length ``past`` after ``length`` more tokens, ``total`` in all: max(past, total); None if
+    unknown."""
     if isinstance(past, int) and isinstance(total, int):
         return max(past, total)
     if total is not None and not isinstance(past, int):
-        return total  # a cache whose length is named grows
+        return total  # a cache of symbolic length is assumed to grow
     return length if past == 0 else None
 
 
 def _sparse_attention(node: Node) -> list[Shape]:
-    """SparseAttention(query, key, value, past key, past value, ..), the caches as long as they will ever be."""
-    heads, shared = node.number("num_heads"), node.number("kv_num_heads")
+    """SparseAttention(query, key, value, past key, past value, ..); the caches have their final length."""
+    heads, kv_heads = node.number("num_heads"), node.number("kv_num_heads")
     batch, length, hidden = ranked(node.shape(0), 3)
-    width = part(hidden, heads) if node.present(1) else part(hidden, heads + 2 * shared)
+    width = part(hidden, heads) if node.present(1) else part(hidden, heads + 2 * kv_heads)
     return [(batch, length, times(width, heads)), node.shape(3), node.shape(4)]
 
 
@@ -149,6 +154,6 @@ RULES: dict[str, Rule] = {
     "com.microsoft.QAttention": _packed_attention(8),
     "com.microsoft.SparseAttention": _sparse_attention,
 }
-"""By domain and operator, as in the names of ops."""
+"""``DOMAIN.OPERATOR`` -> the rule of its result types."""
 
 __all__ = ["RULES"]

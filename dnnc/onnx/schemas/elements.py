@@ -1,4 +1,4 @@
-"""Result types of ONNX Runtime's own ops that work element by element, normalise, reduce, or only move data."""
+"""Result types of ONNX Runtime's own elementwise ops, normalisations, reductions and ops that move data."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from ir.core.types import Dim, DType
 
 
 def _like(*operands: int) -> Rule:
-    """Each result has the shape of one operand."""
+    """Result i has the shape of operand ``operands[i]``."""
     return lambda node: [node.shape(operand) for operand in operands]
 
 
-def _joint(*operands: int) -> Rule:
-    """The result has the shape that the operands broadcast to."""
+def _broadcast(*operands: int) -> Rule:
+    """The result has the shape to which the operands broadcast."""
     return lambda node: [broadcast(*(node.shape(operand) for operand in operands))]
 
 
 def _layer_norm(node: Node) -> list[Shape]:
-    """(Simplified)LayerNormalization(X, scale, ..): the result, and statistics with 1 in place of what is normalised."""
+    """(Simplified)LayerNormalization(X, scale, ..): the result, and two statistics, of length 1 in the normalised
+    dimensions."""
     x = node.shape(0)
     axis = axis_of(node.number("axis", -1), len(x))
     for result in (1, 2):
@@ -28,13 +29,13 @@ def _layer_norm(node: Node) -> list[Shape]:
 
 
 def _skip_norm(node: Node) -> list[Shape]:
-    """Skip(Simplified)LayerNormalization(input, skip, ..): the result, mean and deviation, the sum before normalisation."""
+    """Skip(Simplified)LayerNormalization(input, skip, ..): the result, mean, 1 / deviation, and the sum that is normalised."""
     x = ranked(node.shape(0), 2, 3)
     return [x, (*x[:-1], 1), (*x[:-1], 1), x]
 
 
 def _embed(table: int) -> Rule:
-    """(Q)EmbedLayerNormalization(ids [B, S], .., table [V, H], ..): [B, S, H], the masks' lengths [B], the sum."""
+    """(Q)EmbedLayerNormalization(ids [B, S], .., table [V, H], ..): [B, S, H], the mask index [B], and the sum [B, S, H]."""
 
     def rule(node: Node) -> list[Shape]:
         batch, length = ranked(node.shape(0), 2)
@@ -45,38 +46,38 @@ def _embed(table: int) -> Rule:
 
 
 def _quantize(node: Node) -> list[Shape]:
-    """QuantizeLinear(x, scale, zero point): of the zero point's element type, else u8."""
+    """QuantizeLinear(x, scale, zero point): the result has the element type of the zero point, else u8."""
     if not node.present(2):
         node.set_element(0, ELEMENT_NUMBERS[DType.U8])
     return [node.shape(0)]
 
 
 def _dequantize_ordered(node: Node) -> list[Shape]:
-    """DequantizeWithOrder: of the element type that attribute ``to`` numbers."""
+    """DequantizeWithOrder: the result has element type ``to``."""
     node.set_element(0, node.number("to"))
     return [node.shape(0)]
 
 
 def _sum_integer(node: Node) -> list[Shape]:
-    """ReduceSumInteger: 8 bits are summed in 32."""
+    """ReduceSumInteger: the sum of 8-bit integers has 32 bits."""
     node.set_element(0, ELEMENT_NUMBERS[DType.I32 if node.element(0) == ELEMENT_NUMBERS[DType.I8] else DType.U32])
     return _reduce(node)
 
 
 def _hash(node: Node) -> list[Shape]:
-    """MurmurHash3: 32 bits, unsigned where ``positive``."""
+    """MurmurHash3: 32-bit integers, unsigned if ``positive``."""
     node.set_element(0, ELEMENT_NUMBERS[DType.U32 if node.number("positive", 1) else DType.I32])
     return [node.shape(0)]
 
 
-def _halves(node: Node) -> list[Shape]:
-    """SwiGLU(gate, up): without ``up`` both lie in the last dimension."""
+def _swiglu(node: Node) -> list[Shape]:
+    """SwiGLU(gate, up); without ``up``, operand 0 holds both, concatenated in the last dimension."""
     x = node.shape(0)
     return [x if node.present(1) else (*x[:-1], part(x[-1], 2))]
 
 
 def _gather_blocks(node: Node) -> list[Shape]:
-    """GatherBlockQuantized(data, indices, scales): of data in bytes, several elements lie in each along the last dimension."""
+    """GatherBlockQuantized(data, indices, scales): a byte of u8 data holds several elements of the last dimension."""
     data = list(node.shape(0))
     if node.element(0) == ELEMENT_NUMBERS[DType.U8]:
         data[-1] = times(data[-1], 8 // node.number("bits", 4))
@@ -97,7 +98,7 @@ def _embedding(node: Node) -> list[Shape]:
 
 
 def _concat(node: Node) -> list[Shape]:
-    """QLinearConcat(scale, zero point, then of each operand itself, its scale, its zero point)."""
+    """QLinearConcat(scale, zero point, then operand, scale, zero point of each tensor to concatenate)."""
     shapes = [node.shape(i) for i in range(2, node.context.get_num_inputs(), 3)]
     axis = axis_of(node.number("axis"), len(shapes[0]))
     length: Dim = 0
@@ -132,7 +133,7 @@ def _pad(node: Node) -> list[Shape]:
 
 
 def _unfold(node: Node) -> list[Shape]:
-    """UnfoldTensor: windows of ``size`` along ``dim``, each a new last dimension."""
+    """UnfoldTensor: windows of length ``size`` along ``dim``; a new last dimension holds the elements of each."""
     x, size = node.shape(0), node.number("size")
     axis = axis_of(node.number("dim", -1), len(x))
     length = x[axis]
@@ -176,8 +177,8 @@ RULES: dict[str, Rule] = {
     "LayerNormalization": _layer_norm,
     "SimplifiedLayerNormalization": _layer_norm,
     "com.microsoft.CDist": _distances,
-    "com.microsoft.ComplexMul": _joint(0, 1),
-    "com.microsoft.ComplexMulConj": _joint(0, 1),
+    "com.microsoft.ComplexMul": _broadcast(0, 1),
+    "com.microsoft.ComplexMulConj": _broadcast(0, 1),
     "com.microsoft.CropAndResize": _crop_and_resize,
     "com.microsoft.DequantizeWithOrder": _dequantize_ordered,
     "com.microsoft.EmbedLayerNormalization": _embed(2),
@@ -186,16 +187,16 @@ RULES: dict[str, Rule] = {
     "com.microsoft.GatherND": _gather_nd,
     "com.microsoft.GridSample": _grid_sample,
     "com.microsoft.IsAllFinite": lambda node: [()],
-    "com.microsoft.MulInteger": _joint(0, 2),
+    "com.microsoft.MulInteger": _broadcast(0, 2),
     "com.microsoft.MurmurHash3": _hash,
     "com.microsoft.NGramRepeatBlock": _like(1),
     "com.microsoft.Pad": _pad,
     "com.microsoft.QEmbedLayerNormalization": _embed(2),
-    "com.microsoft.QLinearAdd": _joint(0, 3),
+    "com.microsoft.QLinearAdd": _broadcast(0, 3),
     "com.microsoft.QLinearConcat": _concat,
-    "com.microsoft.QLinearMul": _joint(0, 3),
+    "com.microsoft.QLinearMul": _broadcast(0, 3),
     "com.microsoft.QLinearReduceMean": _reduce,
-    "com.microsoft.QLinearWhere": _joint(0, 1, 4),
+    "com.microsoft.QLinearWhere": _broadcast(0, 1, 4),
     "com.microsoft.QuantizeLinear": _quantize,
     "com.microsoft.Range": _range,
     "com.microsoft.ReduceSumInteger": _sum_integer,
@@ -203,10 +204,10 @@ RULES: dict[str, Rule] = {
     "com.microsoft.SkipGroupNorm": _like(0, 0),
     "com.microsoft.SkipLayerNormalization": _skip_norm,
     "com.microsoft.SkipSimplifiedLayerNormalization": _skip_norm,
-    "com.microsoft.SwiGLU": _halves,
+    "com.microsoft.SwiGLU": _swiglu,
     "com.microsoft.TorchEmbedding": _embedding,
     "com.microsoft.UnfoldTensor": _unfold,
 }
-"""By domain and operator, as in the names of ops."""
+"""``DOMAIN.OPERATOR``, or ``OPERATOR`` in the default domain -> the rule of its result types."""
 
 __all__ = ["RULES"]

@@ -1,11 +1,11 @@
-"""A node as the rule of its result types sees it, and arithmetic on dimensions.
+"""``Node``: the view of a node that the rule of its result types gets; and arithmetic on dimensions.
 
-A rule takes a ``Node`` and gives the shapes of its results, in order. Element types follow from the signature: a result of type
-variable ``T`` has the element type of the first operand of type ``T``, unless the rule states one. onnx's inference calls the
-rules, so they see what it knows by then: types, attributes, constants.
+A rule takes a ``Node`` and returns the shapes of its results, in order. Element types follow from the signature: a result of
+type variable ``T`` has the element type of the first operand of type ``T``, unless the rule sets one. onnx's inference calls
+the rules, so they see the types, attributes and constants that it knows by then.
 
-A rule leaves a dimension None where it depends on data. What does not fit (a missing attribute, another rank) leaves all
-results without a type: an error would cost the whole model its inference.
+A dimension that depends on data is None. If a node does not fit its rule (a missing attribute, a wrong rank), all its results
+stay without a type: an error would stop the inference of the whole model.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MOST_NUMBERS = 64
 
 
 class UnknownError(ValueError):
-    """What a rule needs is not known, or the node is no valid one."""
+    """A value that a rule needs is not known, or the node is invalid."""
 
 
 class Node:
-    """A node as its rule sees it. Reads raise UnknownError for what is not known."""
+    """A node as its rule sees it. Methods that read raise UnknownError for a value that is not known."""
 
     def __init__(self, context: InferenceContext) -> None:
         self.context = context
@@ -50,12 +50,12 @@ class Node:
         return tuple(d.dim_value if d.HasField("dim_value") else d.dim_param or None for d in type_.tensor_type.shape.dim)
 
     def element(self, operand: int) -> int:
-        """The number of the operand's element type; 0 where it is not known."""
+        """The ``TensorProto.DataType`` of the operand; 0 where it is not known."""
         type_ = self.context.get_input_type(operand) if self.present(operand) else None
         return 0 if type_ is None else int(type_.tensor_type.elem_type)
 
     def set_element(self, result: int, number: int) -> None:
-        """States the element type of a result."""
+        """Sets the element type of a result, a ``TensorProto.DataType``."""
         self.elements[result] = number
 
     def number(self, key: str, default: int | None = None) -> int:
@@ -76,7 +76,7 @@ class Node:
         return default if attribute is None else attribute.s.decode("utf-8", "replace")
 
     def numbers(self, operand: int) -> list[int]:
-        """The elements of a constant integer operand that lists lengths."""
+        """The elements of a small constant integer operand, such as pads or axes."""
         tensor = self.context.get_input_data(operand) if self.present(operand) else None
         if tensor is None or tensor.data_location == TensorProto.EXTERNAL or math.prod(tensor.dims) > _MOST_NUMBERS:
             raise UnknownError(f"operand {operand} is no small constant")
@@ -104,19 +104,20 @@ def inference(rule: Rule, inputs: Formals, outputs: Formals) -> Callable[[Infere
 
 
 def _element(node: Node, kind: str, inputs: Formals) -> int:
-    """The element type that a result of type ``kind`` has: stated, or that of the first operand of the same type variable."""
-    if kind in _STATED:
-        return _STATED[kind]
+    """The element type of a result whose type in the signature is ``kind``: a fixed one, or that of the first operand of this
+    type variable; 0 where that is not known."""
+    if kind in _FIXED:
+        return _FIXED[kind]
     same = (node.element(index) for index, formal in enumerate(inputs) if formal.type_str == kind)
     return next(filter(None, same), 0)
 
 
-_STATED = {f"tensor({name})": ELEMENT_NUMBERS[dtype] for dtype, name in SCHEMA_NAMES.items()}
-"""Numbers of element types, by the types that signatures state."""
+_FIXED = {f"tensor({name})": ELEMENT_NUMBERS[dtype] for dtype, name in SCHEMA_NAMES.items()}
+"""A type in a signature that is no variable -> its ``TensorProto.DataType``."""
 
 
 def plus(first: Dim, second: Dim) -> Dim:
-    """The sum; of names, arithmetic over them."""
+    """The sum of two dimensions: a number, or text such as ``past + 1``; None where one is unknown or itself such text."""
     if isinstance(first, int) and isinstance(second, int):
         return first + second
     if first == 0:
@@ -124,8 +125,8 @@ def plus(first: Dim, second: Dim) -> Dim:
     if second == 0:
         return first
     terms = [str(dim) for dim in (first, second)]
-    plain = all(isinstance(dim, int) or (dim is not None and dim.isidentifier()) for dim in (first, second))
-    return " + ".join(terms) if plain else None
+    simple = all(isinstance(dim, int) or (dim is not None and dim.isidentifier()) for dim in (first, second))
+    return " + ".join(terms) if simple else None
 
 
 def times(dim: Dim, factor: int) -> Dim:
@@ -164,13 +165,13 @@ def broadcast(*shapes: Shape) -> Shape:
 
 
 def _common(dims: Iterable[Dim]) -> Dim:
-    """The dimension that several broadcast to."""
+    """The dimension that these broadcast to; None where names differ."""
     others = [dim for dim in dims if dim != 1]
     numbers = {dim for dim in others if isinstance(dim, int)}
     if len(numbers) > 1:
         raise UnknownError(f"{numbers} do not broadcast")
     if numbers:
-        return numbers.pop()  # a name or an unknown one beside it is the same or 1
+        return numbers.pop()  # names and unknown dimensions beside it are equal to it or 1
     return 1 if not others else others[0] if len(set(others)) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""Result types of ONNX Runtime's own products, convolutions, pooling and recurrence."""
+"""Result types of ONNX Runtime's own matrix products, convolutions, pools and recurrences."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ def _matmul(first: Shape, second: Shape) -> Shape:
 
 
 def _product(first: int, second: int) -> Rule:
-    """MatMul of two operands."""
+    """A matrix product of the operands of these numbers."""
     return lambda node: [_matmul(node.shape(first), node.shape(second))]
 
 
-def _turned(shape: Shape, batch: int, matrix: int) -> Shape:
-    """An operand of FusedMatMul as it is multiplied: ``batch``: its rows stand in front of the batch dimensions."""
-    if len(shape) > 1 and batch:
+def _transposed(shape: Shape, rows_first: int, transpose: int) -> Shape:
+    """The shape of an operand of FusedMatMul after its transpositions. ``rows_first``: its rows are dimension 0, before the
+    batch dimensions; ``transpose``: the matrices are transposed."""
+    if len(shape) > 1 and rows_first:
         shape = (*shape[1:-1], shape[0], shape[-1])
-    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 and matrix else shape
+    return (*shape[:-2], shape[-1], shape[-2]) if len(shape) > 1 and transpose else shape
 
 
 def _fused_matmul(node: Node) -> list[Shape]:
     first, second = (
-        _turned(node.shape(i), node.number(f"transBatch{side}", 0), node.number(f"trans{side}", 0))
+        _transposed(node.shape(i), node.number(f"transBatch{side}", 0), node.number(f"trans{side}", 0))
         for i, side in enumerate("AB")
     )
     return [_matmul(first, second)]
 
 
 def _gemm(second: int) -> Rule:
-    """A' B' with B at operand ``second``."""
+    """A' B', where B is operand ``second``, and A', B' are transposed if ``transA``, ``transB``."""
 
     def rule(node: Node) -> list[Shape]:
         a, b = ranked(node.shape(0), 2), ranked(node.shape(second), 2)
@@ -48,7 +49,8 @@ def _gemm(second: int) -> Rule:
 
 
 def _qgemm(node: Node) -> Sequence[Shape]:
-    """QGemm(A, scale, zero, B, scale, zero, C, scale, zero): of the last zero point's element type, else f32."""
+    """QGemm(A, scale, zero, B, scale, zero, C, scale, zero): the result has the element type of the last zero point, else
+    f32."""
     node.set_element(0, node.element(8) if node.present(8) else ELEMENT_NUMBERS[DType.F32])
     return _gemm(3)(node)
 
@@ -60,12 +62,13 @@ def _matmul_integer16(node: Node) -> list[Shape]:
 
 
 def _packed_weight(node: Node) -> Sequence[Shape]:
-    """MatMulNBits and kin: A [.., K] times a packed weight of N rows."""
+    """MatMulNBits and similar: A [.., K] times a packed weight of N rows."""
     return [(*node.shape(0)[:-1], node.number("N"))]
 
 
 def _packed_weights(*keys: str) -> Rule:
-    """Several packed weights beside each other, whose rows the attributes ``keys`` count; then the sum that they multiply."""
+    """A product with each of several packed weights, whose numbers of rows are the attributes ``keys``. The last result has
+    the shape of operand 0, the other factor."""
     return lambda node: [*((*node.shape(0)[:-1], node.number(key)) for key in keys), node.shape(0)]
 
 
@@ -74,7 +77,7 @@ def _matmul_fpq4(node: Node) -> list[Shape]:
 
 
 def _windows(node: Node, sizes: Shape, kernel: Sequence[Dim]) -> Shape:
-    """Lengths of what a convolution or pooling makes of ``sizes``."""
+    """Spatial lengths of the result of a convolution or pool of spatial lengths ``sizes``."""
     count = len(sizes)
     strides, dilations = node.listed("strides") or (1,) * count, node.listed("dilations") or (1,) * count
     pads, auto = node.listed("pads") or (0,) * (2 * count), node.text("auto_pad", "NOTSET")
@@ -93,8 +96,8 @@ def _windows(node: Node, sizes: Shape, kernel: Sequence[Dim]) -> Shape:
 
 
 def _conv(weight: int, *, last: bool | None = None) -> Rule:
-    """A convolution with its weight [M, C / group, kernel..] at operand ``weight``. ``last``: channels last, both; None: as the
-    attribute ``channels_last`` says, of the data alone."""
+    """A convolution whose weight is operand ``weight``, [M, C / group, kernel..]. ``last``: whether data and weight have
+    channels last; None: data as the attribute ``channels_last`` says, weight with channels first."""
 
     def rule(node: Node) -> list[Shape]:
         x, w = node.shape(0), node.shape(weight)
@@ -107,7 +110,8 @@ def _conv(weight: int, *, last: bool | None = None) -> Rule:
 
 
 def _pool(*, last: bool | None = None) -> Rule:
-    """Pooling by windows of ``kernel_shape``; ``last`` as for ``_conv``."""
+    """A pool with windows of ``kernel_shape``. ``last``: whether channels are last; None: as attribute ``channels_last``
+    says."""
 
     def rule(node: Node) -> list[Shape]:
         x, kernel = node.shape(0), node.listed("kernel_shape")
@@ -120,8 +124,8 @@ def _pool(*, last: bool | None = None) -> Rule:
 
 def _global_pool(node: Node) -> list[Shape]:
     x = node.shape(0)
-    places = (1,) * (len(x) - 2)
-    return [(x[0], *places, x[-1]) if node.number("channels_last", 0) else (*x[:2], *places)]
+    ones = (1,) * (len(x) - 2)
+    return [(x[0], *ones, x[-1]) if node.number("channels_last", 0) else (*x[:2], *ones)]
 
 
 def _lstm(node: Node) -> list[Shape]:
@@ -151,6 +155,6 @@ RULES: dict[str, Rule] = {
     "com.microsoft.QLinearConv": _conv(3),
     "com.microsoft.QLinearGlobalAveragePool": _global_pool,
 }
-"""By domain and operator, as in the names of ops."""
+"""``DOMAIN.OPERATOR`` -> the rule of its result types."""
 
 __all__ = ["RULES"]
