@@ -1,4 +1,4 @@
-"""Models that come with dnnc: real architectures with seeded random weights, made without a download."""
+"""Models that come with dnnc: published architectures with seeded random weights; nothing is downloaded."""
 
 from dnnc.zoo.catalogue import ZooModel, build, build_model, entries
 from dnnc.zoo.spec import Entry, Option

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention as written out by exporters, with what varies between models: masks, shared keys, rotation.
+"""Scaled dot-product attention as the primitive ops that exporters write, with masks, grouped queries and rotary positions.
 
-Samples, heads and positions stay dimensions of their own in every value, so that each can be split apart. Query heads that
-share a key head (grouped queries, Ainslie et al. 2023) are two dimensions, ``[kv_heads, group]``, and keys broadcast along the
-second: nothing is repeated, and heads are split by key heads, each taking its group along.
+Samples, heads and positions are separate dimensions of every value, so that a layout can shard each. Query heads that share
+a key head (grouped queries, Ainslie et al. 2023) are two dimensions, ``[kv_heads, group]``; keys broadcast along the second
+one, so they are not copied, and sharding ``kv_heads`` keeps a key head with its group.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dnnc.zoo.graph import ELEMENT, Graph
 from ir.core.types import DType
 
 MASKED = -10000.0
-"""Added to a score that must not count; representable in half precision, and its exponential is 0."""
+"""Added to a masked score: representable in half precision, and its exponential is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and sines, ``[seq, 1, width]`` (``[seq, 1, 1, width]`` for grouped heads)."""
+    """Names of cosines and sines of the angles, ``[seq, 1, width]`` (``[seq, 1, 1, width]`` for grouped heads)."""
 
     cos: str
     sin: str
@@ -41,7 +41,7 @@ def attention(
     """Attention of queries ``[batch, seq, heads * width]`` to keys and values ``[batch, other, kv_heads * width]``.
 
     ``mask`` is added to the scores ``[batch, heads, seq, other]`` (``[batch, kv_heads, group, seq, other]`` when grouped);
-    ``scaled`` divides them by the root of ``width``; ``rotation`` turns queries and keys by their places."""
+    ``scaled`` divides the scores by sqrt(width); ``rotation`` rotates queries and keys by their positions."""
     batch, seq, hidden = graph.shape(query)
     other, width = graph.shape(key)[1], hidden // heads
     grouped = 0 < kv_heads < heads
@@ -73,7 +73,7 @@ def attention(
 
 
 def rotated(graph: Graph, name: str, value: str, rotation: Rotation) -> str:
-    """``value * cos + turned * sin``, where ``turned`` swaps the halves of the last dimension and negates the new first one."""
+    """``value * cos + turned * sin``, where ``turned = concat(-second half, first half)`` of the last dimension."""
     shape = graph.shape(value)
     half = (*shape[:-1], shape[-1] // 2)
     sizes = graph.integers(f"halves.{shape[-1]}", [half[-1]] * 2)
@@ -87,8 +87,8 @@ def rotated(graph: Graph, name: str, value: str, rotation: Rotation) -> str:
 
 
 def rotation_of(graph: Graph, seq: int, width: int, theta: float, *, grouped: bool) -> Rotation:
-    """Rotary position embedding (Su et al. 2021): pair ``i`` of ``width / 2`` turns by ``place * theta ** (-2 i / width)``, in
-    single precision."""
+    """Rotary position embedding (Su et al. 2021): the angle of pair ``i`` of ``width / 2`` at a position is
+    ``position * theta ** (-2 i / width)``, in single precision."""
     ones = (1, 1) if grouped else (1,)
     places = graph.floats("rotary.places", [float(place) for place in range(seq)], (seq, *ones, 1))
     pairs = [theta ** (-2 * i / width) for i in range(width // 2)]
@@ -100,16 +100,17 @@ def rotation_of(graph: Graph, seq: int, width: int, theta: float, *, grouped: bo
 
 
 def causal_mask(graph: Graph, seq: int) -> str:
-    """``[seq, seq]``: a position may look at itself and those before it."""
+    """``[seq, seq]``: a position attends to itself and to earlier positions."""
     full = graph.fill("masked", MASKED, (seq, seq))
     return graph.op("Trilu", "causal_mask", [full, graph.integers("one", [1], scalar=True)], (seq, seq), upper=1)
 
 
-def padding_mask(graph: Graph, kept: str) -> str:
-    """``[batch, 1, 1, seq]`` from integers ``[batch, seq]``: 1 for a real token, 0 for padding, which counts nowhere."""
-    batch, seq = graph.shape(kept)
+def padding_mask(graph: Graph, is_token: str) -> str:
+    """``[batch, 1, 1, seq]`` from integers ``[batch, seq]``, 1 for a token and 0 for padding: no position attends to
+    padding."""
+    batch, seq = graph.shape(is_token)
     shape = (batch, 1, 1, seq)
-    spread = graph.reshape("mask.spread", kept, shape)
+    spread = graph.reshape("mask.spread", is_token, shape)
     real = graph.op("Cast", "mask.cast", [spread], shape, to=ELEMENT[graph.dtype])
     absent = graph.op("Sub", "mask.absent", [graph.fill("mask.one", 1.0), real], shape)
     return graph.op("Mul", "mask", [absent, graph.fill("mask.masked", MASKED)], shape)

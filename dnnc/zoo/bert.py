@@ -1,4 +1,4 @@
-"""BERT: an encoder, normalised after each part."""
+"""BERT: an encoder with post-norm."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def bert(graph: Graph, o: Options) -> list[str]:
     """BERT (Devlin et al. 2018) with its pooler or its masked-word head: post-norm, exact GELU, a padding mask."""
     batch, seq, hidden = o["batch"], o["seq"], o["hidden"]
     ids = graph.input("input_ids", (batch, seq), DType.I64)
-    kept = graph.input("attention_mask", (batch, seq), DType.I64)
+    is_token = graph.input("attention_mask", (batch, seq), DType.I64)
     segments = graph.input("token_type_ids", (batch, seq), DType.I64)
     shape = (batch, seq, hidden)
     words = graph.weight("embeddings.word_embeddings.weight", (o["vocab"], hidden), 0.5)
@@ -26,7 +26,7 @@ def bert(graph: Graph, o: Options) -> list[str]:
     value = graph.op("Add", "embeddings.sum", [value, place], shape)
     value = graph.layer_norm("embeddings.LayerNorm", value, 1e-12)
 
-    mask = padding_mask(graph, kept)
+    mask = padding_mask(graph, is_token)
 
     for number in range(o["layers"]):
         name = f"encoder.layer.{number}"

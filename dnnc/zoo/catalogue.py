@@ -1,7 +1,7 @@
-"""The catalogue of models, with the published dimensions as defaults of their options, and the modules of them.
+"""The catalogue of zoo models; the defaults of their options are the published dimensions.
 
-Weights are random numbers from a seed, drawn when they are written to a file. Above 2 GiB they are only declared, unless
-``weights=random`` is given: a model with declared weights can be planned but not run.
+Weights are random numbers from a seed, drawn when they are written to a file. A model with more than 2 GiB of weights only
+declares them, unless ``weights=random`` is given: it can then be planned but not run.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ir.core.types import DType
 DTYPES = ("f32", "f16", "bf16", "f64")
 WEIGHTS = ("auto", "random", "declared")
 DECLARED_ABOVE = 2 << 30
-"""Bytes of weights that ``weights=auto`` still makes."""
+"""Bytes of weights up to which ``weights=auto`` gives them data."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooModel:
-    """``spec`` is canonical: the options that differ from the defaults, in the order of the catalogue. ``parameters`` counts
-    trainable elements, ``weight_bytes`` sums up all weights; ``declared``: they have no data."""
+    """``spec``: canonical, with only the options that differ from the defaults, in the order of the catalogue; ``parameters``:
+    number of trainable elements; ``weight_bytes``: of all weights; ``declared``: whether the weights have no data."""
 
     module: Module
     spec: str
@@ -47,12 +47,12 @@ def entries() -> tuple[Entry, ...]:
 
 
 def build(spec: str) -> Module:
-    """The module of ``NAME,option=value,...`` (``zoo:`` before it or not). Raises InvalidInput."""
+    """The module of ``NAME,option=value,...``, with or without ``zoo:`` before it. Raises InvalidInput."""
     return build_model(spec).module
 
 
 def build_model(spec: str) -> ZooModel:
-    """As ``build``, with what is known of the model besides."""
+    """As ``build``; returns also the model's canonical spec and the size of its weights."""
     entry, given, options = parse_spec(spec, _ENTRIES)
     graph = Graph(re.sub(r"\W", "_", entry.name), DType(options.word("dtype")), options["seed"])
     outputs = entry.write(graph, options)
@@ -105,7 +105,7 @@ def _positions(most: int) -> Option:
 
 
 NARROWEST = 8
-"""The least width of a head where ``heads`` is left at 0; bert-base and gpt2 have no such limit."""
+"""The least width of a head that ``heads=0`` chooses; the BERT models and gpt2 have no such limit."""
 
 
 def _gpt(
@@ -134,8 +134,8 @@ def _gpt(
 def _llama(
     name: str, summary: str, layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, experts: tuple[int, int] = (0, 0)
 ) -> Entry:
-    """``experts``: how many, and how many a token chooses."""
-    mixed = experts[0] > 0
+    """``experts``: the number of experts of a layer, and of those that a token chooses; (0, 0) for a model without."""
+    has_experts = experts[0] > 0
     routed = (
         Option("experts", experts[0], "experts of a layer"),
         Option("top", experts[1], "experts that a token chooses"),
@@ -144,12 +144,12 @@ def _llama(
     )
     checks = [
         dim.heads(heads, NARROWEST), dim.even_heads, dim.grouped_heads(kv_heads), dim.feed_forward(ffn, hidden),
-        *([mixtral.top_of_experts] if mixed else []),
+        *([mixtral.top_of_experts] if has_experts else []),
     ]  # fmt: skip
     return Entry(
         name,
         summary,
-        mixtral.mixtral if mixed else llama,
+        mixtral.mixtral if has_experts else llama,
         (
             _BATCH,
             _seq(4096),
@@ -157,7 +157,7 @@ def _llama(
             _kv_heads(kv_heads),
             _ffn(f"{ffn}/{hidden} of hidden"),
             _vocab(32000),
-            *(routed if mixed else ()),
+            *(routed if has_experts else ()),
             *_COMMON,
         ),
         dim.all_of(*checks),

@@ -1,4 +1,4 @@
-"""Parts of convolutional networks: convolutions, pools and the classifier at the end, with the sizes that they give."""
+"""Parts of convolutional networks: convolutions, pools and the classifier at the end."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 from dnnc.zoo.graph import Graph
 
 Pair = int | tuple[int, int]
-"""For height and width, or for both."""
+"""One number for height and width, or one for each."""
 
 
 def convolution(
     graph: Graph, name: str, value: str, outputs: int, kernel: Pair, *, stride: int = 1, pad: Pair = 0, bias: bool = True
 ) -> str:
-    """A convolution of weights that keep the scale of values behind a ReLU; of images, or of rows ``[batch, channels, length]``
-    (with ``kernel`` and ``pad`` for the length)."""
+    """A convolution of images, or of rows ``[batch, channels, length]``. Its weights have deviation sqrt(2 / inputs of an
+    output), so that values keep their scale after a ReLU."""
     batch, inputs, *sides = graph.shape(value)
     kernels, pads = ([both] * len(sides) if isinstance(both, int) else list(both) for both in (kernel, pad))
     shape = (batch, outputs, *_sides(sides, kernels, pads, stride))
@@ -41,7 +41,7 @@ def conv_norm(
     epsilon: float = 1e-5,
     scale: float = 0.8,
 ) -> str:
-    """A convolution without bias (half padding unless ``pad`` is given), then batch norm with scales around ``scale``."""
+    """A convolution without bias, then batch norm with scales around ``scale``. ``pad``: by default ``kernel // 2``."""
     if pad is None:
         pad = kernel // 2 if isinstance(kernel, int) else (kernel[0] // 2, kernel[1] // 2)
     value = convolution(graph, conv, value, outputs, kernel, stride=stride, pad=pad, bias=False)
@@ -54,7 +54,7 @@ def conv_norm(
 
 
 def pool(graph: Graph, kind: str, name: str, value: str, kernel: int, *, stride: int, pad: int = 0) -> str:
-    """``MaxPool`` or ``AveragePool`` over squares; an average counts the padding, as PyTorch's does."""
+    """``MaxPool`` or ``AveragePool`` over squares. An average counts the padding as elements, as PyTorch's does by default."""
     batch, channels, *sides = graph.shape(value)
     shape = (batch, channels, *_sides(sides, [kernel] * 2, [pad] * 2, stride))
     counted: dict[str, Any] = {"count_include_pad": 1} if kind == "AveragePool" else {}
@@ -63,8 +63,8 @@ def pool(graph: Graph, kind: str, name: str, value: str, kernel: int, *, stride:
     )  # fmt: skip
 
 
-def classified(graph: Graph, value: str, classes: int) -> str:
-    """``y``: the mean of each channel, and a linear layer."""
+def classifier(graph: Graph, value: str, classes: int) -> str:
+    """``y``: a linear layer on the mean of each channel."""
     batch, channels = graph.shape(value)[:2]
     value = graph.op("GlobalAveragePool", "avgpool", [value], (batch, channels, 1, 1))
     value = graph.op("Flatten", "flatten", [value], (batch, channels), axis=1)

@@ -1,7 +1,7 @@
-"""Dimensions that follow from others: heads that divide the hidden width, a feed-forward part in the published proportion.
+"""Derives dimensions from others: heads that divide the hidden width, a feed-forward width in the published proportion.
 
-Each function is a ``spec.Complete``: it replaces zeros in ``values`` by numbers and returns the faults. So ``hidden=64`` alone
-makes a small model whose other dimensions keep their proportions.
+Each function is a ``spec.Complete``, or returns one: it replaces zeros in ``values`` and returns the faults. So ``hidden=64``
+alone makes a small model whose other dimensions keep their proportions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ir.core.diagnostics import Fault
 
 
 def all_of(*parts: Complete) -> Complete:
-    """Each part in turn; the faults of all."""
+    """Applies all parts in order and returns all their faults."""
 
     def complete(values: dict[str, Value]) -> list[Fault]:
         return [fault for part in parts for fault in part(values)]
@@ -21,7 +21,8 @@ def all_of(*parts: Complete) -> Complete:
 
 
 def heads(most: int, narrowest: int = 1) -> Complete:
-    """``heads``: left at 0, the most up to ``most`` that divide ``hidden`` into heads no narrower than ``narrowest``."""
+    """``heads``: must divide ``hidden``. If 0: the largest divisor up to ``most`` whose heads are at least ``narrowest``
+    wide."""
 
     def complete(values: dict[str, Value]) -> list[Fault]:
         hidden, count = int(values["hidden"]), int(values["heads"])
@@ -37,7 +38,7 @@ def heads(most: int, narrowest: int = 1) -> Complete:
 
 
 def grouped_heads(most: int) -> Complete:
-    """``kv_heads``: left at 0, the most up to ``most`` that divide ``heads``."""
+    """``kv_heads``: must divide ``heads``. If 0: the largest divisor up to ``most``."""
 
     def complete(values: dict[str, Value]) -> list[Fault]:
         count, shared = int(values["heads"]), int(values["kv_heads"])
@@ -51,15 +52,15 @@ def grouped_heads(most: int) -> Complete:
 
 
 def even_heads(values: dict[str, Value]) -> list[Fault]:
-    """Rotary embedding turns pairs of a head's elements."""
+    """Rotary embedding rotates pairs of elements, so the width of a head must be even."""
     width, odd = divmod(int(values["hidden"]), int(values["heads"]))
-    if odd or width % 2 == 0:  # heads that do not divide hidden are a fault of ``heads``
+    if odd or width % 2 == 0:  # ``heads`` reports heads that do not divide hidden
         return []
     return [OddHeads(width, int(values["hidden"]), int(values["heads"]))]
 
 
 def feed_forward(width: int, hidden: int, name: str = "ffn", multiple: int = 8) -> Complete:
-    """``ffn``: left at 0, ``width / hidden`` times the hidden width, rounded up to a multiple of ``multiple``."""
+    """Option ``name``. If 0: ``width / hidden`` times the model's hidden width, rounded up to a multiple of ``multiple``."""
 
     def complete(values: dict[str, Value]) -> list[Fault]:
         values[name] = int(values[name]) or -(-int(values["hidden"]) * width // (multiple * hidden)) * multiple
@@ -69,6 +70,6 @@ def feed_forward(width: int, hidden: int, name: str = "ffn", multiple: int = 8) 
 
 
 def within_positions(values: dict[str, Value]) -> list[Fault]:
-    """``seq``: at most ``positions``, the rows of the learned position embedding."""
+    """``seq`` must be at most ``positions``, the number of rows of the learned position embedding."""
     seq, positions = int(values["seq"]), int(values["positions"])
     return [SequenceTooLong(seq, positions)] if seq > positions else []

@@ -1,4 +1,4 @@
-"""What is refused in the name and options of a model of the zoo. Codes E05.."""
+"""Faults in the name and the options of a zoo model. Codes E05."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class UnknownModel(Fault, code="E0501"):
 
 
 class UnknownOption(Fault, code="E0502"):
-    """A model of the zoo has no option of this name."""
+    """A zoo model has no option of this name."""
 
     message = "unknown option '{option}' of zoo:{model}; {suggestion}its options, with defaults: {options}"
     option: str
@@ -36,7 +36,7 @@ class UnknownOption(Fault, code="E0502"):
 
 
 class OptionWithoutValue(Fault, code="E0503"):
-    """An option of a model of the zoo is named and no value follows."""
+    """An option of a zoo model has no value."""
 
     message = "option '{option}' has no value; its options, with defaults: {options}"
     option: str
@@ -44,14 +44,14 @@ class OptionWithoutValue(Fault, code="E0503"):
 
 
 class OptionTwice(Fault, code="E0504"):
-    """An option of a model of the zoo is given twice."""
+    """An option of a zoo model is given twice."""
 
     message = "option '{option}' is given twice"
     option: str
 
 
 class NoSuchChoice(Fault, code="E0505"):
-    """The value of an option is none of the words that it takes."""
+    """The value of an option is not one of its choices."""
 
     message = "found '{value}' for {option}, expected one of: {choices}"
     option: str
@@ -60,7 +60,7 @@ class NoSuchChoice(Fault, code="E0505"):
 
 
 class NotInRange(Fault, code="E0506"):
-    """The value of an option is no whole number, or too small or too large a one."""
+    """The value of an option is no whole number in its range."""
 
     message = "found '{value}' for {option}, expected a whole number from {least} to {most}"
     option: str
@@ -81,7 +81,7 @@ class NoMultiple(Fault, code="E0507"):
 
 
 class OddHeads(Fault, code="E0508"):
-    """Rotary embedding turns pairs of elements, so the width hidden / heads must be even."""
+    """Rotary embedding rotates pairs of elements, so the width of a head, hidden / heads, must be even."""
 
     message = "heads are {width} wide, hidden={hidden} over heads={heads}; an even width was expected"
     width: int
@@ -98,7 +98,7 @@ class SequenceTooLong(Fault, code="E0509"):
 
 
 class TooFewExperts(Fault, code="E0510"):
-    """A token cannot choose more experts than a layer has."""
+    """A token cannot choose more experts (top) than a layer has."""
 
     message = "top={top} is more than experts={experts}"
     top: int
@@ -106,7 +106,7 @@ class TooFewExperts(Fault, code="E0510"):
 
 
 class ImageTooSmall(Fault, code="E0511"):
-    """The convolutions of Inception, which have no padding, leave nothing of so small an image."""
+    """Inception has convolutions without padding, which leave no pixel of so small an image."""
 
     message = "image={image} is too small; image={least} would do"
     image: int
@@ -114,7 +114,7 @@ class ImageTooSmall(Fault, code="E0511"):
 
 
 class OddWidth(Fault, code="E0512"):
-    """Half of the elements of a position are sines, half are cosines, so the hidden width must be even."""
+    """A position is encoded by as many sines as cosines, so the hidden width must be even, and at least 4."""
 
     message = "hidden={hidden}; an even width from 4 on was expected"
     hidden: int

@@ -1,7 +1,8 @@
-"""GPT-2 and GPT-3: decoders, normalised before each part, with learned positions.
+"""GPT-2 and GPT-3: decoders with pre-norm and learned positions.
 
-Packed query, key and value projections are one product that is then cut in three; no rule shards a cut dimension, so the pass
-``unfuse`` takes it apart before. GPT-3, which is too large for one device, has three products at once: the same function.
+GPT-2 computes query, key and value by one product that is then split in three; no layout rule shards a dimension that is split,
+so the pass ``unfuse`` first separates the product. GPT-3, too large for one device, has three products from the start, which is
+the same function.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def gpt(graph: Graph, o: Options) -> list[str]:
     for number in range(layers):
         name = f"h.{number}"
         normed = graph.layer_norm(f"{name}.ln_1", value, 1e-5)
-        project = _packed if o.word("qkv") == "fused" else _apart
+        project = _packed if o.word("qkv") == "fused" else _separate
         q, k, v = project(graph, f"{name}.attn", normed, hidden)
         mixed = attention(graph, f"{name}.attn", q, k, v, o["heads"], mask)
         projected = graph.linear(f"{name}.attn.c_proj", mixed, hidden, 1 / math.sqrt(2 * layers))
@@ -46,13 +47,13 @@ def gpt(graph: Graph, o: Options) -> list[str]:
 
 
 def _packed(graph: Graph, name: str, value: str, hidden: int) -> list[str]:
-    """Query, key and value of one product, as GPT-2 was published."""
+    """Query, key and value by one product, as in the published GPT-2."""
     packed = graph.linear(f"{name}.c_attn", value, 3 * hidden)
     sizes = graph.integers(f"thirds.{hidden}", [hidden] * 3)
     parts = [(f"{name}.{part}", graph.shape(value)) for part in _PARTS]
     return graph.ops("Split", f"{name}.split", [packed, sizes], parts, axis=2)
 
 
-def _apart(graph: Graph, name: str, value: str, hidden: int) -> list[str]:
-    """Query, key and value of a product each."""
+def _separate(graph: Graph, name: str, value: str, hidden: int) -> list[str]:
+    """Query, key and value by one product each."""
     return [graph.linear(f"{name}.{part}", value, hidden) for part in _PARTS]

@@ -1,8 +1,8 @@
-"""A small writer of ONNX-dialect functions for the zoo: names, types and random weights in one place.
+"""``Graph``: builds a function of ONNX ops for a zoo model, with names, types and random weights.
 
-Every value carries its full type, so that no shape inference runs on a zoo model; every weight is a seeded ``Random``
-resource, so that nothing of its size is made until somebody writes it. The seed of a weight follows from the model's seed and
-the weight's name: adding a layer changes no other layer's numbers.
+Every value has its full type, so that a zoo model needs no shape inference. Every weight is a seeded ``Random`` resource: its
+elements are drawn only when it is written to a file. Its seed follows from the model's seed and the weight's name, so adding a
+layer changes no weight of another layer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ OPSET = 20
 
 
 class Graph:
-    """Collects ops and weights. Values and weights are handed around by name, sigil included (``%x``, ``@w``)."""
+    """Collects ops and weights. Methods take and return values and weights by name with sigil (``%x``, ``@w``)."""
 
     def __init__(self, name: str, dtype: DType, seed: int) -> None:
         self.name, self.dtype, self.seed = name, dtype, seed
@@ -39,7 +39,7 @@ class Graph:
 
     @property
     def wide(self) -> DType:
-        """The element type for what half precision is too narrow for: single precision at least."""
+        """The element type for computations that need at least single precision."""
         return DType.F32 if self.dtype.bits < 32 else self.dtype
 
     # values and weights
@@ -51,18 +51,18 @@ class Graph:
         return value.name
 
     def weight(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0, uniform: bool = False) -> str:
-        """A trainable tensor of normally (or uniformly) distributed elements."""
+        """A trainable tensor of normally or uniformly distributed elements around ``mean``."""
         self.parameters += math.prod(shape)
         return self.buffer(name, shape, scale, mean, uniform)
 
     def buffer(self, name: str, shape: tuple[int, ...], scale: float, mean: float = 0.0, uniform: bool = False) -> str:
-        """As ``weight``, for what is not trained."""
+        """As ``weight``, for a tensor that is not trained."""
         seed = (self.seed << 32) | zlib.crc32(name.encode())
         kind = "uniform" if uniform else "normal"
         return self._resource(name, TensorType(self.dtype, shape), Random(kind, seed, scale, mean))
 
     def integers(self, name: str, values: list[int], scalar: bool = False) -> str:
-        """An int64 constant; one of the same name is used again."""
+        """An int64 constant. A second call with the same name returns the first constant."""
         type_ = TensorType(DType.I64, () if scalar else (len(values),))
         return self._resource(name, type_, Inline(struct.pack(f"<{len(values)}q", *values)))
 
@@ -71,7 +71,7 @@ class Graph:
         return self._resource(name, TensorType(DType.F32, shape), Inline(struct.pack(f"<{len(values)}f", *values)))
 
     def fill(self, name: str, value: float, shape: tuple[int, ...] = ()) -> str:
-        """A constant of the model's element type, all elements alike."""
+        """A constant of the model's element type whose elements all are ``value``."""
         return self._resource(name, TensorType(self.dtype, shape), Splat(value))
 
     def _resource(self, name: str, type_: TensorType, data: ResourceData) -> str:
@@ -85,7 +85,8 @@ class Graph:
     def op(
         self, kind: str, name: str, operands: list[str], shape: tuple[int, ...], dtype: DType | None = None, **attrs: Any
     ) -> str:
-        """Appends ``onnx.KIND`` with one result ``%name``; its element type is the model's unless given."""
+        """Appends ``onnx.KIND`` with one result ``%name``. ``shape``, ``dtype``: of the result, by default the model's
+        dtype."""
         return self.ops(kind, name, operands, [(name, shape)], dtype, **attrs)[0]
 
     def ops(
@@ -117,17 +118,18 @@ class Graph:
 
     def transpose(self, name: str, value: str, perm: list[int]) -> str:
         shape = self.shape(value)
-        moved = tuple(shape[axis] for axis in perm)
-        return self.op("Transpose", name, [value], moved, self._types[value].dtype, perm=perm)
+        permuted = tuple(shape[axis] for axis in perm)
+        return self.op("Transpose", name, [value], permuted, self._types[value].dtype, perm=perm)
 
     def cast(self, name: str, value: str, dtype: DType) -> str:
-        """The value itself where it has that type."""
+        """Casts ``value``; returns it unchanged if it has that type already."""
         if self._types[value].dtype is dtype:
             return value
         return self.op("Cast", name, [value], self.shape(value), dtype, to=ELEMENT[dtype])
 
     def linear(self, name: str, value: str, outputs: int, gain: float = 1.0, *, bias: bool = True) -> str:
-        """``value @ W + b`` over the last dimension; weights of deviation ``gain / sqrt(inputs)`` keep the scale of values."""
+        """``value @ W + b`` over the last dimension. W has deviation ``gain / sqrt(inputs)``: with gain 1 values keep their
+        scale."""
         *outer, inputs = self.shape(value)
         weight = self.weight(f"{name}.weight", (inputs, outputs), gain / math.sqrt(inputs))
         shape = (*outer, outputs)
@@ -138,7 +140,7 @@ class Graph:
         return self.op("Add", name, [product, shift], shape)
 
     def tied(self, name: str, value: str, words: str, bias: str = "") -> str:
-        """``logits``: products of what stands at each place, ``[batch, seq, hidden]``, with each word's embedding."""
+        """The language-model head tied to the embedding: ``logits = value @ words.T + bias``, ``[batch, seq, vocab]``."""
         batch, seq, hidden = self.shape(value)
         vocab = self.shape(words)[0]
         flat = self.reshape(f"{name}.flat", value, (batch * seq, hidden))
@@ -166,7 +168,8 @@ class Graph:
         return self.op("Mul", name, [scaled, self.weight(f"{name}.weight", shape[-1:], 0.1, 1.0)], shape)
 
     def top(self, values: str, indices: str, value: str, count: str, shape: tuple[int, ...]) -> tuple[str, str]:
-        """The largest elements of the last dimension and where they stood, by the names of both results."""
+        """The largest elements along the last dimension, and their indices. ``values``, ``indices``: names of the two
+        results."""
         results = (
             Value(f"%{values}", TensorType(self._types[value].dtype, shape)),
             Value(f"%{indices}", TensorType(DType.I64, shape)),
@@ -180,16 +183,16 @@ class Graph:
         return self.op("Mul", name, [value, self.op("Sigmoid", f"{name}.sigmoid", [value], shape)], shape)
 
     def add(self, name: str, one: str, other: str) -> str:
-        """The sum, of the shape of ``one``."""
+        """``one + other``, where ``other`` broadcasts to the shape of ``one``."""
         return self.op("Add", name, [one, other], self.shape(one))
 
     @property
     def weight_bytes(self) -> int:
-        """Of all random tensors together."""
+        """Bytes of all random tensors together."""
         return sum(r.type.nbytes or 0 for r in self._resources.values() if _is_weight(r) and isinstance(r.type, TensorType))
 
     def module(self, outputs: list[str], *, declared: bool = False) -> Module:
-        """The finished module: resources in order of first use, then ``@main``. ``declared``: random tensors have no data."""
+        """The module: resources in order of creation, then ``@main``. ``declared``: random tensors get no data."""
         results = tuple(Value(name, self._types[name]) for name in outputs)
         main = Func("@main", tuple(self._args), results, tuple(self._ops))
         header = attributes({"ir_version": 10, "opset.onnx": OPSET, "producer": "dnnc zoo"})
@@ -204,4 +207,4 @@ def _is_weight(resource: Resource) -> bool:
 
 
 ELEMENT = {DType.F32: 1, DType.F16: 10, DType.F64: 11, DType.BF16: 16}
-"""TensorProto.DataType of the element types a zoo model may have."""
+"""Element type of a zoo model -> its ``TensorProto.DataType``."""

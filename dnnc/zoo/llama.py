@@ -26,7 +26,8 @@ def llama(graph: Graph, o: Options) -> list[str]:
 
 
 def decoder(graph: Graph, o: Options, theta: float, feed_forward: Callable[[str, str], str]) -> list[str]:
-    """Embedding, layers with ``feed_forward(name, value)`` in each, norm and head."""
+    """A decoder of LLaMA's form: embedding, layers whose feed-forward part is ``feed_forward(name, value)``, norm and head.
+    ``theta``: the base of the rotary embedding."""
     batch, seq, hidden, heads, kv_heads = o["batch"], o["seq"], o["hidden"], o["heads"], o["kv_heads"]
     width = hidden // heads
     ids = graph.input("input_ids", (batch, seq), DType.I64)

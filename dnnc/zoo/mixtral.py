@@ -1,16 +1,16 @@
-"""Mixtral: LLaMA's layers, each with experts among which every token chooses.
+"""Mixtral: LLaMA whose layers have experts; each token chooses some of them.
 
-Experts are one product over a dimension of experts, ``[batch, 1, seq, hidden] x [experts, hidden, ffn]``, which layout rules
-split: a member computes its own experts, and the sum over experts is the one reduction. It comes in two forms.
+All experts are computed by one batched product, ``[batch, 1, seq, hidden] x [experts, hidden, ffn]``. A layout can shard its
+dimension of experts: each device then computes its own experts, and only the sum over experts is a reduction. There are two
+kinds of routing.
 
-``routing=dense``: every expert computes every token, and those that a token did not choose count with share 0. This is the
-published function exactly (no token is dropped) and runs anywhere; its price is the work of all experts in place of the chosen
-ones.
+``routing=dense``: every expert computes every token, and the result of an expert that the token did not choose has weight 0.
+This is exactly the published function (no token is dropped); it costs the work of all experts instead of the chosen ones.
 
-``routing=capacity`` (Lepikhin et al. 2020, with a sample as a group): an expert has places for ``capacity`` percent of its even
-part of a sample's tokens, in order; a token that finds none is not computed by that expert. Products with one-hot
-matrices bring tokens to their places and back, so the work is near that of the chosen experts, and between samples split and
-experts split lie two all-to-alls.
+``routing=capacity`` (Lepikhin et al. 2020, with a sample as a group): an expert has slots for ``capacity`` percent of an even
+part of a sample's tokens, filled in order; it does not compute a token that finds no slot. Products with one-hot matrices
+move tokens to their slots and back, so the work is close to that of the chosen experts. If samples are sharded
+outside and experts inside, tokens move by two all-to-alls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ir.core.types import DType
 
 
 def top_of_experts(values: dict[str, Value]) -> list[Fault]:
-    """A token chooses among the experts there are."""
+    """``top`` must be at most ``experts``."""
     experts, top = int(values["experts"]), int(values["top"])
     return [TooFewExperts(top, experts)] if top > experts else []
 
@@ -38,12 +38,12 @@ def mixtral(graph: Graph, o: Options) -> list[str]:
 
 
 def places(o: Options) -> int:
-    """Of an expert, for the tokens of a sample: ``capacity`` percent of ``top / experts`` of them, at most all of them."""
+    """The slots of an expert per sample: min(seq, ceil(seq * top / experts * capacity / 100))."""
     return min(o["seq"], -(-o["top"] * o["seq"] * o["capacity"] // (100 * o["experts"])))
 
 
 def _dense(graph: Graph, name: str, value: str, o: Options) -> str:
-    """The sum of all experts' results, each times its share."""
+    """The sum over all experts of result * share."""
     batch, seq, hidden = graph.shape(value)
     marks, softmax = _choice(graph, name, value, o)
     shares = _by_expert(graph, f"{name}.shares", _shares(graph, name, marks, softmax))
@@ -54,7 +54,7 @@ def _dense(graph: Graph, name: str, value: str, o: Options) -> str:
 
 
 def _by_capacity(graph: Graph, name: str, value: str, o: Options) -> str:
-    """Tokens to their places, each expert on its own, and the results times their shares back to their tokens."""
+    """Moves tokens to the slots of experts, applies the experts, and adds results * share back to the tokens."""
     (batch, seq, hidden), experts, count = graph.shape(value), o["experts"], places(o)
     marks, softmax = _choice(graph, name, value, o)
     row = (batch, experts, 1, seq)
@@ -76,13 +76,13 @@ def _by_capacity(graph: Graph, name: str, value: str, o: Options) -> str:
 
 
 def _tokens(graph: Graph, name: str, value: str) -> str:
-    """``[batch, 1, seq, hidden]``, to be multiplied with matrices of every expert."""
+    """``[batch, 1, seq, hidden]``: broadcasts over the experts in a product with their matrices."""
     batch, seq, hidden = graph.shape(value)
     return graph.op("Unsqueeze", f"{name}.tokens", [value, graph.integers("axis.1", [1])], (batch, 1, seq, hidden))
 
 
 def _swiglu(graph: Graph, name: str, value: str, o: Options) -> str:
-    """Every expert's gated feed-forward part."""
+    """The gated feed-forward part of every expert."""
     up, gate = (_per_expert(graph, f"{name}.{part}", value, o["experts"], o["ffn"]) for part in ("up", "gate"))
     gated = graph.op("Mul", f"{name}.gated", [graph.silu(f"{name}.act", gate), up], graph.shape(up))
     return _per_expert(graph, f"{name}.down", gated, o["experts"], o["hidden"])
@@ -96,8 +96,8 @@ def _per_expert(graph: Graph, name: str, value: str, experts: int, outputs: int)
 
 
 def _choice(graph: Graph, name: str, value: str, o: Options) -> tuple[str, str]:
-    """Which expert each choice of a token is, ``[batch, seq, top, experts]`` of booleans, and the softmax over the logits of
-    those chosen, ``[batch, seq, top, 1]`` in single precision at least."""
+    """The choices of each token as one-hot booleans ``[batch, seq, top, experts]``, and the softmax over the logits of the
+    chosen experts, ``[batch, seq, top, 1]`` in at least single precision."""
     batch, seq, _ = graph.shape(value)
     best = (batch, seq, o["top"])
     logits = graph.linear(f"{name}.router", value, o["experts"], bias=False)
@@ -114,7 +114,7 @@ def _choice(graph: Graph, name: str, value: str, o: Options) -> tuple[str, str]:
 
 
 def _shares(graph: Graph, name: str, marks: str, softmax: str) -> str:
-    """``[batch, seq, experts]``: the share of each expert in a token's result, 0 for those not chosen."""
+    """``[batch, seq, experts]``: the weight of each expert in a token's result, 0 where it is not chosen."""
     batch, seq, top, experts = graph.shape(marks)
     spread = (batch, seq, top, experts)
     wide = graph.wide
@@ -126,7 +126,7 @@ def _shares(graph: Graph, name: str, marks: str, softmax: str) -> str:
 
 
 def _place(graph: Graph, name: str, marks: str) -> str:
-    """``[batch, experts, seq]``: the place of each token with each expert that it chose, from 1 on in order; else 0."""
+    """``[batch, experts, seq]``: the slot of each token at each expert that it chose, counted from 1 in order; else 0."""
     batch, seq, top, experts = graph.shape(marks)
     counted = graph.op("Cast", f"{name}.place.marks", [marks], (batch, seq, top, experts), DType.I64, to=_INT64)
     axes, along = graph.integers("axis.2", [2]), graph.integers("two", [2], scalar=True)

@@ -1,8 +1,8 @@
-"""From ``zoo:NAME,option=value,...`` to a model and its options.
+"""Parses ``zoo:NAME,option=value,...`` into a model and its options.
 
 Options need no shell quoting: they consist of words, digits, ``,``, ``.`` and ``=``. One InvalidInput holds every fault, each
-with its place in the text. An option whose default is 0 may be left at 0: the model's ``complete`` then derives it from the
-others. ``complete`` also finds options that contradict each other.
+with its position in the text. A number whose default is 0 may stay 0: the model's ``complete`` then derives it from the other
+options. ``complete`` also reports options that contradict each other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dnnc.zoo.graph import Graph
 from ir.core.diagnostics import Diagnostic, Fault, InvalidInput, Span
 
 LIMIT = 1 << 20
-"""Largest value of an option; ``layers`` has one of its own."""
+"""Largest number that an option may have, except ``layers``."""
 MOST_LAYERS = 10_000
 
 Value = int | str
@@ -25,7 +25,7 @@ Value = int | str
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A number with its default, or one word of ``choices``."""
+    """An option of a model: a number, or one of ``choices`` where these are not empty."""
 
     name: str
     default: Value
@@ -47,9 +47,9 @@ class Options:
 
 
 Write = Callable[[Graph, Options], list[str]]
-"""Writes the model to a graph; returns the names of its outputs."""
+"""Adds the ops of a model to a graph; returns the names of its outputs."""
 Complete = Callable[[dict[str, Value]], list[Fault]]
-"""Replaces each 0 that means "derive it" by a number; returns the faults of options that contradict each other."""
+"""Replaces each 0 that means "derive it" in place; returns a fault for each contradiction between options."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Entry:
 
 
 def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Value], Options]:
-    """The entry, the options given, and all options with their values. Raises InvalidInput with every fault found."""
+    """The entry, the options in ``spec``, and all options with defaults filled in. Raises InvalidInput with every fault."""
     text = spec if spec.startswith("zoo:") else f"zoo:{spec}"
     name, *parts = text.removeprefix("zoo:").split(",")
     entry = next((entry for entry in entries if entry.name == name), None)
@@ -94,7 +94,7 @@ def _unknown(name: str, entries: Sequence[Entry]) -> Fault:
 
 
 def _read_option(entry: Entry, part: str, given: dict[str, Value]) -> Fault | None:
-    """Reads ``key=value`` into ``given``; returns the fault, if there is one."""
+    """Adds option ``part``, ``key=value``, to ``given``; returns a fault if it is invalid."""
     key, equals, value = part.partition("=")
     option = next((option for option in entry.options if option.name == key), None)
     if option is None or not equals:

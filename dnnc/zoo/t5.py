@@ -1,4 +1,4 @@
-"""T5: an encoder and a decoder with relative position biases that all layers of a stack share."""
+"""T5: an encoder and a decoder; all layers of each share its relative position biases."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ir.core.types import DType
 
 EPSILON = 1e-6
 BUCKETS, FARTHEST = 32, 128
-"""Relative positions share 32 biases; from 128 on all share the last one."""
+"""Each head has 32 biases for relative positions; all distances from 128 on share the last one."""
 
 
 def widths(values: dict[str, Value], gated: Complete) -> list[Fault]:
-    """``ffn``: version 1.1 has two products of about two thirds the width."""
+    """``ffn``: version 1.1 has two up-projections, each about two thirds as wide as the one of version 1.0."""
     return (gated if values["version"] == "1.1" else feed_forward(4, 1))(values)
 
 
 def lengths(values: dict[str, Value]) -> list[Fault]:
-    """``target_seq`` is ``seq`` unless given."""
+    """``target_seq``: if 0, ``seq``."""
     values["target_seq"] = values["target_seq"] or values["seq"]
     return []
 
@@ -65,7 +65,8 @@ def t5(graph: Graph, o: Options) -> list[str]:
 
 
 def _attend(graph: Graph, name: str, value: str, memory: str, o: Options, mask: str) -> str:
-    """Norm, attention to itself (or to ``memory``) and residual. Queries start small in place of scaled scores."""
+    """Norm, attention to ``memory`` (empty: to ``value`` itself) and residual. The initial query weights are smaller by
+    sqrt(width of a head), which replaces the scaling of scores."""
     hidden, heads = o["hidden"], o["heads"]
     normed = graph.rms_norm(f"{name}.layer_norm", value, EPSILON)
     q = graph.linear(f"{name}.q", normed, hidden, 1 / math.sqrt(hidden // heads), bias=False)
@@ -87,8 +88,8 @@ def _feed_forward(graph: Graph, name: str, value: str, o: Options) -> str:
 
 
 def _position_bias(graph: Graph, name: str, seq: int, heads: int, *, both_ways: bool) -> str:
-    """``[heads, seq, seq]``: the learned bias of each head for the distance from query to key. Distances are few: the biases
-    of all of them are picked first, then laid out by pairs of places."""
+    """``[heads, seq, seq]``: each head's learned bias for the distance from query to key. The biases of the 2 seq - 1 distances
+    are gathered first, then copied to all pairs of positions."""
     weight = graph.weight(f"{name}.relative_attention_bias.weight", (BUCKETS, heads), 0.5)
     buckets = [bucket(distance, both_ways=both_ways) for distance in range(1 - seq, seq)]
     numbers = graph.integers(f"{name}.buckets", buckets)
@@ -102,8 +103,9 @@ def _position_bias(graph: Graph, name: str, seq: int, heads: int, *, both_ways: 
 
 
 def bucket(distance: int, *, both_ways: bool) -> int:
-    """Which bias a distance (key's place less query's) has: near ones have one each, farther ones share them by logarithm. An
-    encoder gives half of them to keys that come later; a decoder looks at none of these."""
+    """The index of the bias of a distance (position of the key minus that of the query): near distances have one each, far ones
+    share them on a logarithmic scale. ``both_ways`` (encoder): half of the biases are for later keys, which a decoder
+    ignores."""
     buckets, first = BUCKETS, 0
     if both_ways:
         buckets //= 2

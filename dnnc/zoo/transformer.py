@@ -1,4 +1,4 @@
-"""Encoders with decoders as in "Attention Is All You Need", and Whisper, which puts sounds in front of one."""
+"""Encoder-decoders: the Transformer of "Attention Is All You Need", and Whisper, whose encoder reads sound."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ EPSILON = 1e-5
 
 
 def even_width(values: dict[str, Value]) -> list[Fault]:
-    """Positions have as many sines as cosines."""
+    """``hidden`` must be even and at least 4: a position has as many sines as cosines."""
     hidden = int(values["hidden"])
     return [] if hidden % 2 == 0 and hidden > 2 else [OddWidth(hidden)]
 
 
 def even_frames(values: dict[str, Value]) -> list[Fault]:
-    """The second convolution halves the frames."""
+    """``frames`` must be even, since the second convolution halves it."""
     frames = int(values["frames"])
     return [] if frames % 2 == 0 else [OddFrames(frames)]
 
 
 def transformer(graph: Graph, o: Options) -> list[str]:
-    """The Transformer (Vaswani et al. 2017): norm behind each part, ReLU, sines and cosines as positions, and one table for the
-    words of both sides and the head, which scales what it gives by the root of ``hidden``; its dropout is left out."""
+    """The Transformer (Vaswani et al. 2017): post-norm, ReLU, sinusoidal positions, and one embedding table for encoder,
+    decoder and head; embeddings are multiplied by sqrt(hidden). Its dropout is left out."""
     batch, hidden, vocab = o["batch"], o["hidden"], o["vocab"]
     ids = graph.input("input_ids", (batch, o["seq"]), DType.I64)
-    kept = graph.input("attention_mask", (batch, o["seq"]), DType.I64)
+    is_token = graph.input("attention_mask", (batch, o["seq"]), DType.I64)
     targets = graph.input("decoder_input_ids", (batch, o["target_seq"]), DType.I64)
     words = graph.weight("embedding.weight", (vocab, hidden), 1 / math.sqrt(hidden))
-    padding, root = padding_mask(graph, kept), graph.fill("embedding.root", math.sqrt(hidden))
+    padding, root = padding_mask(graph, is_token), graph.fill("embedding.root", math.sqrt(hidden))
 
     def embedded(side: str, tokens: str, length: int) -> str:
         value = graph.op("Gather", f"{side}.words", [words, tokens], (batch, length, hidden), axis=0)
@@ -46,21 +46,21 @@ def transformer(graph: Graph, o: Options) -> list[str]:
     value = embedded("encoder", ids, o["seq"])
     for number in range(o["layers"]):
         name = f"encoder.layers.{number}"
-        value = _normed_sum(graph, f"{name}.self", value, _mixed(graph, f"{name}.self", value, value, o, padding))
-        value = _normed_sum(graph, f"{name}.ffn", value, _wide(graph, f"{name}.ffn", value, o, "Relu"))
+        value = _add_norm(graph, f"{name}.self", value, _attend(graph, f"{name}.self", value, value, o, padding))
+        value = _add_norm(graph, f"{name}.ffn", value, _feed_forward(graph, f"{name}.ffn", value, o, "Relu"))
     memory, mask = value, causal_mask(graph, o["target_seq"])
     value = embedded("decoder", targets, o["target_seq"])
     for number in range(o["layers"]):
         name = f"decoder.layers.{number}"
-        value = _normed_sum(graph, f"{name}.self", value, _mixed(graph, f"{name}.self", value, value, o, mask))
-        value = _normed_sum(graph, f"{name}.cross", value, _mixed(graph, f"{name}.cross", value, memory, o, padding))
-        value = _normed_sum(graph, f"{name}.ffn", value, _wide(graph, f"{name}.ffn", value, o, "Relu"))
+        value = _add_norm(graph, f"{name}.self", value, _attend(graph, f"{name}.self", value, value, o, mask))
+        value = _add_norm(graph, f"{name}.cross", value, _attend(graph, f"{name}.cross", value, memory, o, padding))
+        value = _add_norm(graph, f"{name}.ffn", value, _feed_forward(graph, f"{name}.ffn", value, o, "Relu"))
     return [graph.tied("head", value, words)]
 
 
 def whisper(graph: Graph, o: Options) -> list[str]:
-    """Whisper (Radford et al. 2022): two convolutions over the frames of a spectrum, the second of which halves them, then
-    encoder and decoder with the norm in front of each part and exact GELU; the head is tied to the words."""
+    """Whisper (Radford et al. 2022): two convolutions over the frames of a spectrum, of which the second halves their number,
+    then encoder and decoder with pre-norm and exact GELU; the head is tied to the embedding."""
     batch, hidden, seq = o["batch"], o["hidden"], o["seq"]
     spectrum = graph.input("input_features", (batch, o["mels"], o["frames"]))
     targets = graph.input("decoder_input_ids", (batch, seq), DType.I64)
@@ -74,9 +74,9 @@ def whisper(graph: Graph, o: Options) -> list[str]:
     for number in range(o["layers"]):
         name = f"encoder.layers.{number}"
         normed = graph.layer_norm(f"{name}.self.norm", value, EPSILON)
-        value = graph.add(f"{name}.self", value, _mixed(graph, f"{name}.self", normed, normed, o, "", key_bias=False))
+        value = graph.add(f"{name}.self", value, _attend(graph, f"{name}.self", normed, normed, o, "", key_bias=False))
         normed = graph.layer_norm(f"{name}.ffn.norm", value, EPSILON)
-        value = graph.add(f"{name}.ffn", value, _wide(graph, f"{name}.ffn", normed, o, "Gelu"))
+        value = graph.add(f"{name}.ffn", value, _feed_forward(graph, f"{name}.ffn", normed, o, "Gelu"))
     memory, mask = graph.layer_norm("encoder.norm", value, EPSILON), causal_mask(graph, seq)
     words = graph.weight("decoder.embedding.weight", (o["vocab"], hidden), 1 / math.sqrt(hidden))
     value = graph.op("Gather", "decoder.words", [words, targets], (batch, seq, hidden), axis=0)
@@ -88,16 +88,16 @@ def whisper(graph: Graph, o: Options) -> list[str]:
     for number in range(o["layers"]):
         name = f"decoder.layers.{number}"
         normed = graph.layer_norm(f"{name}.self.norm", value, EPSILON)
-        value = graph.add(f"{name}.self", value, _mixed(graph, f"{name}.self", normed, normed, o, mask, key_bias=False))
+        value = graph.add(f"{name}.self", value, _attend(graph, f"{name}.self", normed, normed, o, mask, key_bias=False))
         normed = graph.layer_norm(f"{name}.cross.norm", value, EPSILON)
-        value = graph.add(f"{name}.cross", value, _mixed(graph, f"{name}.cross", normed, memory, o, "", key_bias=False))
+        value = graph.add(f"{name}.cross", value, _attend(graph, f"{name}.cross", normed, memory, o, "", key_bias=False))
         normed = graph.layer_norm(f"{name}.ffn.norm", value, EPSILON)
-        value = graph.add(f"{name}.ffn", value, _wide(graph, f"{name}.ffn", normed, o, "Gelu"))
+        value = graph.add(f"{name}.ffn", value, _feed_forward(graph, f"{name}.ffn", normed, o, "Gelu"))
     return [graph.tied("head", graph.layer_norm("decoder.norm", value, EPSILON), words)]
 
 
-def _mixed(graph: Graph, name: str, value: str, memory: str, o: Options, mask: str, *, key_bias: bool = True) -> str:
-    """Attention of ``value`` to ``memory``."""
+def _attend(graph: Graph, name: str, value: str, memory: str, o: Options, mask: str, *, key_bias: bool = True) -> str:
+    """Multi-head attention of ``value`` to ``memory`` with its four projections."""
     q, k, v = (
         graph.linear(f"{name}.{part}", source, o["hidden"], bias=key_bias or part != "k")
         for part, source in (("q", value), ("k", memory), ("v", memory))
@@ -105,20 +105,20 @@ def _mixed(graph: Graph, name: str, value: str, memory: str, o: Options, mask: s
     return graph.linear(f"{name}.out", attention(graph, f"{name}.attention", q, k, v, o["heads"], mask), o["hidden"])
 
 
-def _wide(graph: Graph, name: str, value: str, o: Options, kind: str) -> str:
+def _feed_forward(graph: Graph, name: str, value: str, o: Options, kind: str) -> str:
     wide = graph.linear(f"{name}.fc1", value, o["ffn"])
     exact: dict[str, Any] = {"approximate": "none"} if kind == "Gelu" else {}
     wide = graph.op(kind, f"{name}.act", [wide], graph.shape(wide), **exact)
     return graph.linear(f"{name}.fc2", wide, o["hidden"])
 
 
-def _normed_sum(graph: Graph, name: str, value: str, part: str) -> str:
+def _add_norm(graph: Graph, name: str, value: str, part: str) -> str:
     return graph.layer_norm(f"{name}.norm", graph.add(f"{name}.sum", value, part), EPSILON)
 
 
 def _positions(graph: Graph, name: str, length: int, hidden: int, last: int) -> str:
-    """``[length, hidden]``: the sines of each place, then its cosines, wave ``i`` of length ``2 pi 10,000 ** (i / last)``, in
-    single precision. ``last`` is half of ``hidden`` in the Transformer's paper, one less in Whisper."""
+    """``[length, hidden]``: for each position p, sin(p * s_i) for all i, then cos(p * s_i), where s_i = 10,000 ** (-i / last),
+    in single precision. ``last``: hidden / 2 in the Transformer, hidden / 2 - 1 in Whisper."""
     half = hidden // 2
     places = graph.floats(f"{name}.places", [float(place) for place in range(length)], (length, 1))
     speeds = graph.floats(f"{name}.speeds", [10_000 ** (-i / last) for i in range(half)], (half,))

@@ -11,11 +11,11 @@ from dnnc.zoo.spec import Options, Value
 from ir.core.diagnostics import Fault
 
 CONVOLUTIONS = (2, 2, 4, 4, 4)
-"""In front of each pool, of 1, 2, 4, 8 and 8 times the first width."""
+"""The number of convolutions before each pool; their channels are 1, 2, 4, 8 and 8 times ``width``."""
 
 
 def halved_five_times(values: dict[str, Value]) -> list[Fault]:
-    """Each of five pools halves the image."""
+    """``image`` must be a multiple of 32, since each of five pools halves it."""
     image = int(values["image"])
     return [] if image % 32 == 0 else [NoMultiple("image", image, "32", f"image={max(32, image // 32 * 32)}")]
 

@@ -12,7 +12,7 @@ from ir.core.diagnostics import Fault
 
 
 def whole_patches(values: dict[str, Value]) -> list[Fault]:
-    """The patches are squares that cover the image without a rest."""
+    """``image`` must be a multiple of ``patch``."""
     image, patch = int(values["image"]), int(values["patch"])
     if image % patch == 0:
         return []
