@@ -1,4 +1,5 @@
-"""What a run can end with besides its results: a stage that died, hung or raised, or a model that onnxruntime does not take."""
+"""How a run fails: a stage died, hung or raised, or onnxruntime refused its model; and what to do, from the text of an
+error."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ _TYPE = re.compile(r"Type '([^']+)' of input parameter \(.*?\) of operator \((\w
 
 
 class RuntimeFailure(DnncError):
-    """A stage died or raised while it ran; the message names stage, device and microbatch: exit 1, unless ``StageStopped``."""
+    """A stage died or raised while it ran. The message names stage, device and microbatch. Exit 1, except for subclasses."""
 
     exit_code = ExitCode.INTERNAL
 
 
 class StageStopped(RuntimeFailure):
-    """A stage ended by no fault of the program: a signal from outside, the limit of time, memory or files that the machine does
-    not give, a model or an input that onnxruntime refuses: exit 3."""
+    """A stage ended, and dnnc is not the reason: a signal from outside, the time limit, memory or files that the machine lacks,
+    a model or an input that onnxruntime refuses. Exit 3."""
 
     exit_code = ExitCode.INVALID_INPUT
 
 
 class Interrupted(RuntimeFailure):
-    """Somebody interrupted a process of the run, not the command itself: exit 130."""
+    """A process of the run was interrupted, but not the command itself. Exit 130."""
 
     exit_code = ExitCode.INTERRUPTED
 
@@ -56,20 +57,20 @@ _MACHINE = (
 
 
 _OF_MEMORY = ("Resource temporarily", "thread", "memory")
-"""Hints, and what is said, where a limit of memory may be the reason: a thread needs memory for its stack."""
+"""Words of errors and hints for which a memory limit may be the reason: a thread needs memory for its stack."""
 
 
-def machine_hint(said: str) -> str:
-    """What to do where the machine did not give what a process asked for, by what that process said; else empty."""
+def machine_hint(error: str) -> str:
+    """What to do about an error whose reason is this machine (limits, memory, drivers); empty for any other error."""
     for pattern, hint in _MACHINE:
-        if found := pattern.search(said):
-            scarce = any(word in hint or word in found[0] for word in _OF_MEMORY)
-            return (memory_limit() if scarce else "") or hint
+        if match := pattern.search(error):
+            of_memory = any(word in hint or word in match[0] for word in _OF_MEMORY)
+            return (memory_limit() if of_memory else "") or hint
     return ""
 
 
 def memory_limit() -> str:
-    """What to do where this process, and those that it starts, may have little memory; empty where no limit is set."""
+    """What to do about the memory limit of this process, which those that it starts have too; empty where there is none."""
     for name, number in (("v", resource.RLIMIT_AS), ("d", resource.RLIMIT_DATA)):
         size = resource.getrlimit(number)[0]
         if size != resource.RLIM_INFINITY:
@@ -78,13 +79,13 @@ def memory_limit() -> str:
 
 
 def of_onnxruntime(error: str) -> bool:
-    """Whether onnxruntime said so: of a model, or of an input that the model does not take."""
-    return "[ONNXRuntimeError]" in error or "Error in execution: " in error  # the second from a run with bindings
+    """Whether an error is onnxruntime's, about a model or its inputs."""
+    return "[ONNXRuntimeError]" in error or "Error in execution: " in error  # the second in runs with bindings
 
 
-def failure_for(said: str) -> type[RuntimeFailure]:
-    """What a stage's failure is, by what it said: a fault of ours, unless the machine or onnxruntime refused."""
-    return StageStopped if machine_hint(said) or of_onnxruntime(said) else RuntimeFailure
+def failure_for(error: str) -> type[RuntimeFailure]:
+    """The class of a stage's failure: ``StageStopped`` if the machine or onnxruntime is the reason, else a fault of dnnc."""
+    return StageStopped if machine_hint(error) or of_onnxruntime(error) else RuntimeFailure
 
 
 def no_cpu_kernel(error: str) -> bool:
@@ -93,19 +94,19 @@ def no_cpu_kernel(error: str) -> bool:
 
 
 def refused_operator(error: str) -> str:
-    """The operator (``domain.Type``) that an error of onnxruntime says is unknown or has no kernel; else empty."""
-    found = _UNKNOWN.search(error) or _NO_KERNEL.search(error)
-    if found is None:
+    """The operator (``domain.Type``) that is unknown or has no kernel according to an error of onnxruntime; else empty."""
+    match = _UNKNOWN.search(error) or _NO_KERNEL.search(error)
+    if match is None:
         return ""
-    return found[1] if found.re is _NO_KERNEL else ".".join(filter(None, found.groups()))
+    return match[1] if match.re is _NO_KERNEL else ".".join(filter(None, match.groups()))
 
 
 def refusal(error: str) -> str:
-    """In plain words what an error of onnxruntime says stands in the way of running a model; empty for any other error."""
-    if found := _NO_KERNEL.search(error):
-        return f"onnxruntime has no CPU kernel for {found[1]} (version {found[2]}) with the element types it has here"
+    """Why onnxruntime refuses a model, in plain words: an operator without kernel, unknown, or of other types. Else empty."""
+    if match := _NO_KERNEL.search(error):
+        return f"onnxruntime has no CPU kernel for {match[1]} (version {match[2]}) with the element types it has here"
     if _UNKNOWN.search(error):
         return f"onnxruntime does not know the operator {refused_operator(error)}"
-    if found := _TYPE.search(error):
-        return f"{found[2]} does not take {found[1]} in the model's opset"
+    if match := _TYPE.search(error):
+        return f"{match[2]} does not take {match[1]} in the model's opset"
     return ""

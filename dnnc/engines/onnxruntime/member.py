@@ -1,11 +1,10 @@
-"""One member of a mesh: its segments one after the other, and after each the collectives of its level with the other members.
+"""Runs the program of a mesh's member: its segments in order, and after each segment the collectives of its level.
 
-To the loop of a stage process (``dnnc.engines.onnxruntime.worker``) a ``Member`` is a ``Runnable``: fed once, run, its results
-handed on. Between segments values lie where they were made: a segment writes what goes into a collective to its place in shared
-memory, what leaves the stage to the slot of its receiver, the rest to buffers of its own; results of collectives are read in
-place where they are shared. So a binding holds for given slots and turn and is made once.
+A ``Member`` is a ``Runnable`` of the engine. A segment writes each value to where it is read: operands of collectives to their
+places in shared memory, values that leave the stage to the slot of the receiver, others to buffers of the member. Results of
+collectives are read in place. So a binding depends on the slots and the turn only, and is made once for each of these.
 
-Invariant: a buffer is used by one value at a time; values whose last reader is done give theirs to later ones.
+Invariant: a buffer has one value at a time. After the last segment that reads a value, later values may use its buffer.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ Span = tuple[str, float, float, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A segment: its level and its program."""
+class LoadedSegment:
+    """A segment: its level and its loaded model."""
 
     level: int
     program: Loaded
@@ -37,7 +36,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A bound segment (``program``), or a collective (its ``number``), and what is copied before it: (target, source) each."""
+    """A bound segment (``program``), or a collective (``number``) with the copies (target, source) to make before it."""
 
     title: str
     program: Loaded | None
@@ -51,38 +50,38 @@ class Member:
 
     def __init__(
         self,
-        pieces: Sequence[Piece],
+        segments: Sequence[LoadedSegment],
         exchange: Group,
         outputs: tuple[ValueSpec, ...],
         mark: Callable[[bool], None] = lambda meeting: None,
     ) -> None:
-        """``outputs``: what leaves the stage, under this member's names."""
-        self.pieces = {piece.level: piece.program for piece in pieces}
+        """``outputs``: the values that leave the stage, under this member's names."""
+        self.programs = {segment.level: segment.program for segment in segments}
         self.exchange = exchange
         self.outputs = outputs
         self.mark = mark
         self.turn, self.turns = 0, exchange.turns
         self.spans: list[Span] = []
-        levels = {*self.pieces, *(collective.level for collective in exchange.collectives)}
+        levels = {*self.programs, *(collective.level for collective in exchange.collectives)}
         self.levels = sorted(levels)
         self.in_place = all(
-            program.in_place and all(spec.size is not None for spec in program.outputs) for program in self.pieces.values()
+            program.in_place and all(spec.size is not None for spec in program.outputs) for program in self.programs.values()
         )
-        self._buffers = _buffers(self.levels, self.pieces, exchange.collectives, {spec.name for spec in outputs})
+        self._buffers = _buffers(self.levels, self.programs, exchange.collectives, {spec.name for spec in outputs})
 
     def bind(self, feeds: Mapping[str, Raw], targets: Mapping[str, Raw]) -> tuple[Step, ...]:
-        """What to run for these feeds and targets in this turn."""
+        """The steps to run for these feeds and targets in this turn."""
         steps: list[Step] = []
         self._places = dict(feeds)
         for level in self.levels:
-            if program := self.pieces.get(level):
+            if program := self.programs.get(level):
                 written = {spec.name: self._place(spec, targets) for spec in program.outputs}
                 steps.append(Step(f"segment {level}", program, program.bind(self._places, written)))
                 self._places |= written
             for number, collective in self._at(level):
                 place, source = self.exchange.operand(number, self.turn), self._places[collective.operand]
-                apart = place.data.ctypes.data != source.data.ctypes.data
-                copies = ((place.data, source.data),) if apart else ()
+                in_place = place.data.ctypes.data == source.data.ctypes.data
+                copies = () if in_place else ((place.data, source.data),)
                 steps.append(Step(_title(collective), None, None, number, copies))
                 self._places[collective.result] = self.exchange.result(number, self.turn)
         return tuple(steps)
@@ -92,7 +91,7 @@ class Member:
         return self._places
 
     def run_bound(self, binding: Any) -> None:
-        """Runs once. Raises EOFError when another member has gone, and what onnxruntime raises."""
+        """Runs a binding once. Raises EOFError when the process of another member has ended, and what onnxruntime raises."""
         steps: tuple[Step, ...] = binding
         for step in steps:
             self.mark(step.program is None)
@@ -107,10 +106,10 @@ class Member:
             self.spans.append(("collective", start, time.monotonic(), step.title))
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
-        """Runs once with values of unknown size among them. Raises as ``run_bound``."""
+        """Runs once, where some values have an unknown size; returns all values. Raises as ``run_bound``."""
         values = dict(feeds)
         for level in self.levels:
-            if program := self.pieces.get(level):
+            if program := self.programs.get(level):
                 self.mark(False)
                 start = time.monotonic()
                 values |= program.run({name: values[name] for name in program.input_names}, {})
@@ -125,7 +124,7 @@ class Member:
         return values
 
     def take_spans(self, start: float, end: float) -> list[Span]:
-        """What was done since the last time."""
+        """The spans since the last call."""
         spans, self.spans = self.spans, []
         return spans
 
@@ -133,7 +132,7 @@ class Member:
         return [(n, collective) for n, collective in enumerate(self.exchange.collectives) if collective.level == level]
 
     def _place(self, spec: ValueSpec, targets: Mapping[str, Raw]) -> Raw:
-        """Where a value of a segment is written."""
+        """The place to which a segment writes a value."""
         for number, collective in enumerate(self.exchange.collectives):
             if collective.operand == spec.name:
                 return self.exchange.operand(number, self.turn)
@@ -149,14 +148,14 @@ def _title(collective: Collective) -> str:
 
 
 def _buffers(
-    levels: Sequence[int], pieces: Mapping[int, Loaded], collectives: Sequence[Collective], leaving: set[str]
+    levels: Sequence[int], programs: Mapping[int, Loaded], collectives: Sequence[Collective], leaving: set[str]
 ) -> dict[str, Array]:
     """A buffer for each value that only later segments read. A value that leaves the stage has a buffer of its own, because it
     is read after the last segment."""
-    last: dict[str, int] = {}
+    last_level: dict[str, int] = {}
     for level in levels:
-        if level in pieces:
-            last.update(dict.fromkeys(pieces[level].input_names, level))
+        if level in programs:
+            last_level.update(dict.fromkeys(programs[level].input_names, level))
     in_shared = {collective.operand for collective in collectives}
     buffers: dict[str, Array] = {}
     free: list[Array] = []
@@ -164,7 +163,7 @@ def _buffers(
     for level in levels:
         free += [buffer for end, buffer in busy if end < level]
         busy = [(end, buffer) for end, buffer in busy if end >= level]
-        specs = pieces[level].outputs if level in pieces else ()
+        specs = programs[level].outputs if level in programs else ()
         for spec in sorted(specs, key=lambda spec: -(spec.size or 0)):
             if spec.name in in_shared or spec.size is None:
                 continue
@@ -173,8 +172,8 @@ def _buffers(
             free = [other for other in free if other is not buffer]
             buffers[spec.name] = buffer
             if spec.name not in leaving:
-                busy.append((last.get(spec.name, level), buffer))
+                busy.append((last_level.get(spec.name, level), buffer))
     return buffers
 
 
-__all__ = ["Member", "Piece", "Span"]
+__all__ = ["LoadedSegment", "Member", "Span"]

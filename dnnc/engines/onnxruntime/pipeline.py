@@ -34,7 +34,7 @@ from dnnc.engines.onnxruntime.faults import (
     StageSilent,
     StageTooSlow,
 )
-from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, raise_said
+from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, raise_reported
 from dnnc.engines.onnxruntime.results import Event, RunResult
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
@@ -293,8 +293,8 @@ class Pipeline:
                 else:
                     self._forget(key.fileobj)
             for process in self._all.every:
-                if (said := process.error) is not None:
-                    raise_said(process, said["stage"], said["error"], said["microbatch"] - self._base)
+                if (error := process.error) is not None:
+                    raise_reported(process, error["stage"], error["error"], error["microbatch"] - self._base)
             for process in self._all.every:
                 status = process.popen.poll()
                 if status not in (None, PEER_GONE, FAILED) and process.closed:
@@ -317,24 +317,25 @@ class Collector:
         self.take(sink.place, sink.side.values(slot))
         sink.side.release(slot)
 
-    def take(self, maker: Place, values: Mapping[str, Any]) -> None:
-        """Copies the values of one place, whose slot is filled again later."""
-        stage = self.build.stages[maker.stage]
+    def take(self, place: Place, values: Mapping[str, Any]) -> None:
+        """Copies the values that ``place`` sent, because their slot is used again; assembles an output once all parts are
+        there."""
+        stage = self.build.stages[place.stage]
         if not stage.members:
             self.outputs.update((name, to_user(value)) for name, value in values.items())
             return
-        for part in stage.members[maker.position].outputs:
+        for part in stage.members[place.position].outputs:
             if not part.delivers:
                 continue
             parts, value = self._parts[part.name], values[part.value]
-            own = Raw(value.element, value.shape, value.data.copy()) if isinstance(value, Raw) else value
-            parts[maker.position] = part, own
-            wanted = [
+            copy = Raw(value.element, value.shape, value.data.copy()) if isinstance(value, Raw) else value
+            parts[place.position] = part, copy
+            delivering = [
                 i for i, member in enumerate(stage.members) if any(p.name == part.name and p.delivers for p in member.outputs)
             ]
-            if len(parts) == len(wanted):
+            if len(parts) == len(delivering):
                 shape = next(port.shape for port in stage.outputs if port.name == part.name)
-                self.outputs[part.name] = to_user(assemble(_numbers(shape), [parts[i] for i in wanted]))
+                self.outputs[part.name] = to_user(assemble(_numbers(shape), [parts[i] for i in delivering]))
                 del self._parts[part.name]
 
 

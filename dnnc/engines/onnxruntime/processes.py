@@ -1,4 +1,4 @@
-"""A device's process as the starter sees it: how it is started, what it says, and how its end is told to a person."""
+"""A device's process as the starter sees it: starts it, and turns its error or its exit status into a failure."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ KILLED = "the system kills a process so when memory runs out: use more, or small
 
 @dataclass(slots=True)
 class DeviceProcess:
-    """The process of a device; ``number``: among all, ``members``: of each stage that it works on which member of its mesh it
-    is, -1 where the stage has none. ``error``: what it said went wrong, and where."""
+    """The process of a device. ``number``: its position among all; ``members``: by stage, which member of the mesh it is, -1
+    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported."""
 
     number: int
     device: str
@@ -60,17 +60,17 @@ class DeviceProcess:
 
     @property
     def last_words(self) -> str:
-        """What the process wrote to standard error last, as a note, without the colours of onnxruntime's log."""
+        """The last lines of standard error as a note, without the colours of onnxruntime's log."""
         return last_words([_COLOUR.sub("", line) for line in self.tail])
 
     def label(self, stage: int) -> str:
-        """The process at work on one of its stages."""
+        """Names the process in messages about one of its stages."""
         member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
         return f"stage {stage}{member} on {self.device}"
 
 
-def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
-    """Raises what a process said of a stage: InvalidInput for a model that onnxruntime does not take, else RuntimeFailure."""
+def raise_reported(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
+    """Raises the error that a process reported: InvalidInput for a model that onnxruntime refuses, else RuntimeFailure."""
     if reason := "" if process.ready else refusal(error):
         raise InvalidInput(ModelNotRunnable(reason), where=process.label(stage))
     reason, last, machine = plain_words(error), process.last_words, machine_hint(error)
@@ -79,20 +79,20 @@ def raise_said(process: DeviceProcess, stage: int, error: str, microbatch: int) 
 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
-    """Raises what the end of a process that said nothing means."""
+    """Raises the failure of a process that ended without reporting an error. ``doing``: what it was doing, in words."""
     machine = machine_ended(status, "\n".join(process.tail))
     outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
     failure = StageStopped if outside else RuntimeFailure
     raise failure(StageEnded(ending(status), doing, process.last_words, machine), where=process.label(stage))
 
 
-def machine_ended(status: int, said: str) -> str:
-    """What to do where the machine is why a process ended with this status, having ``said`` something last; else empty. A
-    library that is given no memory may end the process as it likes."""
+def machine_ended(status: int, stderr: str) -> str:
+    """What to do if this machine is the reason why a process ended; else empty. A crash may be for lack of memory, because
+    libraries handle that badly, so it counts where a memory limit is set."""
     if status == -signal.SIGKILL:
         return KILLED
     crashed = -status in (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
-    return machine_hint(said) or (memory_limit() if crashed else "")
+    return machine_hint(stderr) or (memory_limit() if crashed else "")
 
 
 def ending(status: int | None) -> str:
@@ -106,16 +106,16 @@ def ending(status: int | None) -> str:
 
 
 def last_words(lines: Iterable[str]) -> str:
-    """The last lines of standard error as a note; empty where there are none."""
-    said = [f"\n    {line}" for line in lines if line]
-    return "".join(["its last lines on standard error:", *said]) if said else ""
+    """Lines of standard error as a note; empty where there are none."""
+    indented = [f"\n    {line}" for line in lines if line]
+    return "".join(["its last lines on standard error:", *indented]) if indented else ""
 
 
 class LocalProcesses:
     """The launcher of this host: each process is a child of this one, and ends with it."""
 
     def start(self, config: Mapping[str, Any], descriptors: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Starts a process and tells it its configuration."""
+        """Starts a process and writes its configuration to its standard input."""
         process = subprocess.Popen(
             module_command(_MODULE),
             stdin=subprocess.PIPE,
@@ -129,8 +129,8 @@ class LocalProcesses:
             process.stdin.write(config_text(config))
             process.stdin.flush()
         except BrokenPipeError:
-            pass  # it died already; its control pipe says so
+            pass  # it has ended already, which shows on its control pipe
         return process
 
 
-__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_said"]
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_reported"]

@@ -1,4 +1,4 @@
-"""What a run gave: outputs, and what each device did when."""
+"""The results of a run: outputs, and when each device did what."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What a device did for a stage: ``action`` is ``F`` (compute; of a member of a mesh one for each segment), ``recv`` or
-    ``send`` of ``channel``, or ``collective`` (waiting for the other members included); ``start`` and ``end`` in seconds since
-    the run began; ``title`` says which segment or collective."""
+    """An action of a device for a stage. ``action``: ``F`` (compute; for a member of a mesh one event per segment), ``recv`` or
+    ``send`` of ``channel``, or ``collective`` (with the wait for other members). ``start``, ``end``: seconds since the run
+    began; ``title``: which segment or collective."""
 
     device: str
     stage: int
@@ -26,9 +26,9 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """Outputs per microbatch, and when things happened (seconds since the run began). ``completed``: when the last output of
-    each microbatch was there. ``cpu``: processor seconds of each stage's processes since they started, loading included; of a
-    process with several stages by what they computed in this run."""
+    """``outputs`` by microbatch and name. ``seconds``: of the run; ``completed``: by microbatch, seconds from the start of the
+    run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
+    process with several stages are divided in proportion to the seconds that it computed for each in this run."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
@@ -38,7 +38,7 @@ class RunResult:
 
     @property
     def throughput(self) -> float:
-        """Microbatches a second, once the pipeline is full; of the whole run when there is one microbatch."""
+        """Microbatches per second between the first completed one and the last; over the whole run if there is only one."""
         first, last = min(self.completed), max(self.completed)
         if len(self.completed) < 2 or last <= first:
             return len(self.completed) / self.seconds
@@ -55,13 +55,13 @@ class RunResult:
 
     @property
     def stage_seconds(self) -> tuple[float, ...]:
-        """Median compute seconds per microbatch of each stage: of a mesh, those of its slowest member."""
+        """By stage, median compute seconds per microbatch; for a mesh those of the slowest member."""
         return self._seconds("F")
 
     @property
     def collective_seconds(self) -> tuple[float, ...]:
-        """Median seconds per microbatch that the members of each stage exchange parts, or wait for each other: of the member
-        that does so least. 0 for other stages."""
+        """By stage, median seconds per microbatch in collectives, with waiting, of the member that spends least there. 0 for
+        stages without a mesh."""
         return self._seconds("collective")
 
     def _seconds(self, action: str) -> tuple[float, ...]:

@@ -1,5 +1,4 @@
-"""``dnnc run``: microbatches from a file (or random ones) through the stages of a build, outputs to a file, times to a
-person."""
+"""``dnnc run``: runs microbatches from a file, or random ones, through the stages of a build; reports outputs and times."""
 
 from __future__ import annotations
 
@@ -42,10 +41,10 @@ def run_build(
     microbatches: Sequence[Mapping[str, Any]] | Mapping[str, Any],
     options: RunOptions | None = None,
 ) -> RunResult:
-    """Runs the stages of a build on microbatches (input name to array each), and gives the outputs of each. A mapping, alone or
-    in a list, is one microbatch, or several where its arrays are stacked.
+    """Runs the stages of a build on microbatches, each from input name to array. A mapping, alone or in a list, is one
+    microbatch, or several if its arrays are stacked.
 
-    Raises InvalidInput for inputs that the model does not take, RuntimeFailure when a stage dies, hangs or raises."""
+    Raises InvalidInput for inputs that the model does not accept, RuntimeFailure when a stage dies, hangs or raises."""
     build = build if isinstance(build, Build) else Build.open(build)
     if isinstance(microbatches, Mapping):
         items = split_microbatches(build.inputs, microbatches, where="inputs", constants=build.constants).items
@@ -61,11 +60,11 @@ def run_build(
 
 @dataclass(frozen=True, slots=True)
 class RunCommand:
-    """What ``dnnc run`` was asked to do. ``inputs`` absent: those that the build was compiled with; random ones by ``seed``
-    where that is given, or it was compiled without any. ``microbatches``: how many to make, or to
-    split the first axis into. ``repeat``: how often to run all of them in the same processes, after ``warmup`` such rounds; the
-    last round's outputs and times count. ``measures``: the run is to say what the plan's value is really (``--runs``).
-    ``emulate``: run here what is for other machines."""
+    """The options of ``dnnc run``. Without ``inputs``, a run takes those that the build was compiled with; random ones if there
+    are none or a ``seed`` is given. ``microbatches``: how many to make, or to split the first axis of the inputs into.
+    ``repeat``: how often to run all of them in the same processes, after ``warmup`` rounds; outputs and times are those of the
+    last round. ``measures``: the run measures the plan's value (``--runs``). ``emulate``: run here a build for other
+    machines."""
 
     build: Path
     inputs: Path | None = None
@@ -81,7 +80,8 @@ class RunCommand:
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run showed. ``throughputs``: microbatches a second of each repetition; ``predicted``: the plan's."""
+    """The report of a run. ``result``: of the last repetition; ``throughputs``: microbatches per second of each repetition;
+    ``random``: whether the inputs were random."""
 
     build: Build
     result: RunResult
@@ -96,12 +96,12 @@ class RunReport:
 
     @property
     def measured(self) -> float:
-        """Seconds of what the plan's value predicts: per microbatch, of a latency plan those of one."""
+        """Measured seconds of what the plan's value predicts: per microbatch, or the latency of one for a latency plan."""
         return self.result.latency if self.build.plan.minimises.alone else 1 / self.throughput
 
     @property
     def predicted(self) -> float:
-        """Seconds per microbatch that the plan promised: of a latency plan, what its busiest device needs."""
+        """Predicted seconds per microbatch: the plan's value, or the seconds of the busiest device for a latency plan."""
         plan = self.build.plan
         if not plan.minimises.alone:
             return plan.value
@@ -150,15 +150,15 @@ class RunReport:
 
 
 def foreign_types(build: Build) -> tuple[str, ...]:
-    """Device types of the build that are no CPU and yet run on it, sorted: the plan's seconds are of them, a run's of this
-    machine's CPU."""
+    """Device types of the build that are no CPUs but run on this machine's CPU, sorted. The plan's seconds are not those of the
+    run."""
     kinds = build.files.manifest.get("kinds", {})
     on_cpu = {stage.device_type for stage in build.stages if any(build.provider(d).name == CPU for d in stage.devices)}
     return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
 
 
 def require_measures(build: Build, microbatches: int, threads: int) -> None:
-    """Raises UsageError where a run of so many microbatches, by so many threads, would not measure the plan's value."""
+    """Raises UsageError where a run with these numbers of microbatches and threads does not measure the plan's value."""
     if other := [device for device in build.devices if build.threads(device, threads) != build.threads(device)]:
         raise UsageError(OtherThreads(threads, build.threads(other[0]), other[0]), where="--runs")
     require_row(build.files, emulate=True)
@@ -169,8 +169,8 @@ def require_measures(build: Build, microbatches: int, threads: int) -> None:
 
 
 def crowding(build: Build, threads: int, cores: int) -> Diagnostic | None:
-    """What to expect where devices that work at once, each on ``threads`` cores (0: on its own), need more than there are; None
-    where they do not."""
+    """The warning that the devices need more than ``cores`` cores at once; None where they do not. ``threads``: of each device,
+    0 for as many as its type has."""
     counts = [build.threads(device, threads) for device in build.devices]
     if sum(counts) <= cores:
         return None
@@ -184,7 +184,7 @@ def run_command(
     warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> RunReport:
-    """Does what ``dnnc run`` does: verifies, reads, runs, writes; ``warn`` is told beforehand what slows it down. Raises
+    """Verifies the build, reads the inputs, runs, and writes the outputs. ``warn`` is called before the run. Raises
     DnncError."""
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError(CountsTooSmall())

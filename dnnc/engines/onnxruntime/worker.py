@@ -130,11 +130,11 @@ class Worker:
 
     def member(self, stage: Mapping[str, Any]) -> Runnable:
         """The program of a member of a mesh."""
-        from dnnc.engines.onnxruntime.member import Member, Piece
+        from dnnc.engines.onnxruntime.member import LoadedSegment, Member
 
-        pieces = [Piece(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
-        require_used([piece.program for piece in pieces], self.config["provider"]["provider"])
-        return Member(pieces, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
+        segments = [LoadedSegment(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
+        require_used([segment.program for segment in segments], self.config["provider"]["provider"])
+        return Member(segments, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
 
     def meet(self, meeting: bool) -> None:
         """Notes that a member begins a collective, or a segment."""

@@ -1,11 +1,12 @@
-"""Who sends what to whom: the edges of a build between its stages, and the links between their places.
+"""Who sends what to whom: the edges between the stages of a build, and the links between the places of stages.
 
-A *place* is where a stage is worked on: one, or one for each of its replicas (which take microbatches in turn), or one for each
-member of its mesh (which work on each microbatch together). A device has one process, for all places on it. An *edge* holds all
-that goes from one stage to another; a *link* what goes from one place to another, so replicas a and b share a link where they
-have a microbatch in common. Between stages of which one is a mesh, member ``i mod n`` of the n of the maker sends to member i
-of the reader: all run on this machine, where nothing is gained by passing values on, as ``passes.model.spmd.cross_mesh`` has
-it. The starter feeds every member and collects from those that deliver.
+A *place* is a device at work on a stage. A stage has one place, one per replica (replicas take microbatches in turn), or one
+per member of its mesh (members work on each microbatch together). A device has one process for all its places.
+
+An *edge* has all values that go from one stage to another; a *link* has those that go from one place to another. Two replicas
+have a link if they work on a common microbatch. Member i of a mesh receives from member i mod n of the n members of the
+producer, as ``passes.model.spmd.cross_mesh`` plans it on one host: there, forwarding values between members gains nothing. The
+starter feeds all members and collects outputs from those that deliver them.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from ir.ops.rows import edge_slots
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Of stage ``stage`` the replica or member ``position``, on ``device``. It has microbatches ``first``, ``first + step`` and
-    so on."""
+    """Replica or member ``position`` of ``stage``, on ``device``. It works on microbatches ``first``, ``first + step`` and so
+    on."""
 
     stage: int
     position: int
@@ -40,8 +41,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What one place (its number, or ``FEEDER``) hands to another: ``sent`` under the sender's names, ``received`` under the
-    receiver's. It carries microbatches ``first``, ``first + step`` and so on."""
+    """What place ``source`` sends to place ``target`` (numbers, or ``FEEDER``). ``sent`` and ``received`` are the same edge,
+    with the values' names at each end. It carries microbatches ``first``, ``first + step`` and so on."""
 
     source: int
     target: int
@@ -52,7 +53,7 @@ class Link:
 
 
 def value_spec(port: ValueInfo | Channel) -> ValueSpec:
-    """How a value of the build crosses a process border."""
+    """The form in which a value of the build crosses an edge."""
     name = port.tensor if isinstance(port, Channel) else port.name
     element = BY_NAME[port.dtype].number if port.dtype in BY_NAME else 0
     numbers = tuple(dim for dim in port.shape if isinstance(dim, int)) if port.shape is not None else None
@@ -60,14 +61,15 @@ def value_spec(port: ValueInfo | Channel) -> ValueSpec:
 
 
 def output_specs(build: Build, stage: int) -> tuple[ValueSpec, ...]:
-    """What leaves a stage, each value once: outputs of the whole model first, then what it sends."""
+    """The values that leave a stage, each once: outputs of the model first, then sent values."""
     program = build.stages[stage]
     specs = [value_spec(port) for port in program.outputs] + [value_spec(channel) for channel in program.sends]
     return tuple({spec.name: spec for spec in reversed(specs)}.values())[::-1]
 
 
 def build_edges(build: Build) -> tuple[Edge, ...]:
-    """Edges in (producer, consumer) order. Each stage has at least one to be triggered by and one to be noticed by."""
+    """The edges, ordered by (producer, consumer). Each stage has at least one incoming edge, which tells it that a microbatch
+    is there, and one outgoing edge, which tells that it is done; without values they join it to the starter."""
     values: dict[tuple[int, int], dict[str, ValueSpec]] = defaultdict(dict)
     channels: dict[tuple[int, int], list[int]] = defaultdict(list)
     for stage in build.stages:
@@ -91,7 +93,7 @@ def build_edges(build: Build) -> tuple[Edge, ...]:
 
 
 def stage_places(build: Build) -> tuple[Place, ...]:
-    """The places of a run, in order of stage."""
+    """All places, ordered by stage and position."""
     return tuple(
         Place(stage.index, position, device, *((0, 1) if stage.members else (position, len(stage.devices))))
         for stage in build.stages
@@ -100,7 +102,7 @@ def stage_places(build: Build) -> tuple[Place, ...]:
 
 
 def links(build: Build) -> tuple[Link, ...]:
-    """All links, in order of sender and receiver."""
+    """All links, ordered by sender and receiver."""
     numbers: dict[int, list[int]] = {FEEDER: [FEEDER]}
     for number, place in enumerate(stage_places(build)):
         numbers.setdefault(place.stage, []).append(number)
@@ -114,22 +116,23 @@ def links(build: Build) -> tuple[Link, ...]:
             common = gcd(sources, targets)
             pairs = [(a, b) for a in range(sources) for b in range(a % common, targets, common)]
         for a, b in pairs:
-            first, step = _common(a, b, maker, reader)
+            first, step = _common_microbatches(a, b, maker, reader)
             sent, received = _sides(edge, maker, reader, a, b)
             every.append(Link(numbers[edge.producer][a], numbers[edge.consumer][b], sent, received, first, step))
-    needed = [link for link in every if link.sent.values or not _idle(link, every)]
+    needed = [link for link in every if link.sent.values or not _redundant(link, every)]
     return tuple(sorted(needed, key=lambda link: (link.source, link.target)))
 
 
-def _idle(link: Link, every: Sequence[Link]) -> bool:
-    """Whether a link that carries nothing is not needed to trigger its receiver or to notice its sender either."""
+def _redundant(link: Link, every: Sequence[Link]) -> bool:
+    """Whether a link without values can go: its place has another link, which tells when a microbatch is there (or is done)."""
     end = link.target if link.source == FEEDER else link.source
     others = [x for x in every if x is not link and x.sent.values]
     return any(x.target == end for x in others) if link.source == FEEDER else any(x.source == end for x in others)
 
 
 def _mesh_pairs(maker: StageProgram | None, reader: StageProgram | None) -> list[tuple[int, int]]:
-    """Who of the maker sends to whom of the reader, one of which is a mesh."""
+    """Pairs of positions (a, b): a of ``maker`` sends to b of ``reader``. None is the starter; at least one of them is a
+    mesh."""
     if maker is None or reader is None:
         side = reader if maker is None else maker
         assert side is not None
@@ -144,8 +147,9 @@ def _mesh_pairs(maker: StageProgram | None, reader: StageProgram | None) -> list
     )
 
 
-def _common(a: int, b: int, maker: StageProgram | None, reader: StageProgram | None) -> tuple[int, int]:
-    """Which microbatches two processes have in common: of replicas r and s each lcm(r, s)-th."""
+def _common_microbatches(a: int, b: int, maker: StageProgram | None, reader: StageProgram | None) -> tuple[int, int]:
+    """First and step of the microbatches that both position a of ``maker`` and position b of ``reader`` work on. The step is
+    the least common multiple of their numbers of replicas."""
     first, step = 0, 1
     for position, stage in ((a, maker), (b, reader)):
         if stage is not None and not stage.members and len(stage.devices) > 1:
@@ -157,7 +161,8 @@ def _common(a: int, b: int, maker: StageProgram | None, reader: StageProgram | N
 
 
 def _sides(edge: Edge, maker: StageProgram | None, reader: StageProgram | None, a: int, b: int) -> tuple[Edge, Edge]:
-    """An edge as its two ends see it: members know parts of tensors, under names of their own."""
+    """The edge as position a of ``maker`` and as position b of ``reader`` see it: members have parts of tensors, under names of
+    their own."""
     if not (maker and maker.members) and not (reader and reader.members):
         return edge, edge
     if maker is None:
@@ -190,13 +195,13 @@ def _of_part(edge: Edge, part: Part, name: str) -> ValueSpec:
 
 
 def peers_of(collectives: Sequence[Collective], member: int) -> tuple[int, ...]:
-    """The other members in groups of a member, ascending."""
+    """The other members of all groups of a member, ascending."""
     peers = {peer for collective in collectives for peer in collective.group_of(member)}
     return tuple(sorted(peers - {member}))
 
 
 def uses_of(stage: StageProgram) -> dict[str, Uses]:
-    """When each value of a stage on a mesh is made and read, over all its members."""
+    """When the members of a stage on a mesh write and read each value, by name."""
     made: dict[str, int] = {}
     level: dict[str, int] = {}
     number = {collective.operand: n for n, collective in enumerate(stage.collectives)}
@@ -213,8 +218,8 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
 
 
 def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[int]], bool]:
-    """Cores of each device, which has so many ``threads``, and whether they are its own. Empty lists where the system has no
-    affinity or ``pin`` is off."""
+    """The cores of each device, from the number of its ``threads``, and whether there are enough for all (else devices share
+    cores). Empty lists if the system has no affinity or ``pin`` is off."""
     if not pin or not hasattr(os, "sched_getaffinity"):
         return [[] for _ in threads], sum(threads) <= (os.cpu_count() or 1)
     cores = sorted(os.sched_getaffinity(0))
