@@ -1,4 +1,4 @@
-"""Small models taken to a lowered module with real weights, for the tests of the backend."""
+"""A small model with weights, its lowered module, and the outputs of its stages one after another in onnxruntime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = TensorType(DType.F32, (4, 32))
 
 
 def model(width: int = 32) -> Module:
-    """Three products in a row; the first weight is read by the last op as well; one bias is small enough to stay in the
+    """Three matrix products in a chain. The first and the last have the same weight; the bias is small enough for the
     models."""
     square, row = TensorType(DType.F32, (width, width)), TensorType(DType.F32, (4, width))
 
@@ -65,15 +65,15 @@ def lowered(module: Module, stages: tuple[int, ...], topology: Topology | None =
 
 
 def run(build: Build, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Every value that the stage models give, the stages run one after the other in onnxruntime."""
-    known = dict(feeds)
+    """Runs the stage models one after another in onnxruntime; returns the feeds and all values that leave a stage."""
+    values = dict(feeds)
     for stage in build.stages:
         session = session_of(str(build.folder / (stage.model or "")))
         assert {i.name for i in session.get_inputs()} == {p.name for p in stage.inputs} | {c.tensor for c in stage.receives}
         outputs = [o.name for o in session.get_outputs()]
         assert set(outputs) == {p.name for p in stage.outputs} | {c.tensor for c in stage.sends}
-        known.update(zip(outputs, session.run(outputs, {i.name: known[i.name] for i in session.get_inputs()}), strict=True))
-    return known
+        values.update(zip(outputs, session.run(outputs, {i.name: values[i.name] for i in session.get_inputs()}), strict=True))
+    return values
 
 
 def session_of(path: str):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""Small builds from ONNX text, one text per stage: names that one stage makes and a later one reads become channels."""
+"""Small builds from ONNX text, one text per stage. An output of one stage that is an input of a later one becomes a channel."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def ir_type(proto: onnx.TypeProto) -> Type:
 
 
 def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str, ...] = ()) -> Build:
-    """A build whose stage models are these graphs, as if it had been read from ``folder``. ``outputs`` are the outputs of the
-    whole model: all that no other stage reads when empty."""
+    """A build with these graphs as stage models, as if it had been read from ``folder``. ``outputs``: of the whole model; empty
+    for all values that no other stage reads."""
     contents: dict[str, bytes] = {}
     models = []
     for text in stages:
@@ -93,7 +93,7 @@ def make_build(folder: Path, *stages: str | onnx.ModelProto, outputs: tuple[str,
 
 
 def scheduled(build: Build) -> Build:
-    """The build with the order of work that its stages have by default: each receives, runs and sends."""
+    """The build with the default schedule: each stage receives, runs and sends."""
     rows: dict[str, tuple[Action, ...]] = {}
     for stage in build.stages:
         ahead = len(build.stages) - 1 - stage.index

@@ -1,4 +1,4 @@
-"""The ``onnx`` package's light models with seeded random weights in the place of the constants they come with."""
+"""The light models of the ``onnx`` package, with seeded random weights instead of their constant ones."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ def randomised(name: str, path: Path) -> Path:
     scales = {node.input[1] for node in graph.node if node.op_type == "BatchNormalization"}
     # A pattern of prime length, repeated: drawing 144 million numbers for vgg19 would take longer than its check.
     pattern = np.random.default_rng(0).standard_normal(1_000_003, np.float32)
-    kept, made = [], []
+    nodes, weights = [], []
     for node in graph.node:
         if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
-            kept.append(node)
+            nodes.append(node)
             continue
         shape, target = tuple(int(d) for d in shapes[node.input[0]]), node.output[0]
         fan_in = int(np.prod(shape[1:])) if len(shape) > 1 else 1
         values = np.resize(pattern, shape) * np.float32((2 / fan_in) ** 0.5 if len(shape) > 1 else 0.1)
         if target in variances or target in scales:
             values = np.abs(values) + np.float32(0.5)
-        made.append(numpy_helper.from_array(values, target))
-    used = {name for node in kept for name in node.input}
+        weights.append(numpy_helper.from_array(values, target))
+    used = {name for node in nodes for name in node.input}
     tensors = [tensor for tensor in graph.initializer if tensor.name in used]
     inputs = [value for value in graph.input if value.name in used and value.name not in shapes]
-    new = helper.make_graph(kept, graph.name, inputs, list(graph.output), [*tensors, *made], value_info=list(graph.value_info))
-    result = helper.make_model(new, ir_version=4, opset_imports=list(model.opset_import))
+    outputs, infos = list(graph.output), list(graph.value_info)
+    randomised_graph = helper.make_graph(nodes, graph.name, inputs, outputs, [*tensors, *weights], value_info=infos)
+    result = helper.make_model(randomised_graph, ir_version=4, opset_imports=list(model.opset_import))
     onnx.save_model(result, str(path), save_as_external_data=True, location=f"{path.name}.data", size_threshold=1024)
     return path

@@ -1,4 +1,4 @@
-"""The sockets on which the processes of a command listen, as Linux lists them."""
+"""The addresses on which the processes of a command listen, from Linux's ``/proc``."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ LISTENS = "0A"
 
 
 def listeners(process: int) -> set[str]:
-    """The addresses on which a process, or one below it, listens (TCP) or takes what comes (UDP)."""
-    every, found = [process], set[str]()
-    for one in every:
-        every += children(one)
-    sockets = {link for one in every for link in _links(one)}
+    """The addresses on which a process or its descendants listen (TCP), or have a socket (UDP)."""
+    processes, addresses = [process], set[str]()
+    for one in processes:
+        processes += children(one)
+    sockets = {link for one in processes for link in _links(one)}
     for protocol in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{protocol}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if f"socket:[{inode}]" in sockets and (state == LISTENS or protocol.startswith("udp")):
                 digits = bytes.fromhex(local.partition(":")[0])
                 words = struct.unpack(f"<{len(digits) // 4}I", digits)
-                found.add(str(ipaddress.ip_address(struct.pack(f">{len(words)}I", *words))))
-    return found
+                addresses.add(str(ipaddress.ip_address(struct.pack(f">{len(words)}I", *words))))
+    return addresses
 
 
 def _links(process: int) -> list[str]:
+    """The files, sockets and pipes behind the descriptors of a process."""
     links = []
     with suppress(OSError):
         for name in os.listdir(f"/proc/{process}/fd"):
@@ -42,14 +43,14 @@ def _links(process: int) -> list[str]:
 
 
 def listened(commands: Sequence[Sequence[str]]) -> tuple[list[int], set[str]]:
-    """Run commands at the same time, to their ends: their exit codes, and every address on which they were seen to listen."""
+    """Runs commands at the same time, to their ends. Returns their exit codes, and all addresses on which they listened."""
     running = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for command in commands]
-    found = set[str]()
+    addresses = set[str]()
     while any(process.poll() is None for process in running):
         for process in running:
-            found |= listeners(process.pid)
+            addresses |= listeners(process.pid)
         time.sleep(0.05)
-    return [process.wait() for process in running], found
+    return [process.wait() for process in running], addresses
 
 
 __all__ = ["listened", "listeners"]

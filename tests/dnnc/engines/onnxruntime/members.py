@@ -1,4 +1,4 @@
-"""Members of a mesh as processes of a test: each runs a function with its end of the collectives."""
+"""Forks a process for each member of a mesh, which runs a function with the member's ``Exchange``."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ Job = Callable[[Exchange], None]
 
 @contextlib.contextmanager
 def members(collectives: Sequence[Collective], count: int, job: Job) -> Iterator[tuple[int, ...]]:
-    """Starts ``count`` processes that run ``job``; yields their ids; ends and collects them all. An exception in a job is exit
-    status 1, a peer that has gone 75."""
+    """Starts ``count`` processes that run ``job`` and yields their ids; kills those that still run after the block. The exit
+    status is 1 after an exception, 75 after an EOFError because a peer has ended."""
     size = places(collectives).total
     memory = anonymous_memory(size)
     pipes = {(a, b): os.pipe() for a in range(count) for b in peers_of(collectives, a)}
-    started = []
+    children = []
     try:
         for member in range(count):
             child = os.fork()
             if child == 0:
                 _run(collectives, member, memory, size, pipes, job)
-            started.append(child)
+            children.append(child)
         for read, write in pipes.values():
             os.close(read)
             os.close(write)
-        yield tuple(started)
+        yield tuple(children)
     finally:
-        for child in started:
+        for child in children:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 if os.waitpid(child, os.WNOHANG) == (0, 0):
                     os.kill(child, signal.SIGKILL)
@@ -78,7 +78,7 @@ def _run(
 
 
 def statuses(processes: Sequence[int]) -> list[int]:
-    """Waits for all; exit statuses, negative for a signal."""
+    """Waits for all processes; returns their exit statuses, negative for a signal."""
     return [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
 
 

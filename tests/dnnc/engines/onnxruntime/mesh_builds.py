@@ -1,4 +1,4 @@
-"""Builds whose stages are meshes, written by hand from ONNX text: a column-then-row pair of products in two or four parts."""
+"""Builds with a stage on a mesh, written from ONNX text: two matrix products, the first cut by columns, the second by rows."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def part(
 
 
 def write(folder: Path, manifest: dict[str, Any], models: Mapping[str, onnx.ModelProto], annotated: onnx.ModelProto) -> Path:
-    """A build directory with these models; the manifest gets what any has."""
+    """Writes a build directory with these models; adds to the manifest the entries that every build has."""
     (folder / "stages").mkdir(parents=True, exist_ok=True)
     for name, model in models.items():
         onnx.save_model(model, str(folder / "stages" / name))
@@ -77,7 +77,7 @@ def write(folder: Path, manifest: dict[str, Any], models: Mapping[str, onnx.Mode
 
 
 def _in_order(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
-    """The rows of stages that each receive, run and send."""
+    """The rows of a schedule in which each stage receives, runs and sends."""
     rows: dict[str, list[list[Any]]] = {}
     for stage in stages:
         ahead = len(stages) - 1 - stage["index"]
@@ -90,8 +90,8 @@ def _in_order(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]
 
 
 def pair(folder: Path, members: int = 2, rows: int = 4, wide: int = 8, *, slow: int = 0, body: str = "") -> Path:
-    """``y = relu(x A) B``, A cut by columns and B by rows, added up by an all-reduce. ``slow``: iterations of a loop that each
-    member runs besides; ``body``: other text for that."""
+    """Writes a build of y = -(relu(x A) B), A cut by columns and B by rows, with an all-reduce of the products. ``slow``:
+    iterations of a loop that each member runs before; ``body``: ONNX text instead of that loop, from ``x`` to ``x2``."""
     random = np.random.default_rng(0)
     a, b = (random.standard_normal((6, wide)).astype(np.float32), random.standard_normal((wide, 5)).astype(np.float32))
     cut = wide // members
@@ -158,7 +158,7 @@ def pair(folder: Path, members: int = 2, rows: int = 4, wide: int = 8, *, slow: 
 
 
 def expected(build: Build, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the unsplit model of a ``pair`` makes, said with numpy."""
+    """The outputs of the unsplit model of a ``pair``, computed with numpy."""
     model = onnx.load_model_from_string(build.files.read(ANNOTATED))
     a, b = (numpy_helper.to_array(tensor) for tensor in model.graph.initializer)
     return {"y": -(np.maximum(inputs["x"] @ a, 0) @ b)}

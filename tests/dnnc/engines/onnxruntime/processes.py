@@ -1,4 +1,4 @@
-"""Processes that tests start: what must be gone when a test, or a program that it ended, is over."""
+"""Processes of a test: finds them, ends them, and checks that nothing of them is left."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from pathlib import Path
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
-    """The block leaves no child process, ended ones included, no descriptor and no named segment of shared memory."""
-    before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    """Asserts that the block leaves no child process (not even a zombie), no file descriptor and no named shared memory."""
+    segments_before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
     yield
     assert children(os.getpid()) == []
-    assert set(os.listdir("/dev/shm")) <= before
+    assert set(os.listdir("/dev/shm")) <= segments_before
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
 def children(parent: int) -> list[int]:
-    found = []
+    """The process ids of the children of ``parent``, zombies included."""
+    processes = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -31,31 +32,31 @@ def children(parent: int) -> list[int]:
             except OSError:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == parent:
-                found.append(int(name))
-    return found
+                processes.append(int(name))
+    return processes
 
 
 def gone(processes: Iterable[int]) -> bool:
-    """Whether soon none of these processes is left."""
+    """Whether all these processes end within 10 seconds."""
     deadline = time.monotonic() + 10
-    while (left := [one for one in processes if Path(f"/proc/{one}").exists()]) and time.monotonic() < deadline:
+    while (alive := [one for one in processes if Path(f"/proc/{one}").exists()]) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return not left
+    return not alive
 
 
 def running(words: str) -> list[int]:
-    """The processes whose command line has these words, with zeros between them."""
-    found = []
+    """The ids of the processes whose command line contains ``words``; its arguments are separated by zero bytes."""
+    processes = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             if words.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
-                found.append(int(name))
-    return found
+                processes.append(int(name))
+    return processes
 
 
 def end_starter(arguments: list[str], how: signal.Signals, after: float = 0.3) -> int:
-    """Starts Python with ``arguments``, a program that prints the numbers of its processes and runs on; ends it by a signal
-    ``after`` so many seconds. Returns how many processes it had; all must be gone soon after."""
+    """Starts Python with ``arguments``: a program that prints the ids of its processes and goes on. Sends it the signal ``how``
+    after ``after`` seconds, asserts that its processes end too, and returns how many there were."""
     root = Path(__file__).resolve().parents[4]
     starter = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=root)
     assert starter.stdout is not None

@@ -1,4 +1,4 @@
-"""Random changes of a build directory that leave its digests as they are."""
+"""Random changes of a build directory that do not update its digests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def flip(folder: Path, random: Random) -> None:
-    """Bits of a file."""
+    """Flips up to three bits of a file."""
     path = random.choice(files_of(folder))
     data = bytearray(path.read_bytes())
     for _ in range(random.randint(1, 3)):
@@ -27,7 +27,7 @@ def flip(folder: Path, random: Random) -> None:
 
 
 def resize(folder: Path, random: Random) -> None:
-    """A file gets longer or shorter, at its end or inside."""
+    """Inserts or appends bytes to a file, removes one byte, or truncates it."""
     path = random.choice(files_of(folder))
     data = path.read_bytes()
     at = random.choice((len(data), random.randrange(len(data))))
@@ -35,7 +35,7 @@ def resize(folder: Path, random: Random) -> None:
 
 
 def swap(folder: Path, random: Random) -> None:
-    """Two files change places, of one kind where there are two."""
+    """Exchanges two files, of the same suffix where there are two."""
     files = files_of(folder)
     suffix = random.choice(files).suffix
     alike = [path for path in files if path.suffix == suffix]
@@ -47,7 +47,7 @@ def swap(folder: Path, random: Random) -> None:
 
 
 def link(folder: Path, random: Random) -> None:
-    """A file, or the folder of the stages, becomes a symbolic link to its copy or to another one."""
+    """Replaces a file by a symbolic link to a copy of it or of another file, or ``stages`` by a link to a copy of it."""
     path = random.choice([*files_of(folder), folder / "stages"])
     target = folder.parent / "elsewhere"
     if path.is_dir():
@@ -60,7 +60,7 @@ def link(folder: Path, random: Random) -> None:
 
 
 def remove(folder: Path, random: Random) -> None:
-    """A file goes, gets another name, or is a FIFO or a folder."""
+    """Removes a file, renames it, or puts a FIFO or a folder in its place."""
     path = random.choice(files_of(folder))
     content = path.read_bytes()
     path.unlink()
@@ -74,13 +74,13 @@ def remove(folder: Path, random: Random) -> None:
 
 
 def add(folder: Path, random: Random) -> None:
-    """Something that the manifest does not list."""
+    """Writes a file that the manifest does not list."""
     name = random.choice(("notes", "stages/stage9.onnx", "weights.data", "stages/other.data", "stages/stage0.onnx.data"))
     (folder / name).write_bytes(random.randbytes(100))
 
 
 def graph(folder: Path, random: Random) -> None:
-    """Another op, other operands, another attribute or another constant in a model."""
+    """Changes the operator, operands or attribute of a node, or a weight, or appends a node to a model."""
     path = random.choice([path for path in files_of(folder) if path.suffix == ".onnx"])
     model = onnx.load(str(path), load_external_data=False)
     node = random.choice(model.graph.node) if model.graph.node else onnx.NodeProto()
@@ -105,7 +105,8 @@ def graph(folder: Path, random: Random) -> None:
 
 
 def change_leaf(data: Any, random: Random) -> None:
-    """One entry of a JSON document is another, gone, or twice."""
+    """Changes one entry of a JSON document: removes it, exchanges it with another, shuffles its list, or gives it another
+    value."""
     places: list[tuple[Any, Any]] = []
 
     def walk(value: Any) -> None:
@@ -137,7 +138,7 @@ def document(folder: Path, random: Random, name: str) -> None:
     try:
         change_leaf(data, random)
         path.write_text(json.dumps(data, indent=random.choice((None, 2))))
-    except ValueError:  # a place inside the other: a circle
+    except ValueError:  # an entry was put inside itself
         path.write_text("{}")
 
 
@@ -154,7 +155,7 @@ def trace(folder: Path, random: Random) -> None:
 
 
 def program(folder: Path, random: Random) -> None:
-    """A word or a line of plan.ir."""
+    """Removes or replaces a line of plan.ir, or replaces a word."""
     path = folder / "plan.ir"
     lines = path.read_text().splitlines()
     at = random.randrange(len(lines))
