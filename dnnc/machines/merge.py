@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dnnc.machines.faults import HostsApart, LinkWithinHost, NoBandwidth, NotALink, UnknownHostOfLink, WrongLinkAmount
+from dnnc.machines.faults import HostsApart, LinkWithinHost, NotALink, UnknownHostOfLink, WrongLinkAmount
+from dnnc.machines.topology.faults import NoBandwidth
 from dnnc.machines.topology.quantities import Quantity, parse_quantity
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.topology import DeviceType, Link, Topology

@@ -14,13 +14,7 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from dnnc.machines.faults import (
-    LocalIsWhole,
-    PresetWithoutOptions,
-    UnknownPreset,
-    WrongPresetOption,
-    WrongPresetSize,
-)
+from dnnc.machines.faults import LocalIsWhole, PresetWithoutOptions, UnknownPreset, WrongPresetOption, WrongPresetSize
 from ir.core.diagnostics import InvalidInput
 from ir.system.host import local_cores, local_memory
 

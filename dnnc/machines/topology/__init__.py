@@ -1,8 +1,8 @@
 """Topology files: TOML or JSON that describes machines, as ``ir.core.topology.Topology`` and back
 (``dnnc/machines/README.md``).
 
-- ``read``: the way in; ``document``, ``reader``: typed reads that report a fault, and what they build; ``writer``: the way
-  back;
+- ``read``: the way in; ``document``: typed reads that report a fault; ``reader``, ``device_types``, ``reachable``: what they
+  build; ``writer``: the way back; ``faults``: what is wrong with a file;
 - ``names``, ``quantities``: patterns and selectors of names; numbers with units.
 """
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path as FilePath
 from typing import Any
 
-from dnnc.machines.faults import (
+from dnnc.machines.topology.faults import (
     BandwidthMissing,
     DeviceIdOfType,
     KeyMissing,

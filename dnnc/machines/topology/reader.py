@@ -7,18 +7,20 @@ are read first, then points, then links and routes between them, so that the ord
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
-from dnnc.machines.faults import (
+from dnnc.machines.presets import find_preset
+from dnnc.machines.topology.device_types import device_type, unmade_likes
+from dnnc.machines.topology.document import Document, file_syntax, parse_document, read_file
+from dnnc.machines.topology.faults import (
     BrokenRoute,
     CountAndPattern,
     DeviceIdWithoutProvider,
     HostMissing,
     IncludedTooDeep,
-    LikeItself,
     LinkForms,
     LinkTaken,
     LinkToItself,
@@ -36,12 +38,10 @@ from dnnc.machines.faults import (
     TooManyPoints,
     UnequalEnds,
     UnequalNames,
-    Unreachable,
     WrongPattern,
 )
-from dnnc.machines.presets import find_preset
-from dnnc.machines.topology.document import Document, file_syntax, parse_document, read_file
 from dnnc.machines.topology.names import expand, match_points
+from dnnc.machines.topology.reachable import require_reachable, why_broken
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.limits import LIMITS
 from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
@@ -53,29 +53,8 @@ MAX_POINTS, MAX_LINKS, MAX_ENDS = LIMITS.topology_points, LIMITS.topology_links,
 MAX_LOOKED = LIMITS.topology_names
 MAX_DEPTH = 8
 """Of files that include files."""
-_SHOWN = 12
-"""Names of a circle of types that its message lists."""
 
 _ROOT = ("version", "name", "include", "types", "templates", "hosts", "devices", "switches", "links", "routes")
-_TYPE = (
-    "like",
-    "kind",
-    "cores",
-    "rates",
-    "memory_bandwidth",
-    "memory",
-    "reserved",
-    "overhead",
-    "launch",
-    "handover",
-    "efficiency",
-    "free_transfers",
-    "source",
-    "provider",
-    "provider_options",
-    "products",
-)
-_PRODUCTS = ("units", "unit_bandwidth", "store_bandwidth", "cache", "cache_bandwidth", "step", "split", "balance")
 _HOST = ("name", "count", "template", "prefix", "cores", "memory")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
@@ -144,7 +123,7 @@ class Reader:
             tuple(self.routes.values()),
         )
         if not self.faults.diagnostics:
-            self.check_reachable(result, doc)
+            require_reachable(result, self.points, doc)
         return result
 
     def version(self, doc: Document) -> bool:
@@ -167,7 +146,7 @@ class Reader:
         types = doc.table(("types",), doc.data)
         made: dict[str, DeviceType] = {}
         for name in types:
-            for each in reversed(self.unmade_likes(name, doc, types, made)):
+            for each in reversed(unmade_likes(name, doc, types, made)):
                 made[each] = self.types[each] = self.read_type(each, doc, types, made)
         for name in doc.table(("templates",), doc.data):
             path: Path = ("templates", name)
@@ -204,26 +183,11 @@ class Reader:
             reader.definitions(included)
         return reader
 
-    def unmade_likes(self, name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> list[str]:
-        """The types of this file that are to be made before and for ``name``: the chain of ``like`` from it, without those
-        made."""
-        chain: dict[str, None] = {}
-        like: Any = name
-        while isinstance(like, str) and like in types and like not in made:
-            if like in chain:
-                doc.fault(("types", like), LikeItself(like, " -> ".join([*chain, like][-_SHOWN:])))
-                break
-            chain[like] = None
-            spec = types[like]
-            like = spec.get("like") if isinstance(spec, dict) else spec
-        return list(chain)
-
     def read_type(self, name: str, doc: Document, types: Mapping[str, Any], made: Mapping[str, DeviceType]) -> DeviceType:
         """The type ``name`` of this file. ``made``: the types of this file that it may be like."""
         path: Path = ("types", name)
         spec = types[name]
         table = {"like": spec} if isinstance(spec, str) else doc.as_table(path, spec)
-        doc.keys(path, table, _TYPE, "a device type")
         base = DeviceType(name)
         if "like" in table:
             like_path = path if isinstance(spec, str) else (*path, "like")
@@ -231,39 +195,7 @@ class Reader:
             base = (made.get(like) if like in types else self.type_like(like, doc, types, like_path)) or base
         elif "rates" not in table:
             doc.fault(path, RatesMissing(name))
-        rates = dict(base.rates) | doc.rates((*path, "rates"), table)
-        efficiency = dict(base.efficiency) | doc.fractions((*path, "efficiency"), table)
-        provider = doc.provider((*path, "provider"), table, default=base.provider)
-        options = dict(base.provider_options) if provider == base.provider else {}
-        options |= doc.provider_options((*path, "provider_options"), table, provider)
-        inside: Path = (*path, "products")
-        products = doc.table(inside, table)
-        doc.keys(inside, products, _PRODUCTS, "what products of matrices cost")
-        result = DeviceType(
-            name,
-            doc.text((*path, "kind"), table, default=base.kind),
-            tuple(sorted(rates.items())),
-            doc.bandwidth((*path, "memory_bandwidth"), table, default=base.memory_bandwidth),
-            doc.memory((*path, "memory"), table, default=base.memory),
-            doc.seconds((*path, "overhead"), table, default=base.overhead),
-            tuple(sorted(efficiency.items())),
-            doc.flag((*path, "free_transfers"), table, default=base.free_transfers),
-            doc.text((*path, "source"), table, default=base.source),
-            doc.seconds((*path, "handover"), table, default=base.handover),
-            provider,
-            tuple(sorted(options.items())),
-            doc.whole((*inside, "units"), products, default=base.units, least=0, most=MOST_CORES) or 0,
-            doc.bandwidth((*inside, "unit_bandwidth"), products, default=base.unit_bandwidth),
-            doc.bandwidth((*inside, "store_bandwidth"), products, default=base.store_bandwidth),
-            doc.memory((*inside, "cache"), products, default=base.cache) or 0,
-            doc.bandwidth((*inside, "cache_bandwidth"), products, default=base.cache_bandwidth),
-            doc.seconds((*inside, "step"), products, default=base.step),
-            doc.seconds((*inside, "split"), products, default=base.split),
-            doc.fraction((*inside, "balance"), products, default=base.balance),
-            doc.seconds((*path, "launch"), table, default=base.launch),
-            doc.memory((*path, "reserved"), table, default=base.reserved) or 0,
-            doc.whole((*path, "cores"), table, default=base.cores, least=1, most=MOST_CORES) or 1,
-        )
+        result = device_type(name, doc, path, table, base)
         if "like" not in table and "memory_bandwidth" not in table:
             doc.fault(path, MemoryBandwidthMissing(name))
         return result
@@ -553,47 +485,9 @@ class Reader:
         if doc.flag((*path, "both"), table):
             pairs.append((ends[1], ends[0], links[::-1]))
         for source, target, way in pairs:
-            if why := self.why_broken(source, target, way):
+            if why := why_broken(self.links, source, target, way):
                 doc.fault(path, BrokenRoute(why))
             elif (source, target) in self.routes:
                 doc.fault(path, RouteTaken(source, target))
             else:
                 self.routes[source, target] = Route(source, target, tuple(way))
-
-    def why_broken(self, source: str, target: str, way: Iterable[str]) -> str:
-        """Why the links do not lead from ``source`` to ``target``; empty when they do."""
-        if source == target:
-            return f"the route leads from {source!r} to itself"
-        reached = {source}
-        for name in way:
-            ends = set(self.links[name].ends)
-            if not reached & ends:
-                return f"the route breaks before the link {name!r}: it does not touch {' or '.join(sorted(reached))!r}"
-            reached = ends - reached if len(ends) == 2 else ends - {source}
-        return "" if target in reached else f"the route ends at {' or '.join(sorted(reached))!r}, expected {target!r}"
-
-    def check_reachable(self, topology: Topology, doc: Document) -> None:
-        """Every device must reach every other one: by links, or by an explicit route."""
-        parent = {name: name for name in self.points}
-
-        def root(name: str) -> str:
-            while parent[name] != name:
-                parent[name] = parent[parent[name]]
-                name = parent[name]
-            return name
-
-        for link in topology.links:
-            for end in link.ends[1:]:
-                parent[root(end)] = root(link.ends[0])
-        islands: dict[str, list[str]] = {}
-        for device in topology.devices:
-            islands.setdefault(root(device.name), []).append(device.name)
-        groups = list(islands.values())
-        if len(groups) > 1:
-            listed = "; ".join(map(_some, groups[:6])) + ("; ..." if len(groups) > 6 else "")
-            place = next((key for key in ("links", "devices", "hosts") if key in doc.data), "version")
-            doc.fault((place,), Unreachable(groups[0][0], groups[1][0], listed))
-
-
-def _some(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
