@@ -426,11 +426,11 @@ def test_the_examples_of_the_reference_are_valid() -> None:
 
 
 def test_the_reference_lists_every_key() -> None:
-    from dnnc.machines.topology import reader as topology_reader
+    from dnnc.machines.topology import device_types
 
     text = (GOLDEN.parents[1] / "dnnc" / "machines" / "README.md").read_text()
-    for keys in (topology_reader._ROOT, topology_reader._TYPE, topology_reader._HOST, topology_reader._TEMPLATE,
-                 topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE, topology_reader._PRODUCTS,
+    for keys in (topology_reader._ROOT, device_types._TYPE, topology_reader._HOST, topology_reader._TEMPLATE,
+                 topology_reader._DEVICE, topology_reader._LINK, topology_reader._ROUTE, device_types._PRODUCTS,
                  topology_reader._COLLECTIVES):  # fmt: skip
         for key in keys:
             assert key in ("types", "templates", "hosts", "devices", "links", "routes") or f"`{key}`" in text, key
