@@ -1,5 +1,6 @@
-"""``-v``: what the loggers ``dnnc.*`` say, to standard error. They tell a developer what is done and how long it takes; what a
-user is to know is said without it (``dnnc.cli.console``)."""
+"""``-v``: the loggers ``dnnc.*`` to standard error, each named like its module (``dnnc.passes`` and ``dnnc.kernels`` for
+``passes``). They state what is done and how long it takes; what a user must know is printed without ``-v``
+(``dnnc.cli.console``)."""
 
 from __future__ import annotations
 

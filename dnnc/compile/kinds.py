@@ -15,6 +15,7 @@ states how to plan (``--mesh``, ``--passes``, ``--plan``), on one device, or wit
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,6 +35,7 @@ from passes.model.work import clock_left, is_over, within
 if TYPE_CHECKING:
     from passes.shard import ShardPass
 
+_LOG = logging.getLogger(__name__)
 PROGRAM_PASSES = ("lower", "localize")
 """The passes that make programs of a scheduled plan; a plan alone does without."""
 PIPELINE = "default-inference"
@@ -216,6 +218,7 @@ class PortfolioSearch:
                 left = None if self.time_limit is None else clock_left() / (len(pipelines) - number)
                 best = self.better(pipeline, module, shared, best, left)
             except Infeasible as error:
+                _LOG.debug("%s: %s", kind_of(pipeline), error.diagnostics[0].message)
                 faults[pipelines.index(pipeline)] = error
                 best = _with_loser(best or _Best(_nothing()), pipeline, math.inf if error.proven else error.bound)
             except KeyboardInterrupt:
@@ -243,6 +246,7 @@ class PortfolioSearch:
             planned = self.planned(pipeline, module, context, shared, seconds)
         except NoBetterPlan as error:
             assert best is not None
+            _LOG.debug("%s: no plan below %s", kind_of(pipeline), seconds_text(error.bound))
             self.count(pipeline[_planning_count(pipeline) - 1].name, time.perf_counter() - began - self.spent)
             return _with_loser(best, pipeline, error.bound)
         plan = planned.first(Plan)
@@ -264,10 +268,14 @@ class PortfolioSearch:
             pipeline = tuple(replace(step, **timed) if hasattr(step, "time_limit") else step for step in pipeline)
         with within(seconds) as limit:
             try:
-                return self.passes(pipeline, module, context, start, _planning_count(pipeline))
+                module = self.passes(pipeline, module, context, start, _planning_count(pipeline))
             finally:
                 if limit.cut:
                     self.context.count("kinds", cut=1)
+        if plan := module.first(Plan):
+            value, bound = seconds_text(plan.value), seconds_text(plan.bound)
+            _LOG.debug("%s: a plan of %s, lower bound %s, %s", kind_of(pipeline), value, bound, plan.status)
+        return module
 
     def passes(self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, stop: int) -> Module:
         """The module after the passes ``start`` to ``stop`` of a pipeline."""

@@ -6,6 +6,7 @@ ONNX file. Importing this module imports no third-party library.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,9 @@ from dnnc.onnx.model import Arrays, ImportedModel, bind_module
 from dnnc.onnx.opdefs import DIALECTS
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.limits import LIMITS, Limits
+from ir.core.module import Func
 
+_LOG = logging.getLogger(__name__)
 IR_SUFFIX = ".ir"
 WORKLOAD_SUFFIXES = (".json", ".txt")
 
@@ -34,16 +37,22 @@ def load_model(
     Raises InvalidInput for what cannot be read and for arrays that contradict the model, each other or ``dims``; UsageError for
     dims that the model lacks.
     """
-    if spec.startswith("zoo:"):
-        return _load_zoo(spec, dims, sink, arrays)
     path = Path(spec)
-    if path.suffix == IR_SUFFIX:
-        return _load_text(path, spec, dims, arrays)
-    if path.suffix in WORKLOAD_SUFFIXES:
-        return _load_workload(path, spec, dims, sink)
-    from dnnc.onnx.importer.read import import_model
+    if spec.startswith("zoo:"):
+        imported = _load_zoo(spec, dims, sink, arrays)
+    elif path.suffix == IR_SUFFIX:
+        imported = _load_text(path, spec, dims, arrays)
+    elif path.suffix in WORKLOAD_SUFFIXES:
+        imported = _load_workload(path, spec, dims, sink)
+    else:
+        from dnnc.onnx.importer.read import import_model
 
-    return import_model(path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays)
+        imported = import_model(
+            path, dims=dims, sink=sink, allow_missing_weights=allow_missing_weights, limits=limits, arrays=arrays
+        )
+    module = imported.module
+    _LOG.debug("%s: %d ops, %d resources", spec, sum(len(func.ops) for func in module.of_type(Func)), len(module.resources))
+    return imported
 
 
 def may_be_profile(spec: str) -> bool:

@@ -3,6 +3,7 @@ asks for (``dnnc topology measure -o FILE``)."""
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,6 +13,7 @@ from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, Severity
 from ir.core.topology import Topology
 
+_LOG = logging.getLogger(__name__)
 _LOCAL = re.compile(r"preset:local(?:,(.*))?\Z", re.DOTALL)
 
 
@@ -26,13 +28,19 @@ def machines_of(
     """The topology that ``spec`` names: a file or preset (``load_topology``), or ``preset:local``, which is measured now, with
     a note that says so. Raises DnncError."""
     local = _LOCAL.match(spec)
-    if local is None:
-        return load_topology(spec, sink)
+    topology = load_topology(spec, sink) if local is None else _measured(local[1], spec, sink, progress)
+    counts = len(topology.devices), len(topology.types), len(topology.hosts), len(topology.links)
+    _LOG.debug("%s: %d devices of %d types on %d hosts, %d links", spec, *counts)
+    return topology
+
+
+def _measured(option: str | None, spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None]) -> Topology:
+    """This machine, measured now."""
     from dnnc.machines.detect import detected
     from dnnc.machines.facts import read_facts
     from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
 
-    devices = _devices(local[1], spec)
+    devices = _devices(option, spec)
     facts = read_facts()
     topology, _ = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)

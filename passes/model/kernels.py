@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import shutil
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from passes.model.work import compiled_for
+
+_LOG = logging.getLogger("dnnc.kernels")
 
 
 def _ensure_cache_folder() -> None:
@@ -106,6 +109,10 @@ class _Cache(caching.FunctionCache):  # type: ignore[misc]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+_LONG = 0.1
+"""Seconds of a compilation that is logged."""
+
+
 class _Compiling(events.Listener):  # type: ignore[misc]
     """Tells how long kernels are compiled, or read from the cache, which is no part of a search."""
 
@@ -120,7 +127,10 @@ class _Compiling(events.Listener):  # type: ignore[misc]
     def on_end(self, event: Any) -> None:
         self.depth -= 1
         if not self.depth:
-            compiled_for(time.perf_counter() - self.began)
+            seconds = time.perf_counter() - self.began
+            compiled_for(seconds)
+            if seconds >= _LONG:
+                _LOG.debug("kernels compiled, or read from the cache, in %.1f s", seconds)
 
 
 events.register("numba:compiler_lock", _Compiling())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import subprocess
 import time
@@ -46,6 +47,8 @@ from dnnc.engines.onnxruntime.worker import STATUS_WORDS
 from dnnc.onnx.elements import BY_NAME
 from ir.core.diagnostics import InvalidInput
 from ir.ops.rows import lanes
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +156,9 @@ class Processes:
                 "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
             }
             members = {config_of["stage"]: config_of.get("member", -1) for config_of in stages}
-            self.every.append(DeviceProcess(number, device, members, self.launcher.start(config, passed), control_read))
+            process = self.launcher.start(config, passed)
+            _LOG.debug("%s: process %d, %d threads, cores %s", device, process.pid, threads[number], cores[number] or "any")
+            self.every.append(DeviceProcess(number, device, members, process, control_read))
         of_starter = {process.control for process in self.every}
         for end in (*self.feeds, *self.sinks):
             of_starter |= {end.side.descriptors.read, end.side.descriptors.write}

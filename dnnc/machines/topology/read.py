@@ -1,7 +1,7 @@
 """Topology files: TOML or JSON that describes machines, read into ``ir.Topology``.
 
 ``dnnc/machines/README.md`` is the reference of the format. Presets are such files too (``dnnc/machines/presets``), so there is
-one reader (``topology_reader.py``). Every fault is collected, with file, line and column, and all are raised together as
+one reader (``reader.py``). Every fault is collected, with file, line and column, and all are raised together as
 InvalidInput (exit 3).
 """
 

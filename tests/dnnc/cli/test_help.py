@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -79,8 +80,19 @@ def test_verbose_logs_the_steps_and_the_passes(capsys: pytest.CaptureFixture[str
     assert main(["import", "zoo:mlp", "--passes", "canonicalize", "-v"]) == 0
     text = capsys.readouterr()
     assert "dnnc.steps: import\n" in text.err
+    assert " dnnc.compile.load: zoo:mlp: " in text.err
     assert " dnnc.passes: canonicalize: " in text.err
     assert text.out.startswith("// made by canonicalize\nmodule @mlp")
     assert not logging.getLogger("dnnc").handlers, "a later command of the process logs nothing"
     assert main(["import", "zoo:mlp"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_verbose_logs_machines_searches_and_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    build = str(tmp_path / "build")
+    assert main(["compile", "zoo:mlp", "-t", "preset:cpu-2", "--stages", "2", "-o", build, "-v"]) == 0
+    text = capsys.readouterr().err
+    assert " dnnc.machines.local: preset:cpu-2: 2 devices of 1 types on 1 hosts, " in text
+    assert " dnnc.compile.kinds: stages with replicas: a plan of " in text
+    assert main(["run", build, "-v"]) == 0
+    assert capsys.readouterr().err.count(" dnnc.engines.onnxruntime.starting: cpu") == 2
