@@ -48,12 +48,12 @@ ROOMS = {
     "dnnc": (
         ("onnx",),
         ("build",),
-        ("data",),
+        ("data", "report"),
         ("zoo", "engines"),
         ("machines",),
         ("search_tag",),
         ("compile",),
-        ("study", "check", "report", "workloads"),
+        ("study", "check", "workloads"),
         ("cli",),
     ),
 }

@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_file_that_runs(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         held = {name for name in archive.namelist() if ".dist-info/" not in name}
-    expected = files(ROOT, (".py", ".lark", ".toml", ".md", ".typed"))
+    expected = files(ROOT, (".py", ".lark", ".toml", ".md", ".typed", ".html", ".css", ".js", ".LICENSE"))
     assert sorted(expected - held) == []
     assert sorted(name for name in held - expected if name.split("/")[0] not in PACKAGES) == []
     with zipfile.ZipFile(wheel) as archive:

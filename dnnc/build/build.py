@@ -18,7 +18,7 @@ A stage on a mesh has a program for each member instead of one model (``dnnc/bui
 6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else it crosses whole.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
-``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
+``report.html``, ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
 ``stages/weights.data`` and ``parts.data`` (shared) or ``stageK.data``, ``stageK.memberI.data`` and ``whole.data`` (per stage).
 """
 

@@ -6,6 +6,8 @@ For the same reason, backward nodes of a profile's stage are drawn after its for
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from dnnc.build.plan_json import bare
 from dnnc.build.trace import TraceEvent
 from ir.core.facets import Direction, StageSet, Time
@@ -21,8 +23,9 @@ COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
 
 
-def predicted(module: Module, microbatches: int = 0) -> list[TraceEvent]:
-    """The simulated actions of each device for ``microbatches`` samples, or for one training step; devices in stage order."""
+def predicted(module: Module, microbatches: int = 0, only: Container[str] | None = None) -> list[TraceEvent]:
+    """The simulated actions of each device for ``microbatches`` samples, or for one training step; devices in stage order.
+    ``only``: of these devices alone."""
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
@@ -30,6 +33,8 @@ def predicted(module: Module, microbatches: int = 0) -> list[TraceEvent]:
     exchanged, returning = _collectives(module), _backward(module)
     events = []
     for event in simulate(module, microbatches):
+        if only is not None and event.device not in only:
+            continue
         action = event.action
         number = "" if action.microbatch is None else f".{action.microbatch}"
         back = returning.get(action.stage, 0.0) if action.kind == COMPUTE else 0.0

@@ -7,6 +7,7 @@ to nanoseconds, so that bars which follow each other still do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,30 @@ def to_perfetto(timelines: Mapping[str, Iterable[TraceEvent]]) -> dict[str, Any]
     """The trace of the named timelines. Tracks are in the order of their first events."""
     events = [event for pid, timeline in enumerate(timelines.items(), 1) for event in _events(pid, *timeline)]
     return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def from_perfetto(data: Any, title: str) -> list[TraceEvent]:
+    """The bars of the timeline ``title`` of a trace that ``to_perfetto`` made; none where it has no such timeline. Raises
+    ValueError for anything else."""
+    rows = data.get("traceEvents") if isinstance(data, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError("no list of events")
+    try:
+        named = {row["args"]["name"]: row["pid"] for row in rows if row["ph"] == "M" and row["name"] == "process_name"}
+        own = [row for row in rows if title in named and row["pid"] == named[title]]
+        tracks = {row["tid"]: str(row["args"]["name"]) for row in own if row["ph"] == "M" and row["name"] == "thread_name"}
+        return [_event(row, tracks[row["tid"]]) for row in own if row["ph"] == "X"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"an event without {error}") from None
+
+
+def _event(row: Mapping[str, Any], track: str) -> TraceEvent:
+    start, length = float(row["ts"]) / 1e6, float(row["dur"]) / 1e6
+    if not (0 <= start < math.inf and 0 <= length < math.inf):
+        raise ValueError("a time that is none")
+    args = tuple((str(key), value) for key, value in row["args"].items() if isinstance(value, int | float | str))
+    device, _, lane = track.partition(" ")
+    return TraceEvent(device, str(row["name"]), str(row["cat"]), start, start + length, args, lane)
 
 
 def _events(pid: int, title: str, timeline: Iterable[TraceEvent]) -> list[dict[str, Any]]:

@@ -49,6 +49,7 @@ _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("check", "execute.check", USE, "Compare a build with the unsplit model."),
     ("train", "train.train", USE, "Train a build, one process per device."),
     ("inspect", "inspection.inspect_", LOOK, "Show what a model, an IR text or a build holds."),
+    ("report", "report_command.report", LOOK, "Show a build as a web page."),
     ("simulate", "simulate_command.simulate", LOOK, "Predict the timeline of a build."),
     ("zoo", "zoo", LOOK, "List and write the models that come with dnnc."),
     ("topology", "topology", MACHINES, "Show, check, detect, measure and merge descriptions of machines."),

@@ -92,7 +92,8 @@ Replayed = Annotated[
     typer.Option("--plan", metavar="FILE", help="Replay this plan.json (edited, if you like) or plan.ir instead of searching."),
 ]
 PlanOnly = Annotated[
-    bool, typer.Option("--plan-only", help="Write plan.json, plan.ir and trace.json only, no programs and no weights.")
+    bool,
+    typer.Option("--plan-only", help="Write plan.json, plan.ir, trace.json and report.html only, no programs and no weights."),
 ]
 WeightFiles = Annotated[opt.Weights, typer.Option(help="Write one shared weight file, one file per stage, or none.")]
 SplitOption = Annotated[
@@ -159,6 +160,12 @@ SearchPrior = Annotated[
 Iterations = Annotated[
     int | None,
     typer.Option(min=1, max=1 << 20, metavar="N", help="With --search tag: iterations of the search (default: 1000)."),
+]
+ReportPage = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report", help="Write the plan as a web page, report.html, into DIR (default: yes).", show_default=False
+    ),
 ]
 LoadTest = Annotated[
     bool,

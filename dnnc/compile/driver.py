@@ -307,13 +307,19 @@ def _written(
 
     options, imported = loaded.options, loaded.imported
     if options.plan_only:
-        return write_plan(module, options.out, made_by(pipeline))
+        return write_plan(module, options.out, made_by(pipeline), report=options.report)
     plan = module.first(Plan)
     if plan is not None and plan.minimises.trains:
         from dnnc.engines.torch.write.build import write_training_build
 
         return write_training_build(
-            module, imported.files, imported.source, options.out, progress=context.progress, made_by=made_by(pipeline)
+            module,
+            imported.files,
+            imported.source,
+            options.out,
+            progress=context.progress,
+            made_by=made_by(pipeline),
+            report=options.report,
         )
 
     def tested(models: Iterable[Path]) -> None:
@@ -332,6 +338,7 @@ def _written(
         test=tested if options.load_test else None,
         made_by=made_by(pipeline),
         inputs=loaded.given.kept(imported) if loaded.given is not None else None,
+        report=options.report,
     )
     if any(mesh.shares for mesh in module.of_type(Mesh)):
         context.sink.warn(SharesNotAnnotated(), where="annotated.onnx")

@@ -66,6 +66,7 @@ class CompileOptions:
     training: TrainingOptions = field(default_factory=TrainingOptions)
     explain: bool = False
     load_test: bool = True
+    report: bool = True
     inputs: Path | None = None
     profile: tuple[Path, ...] = ()
     search: str = ""

@@ -93,9 +93,7 @@ def placement_problem(
     entry = module.entry
     fixed = fixed_devices(plan, topology, len(own))
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
-    bodies = [
-        ([entry.ops[i] for i in positions], leaving) for positions, leaving in zip(own, _leaving(entry, own), strict=True)
-    ]
+    bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
     by_type = {}
     for type_ in topology.types:
         if plan.in_steps:
@@ -103,7 +101,7 @@ def placement_problem(
             by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
             continue
         handover = type_.handover if len(own) > 1 else 0.0
-        by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, leaving)) for ops, leaving in bodies]
+        by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
     updated = updates(module, own) if plan.in_steps else ()
     compute = []
     problems: list[Diagnostic] = []
@@ -158,7 +156,7 @@ def replica_speed(problem: PlacementProblem, devices: Sequence[int]) -> Speed:
     return rings(problem.network, [[problem.names[device] for device in devices]])
 
 
-def _leaving(entry: Func, own: Sequence[Sequence[int]]) -> list[list[str]]:
+def leaving(entry: Func, own: Sequence[Sequence[int]]) -> list[list[str]]:
     """Of each stage what it makes for others: results of the function, and what ops of another stage read."""
     readers: dict[str, set[int]] = {value.name: {-1} for value in entry.results}
     for stage, positions in enumerate(own):

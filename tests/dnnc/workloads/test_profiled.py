@@ -59,7 +59,8 @@ def test_a_profile_is_planned_and_scheduled_like_a_model(
     assert "training: 11.0 ms per training step, 3 stages on 2 devices" in out
     assert "of a profile: fast, slow at the seconds of accelerator" in out
     assert "no programs: a profile has seconds in place of operators" in out
-    assert {path.name for path in (tmp_path / "b").iterdir()} == {"plan.json", "plan.ir", "trace.json", "manifest.json"}
+    files = {path.name for path in (tmp_path / "b").iterdir()}
+    assert files == {"plan.json", "plan.ir", "trace.json", "report.html", "manifest.json"}
     module = parse_module((tmp_path / "b" / "plan.ir").read_text())
     plan, schedule = module.first(Plan), module.first(Schedule)
     assert plan is not None

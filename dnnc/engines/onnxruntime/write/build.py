@@ -2,10 +2,12 @@
 
 What is in it::
 
-    manifest.json    versions, source, stages with their channels; digest of itself and of every other file but the trace
+    manifest.json    versions, source, stages with their channels; digest of itself and of every other file but the
+                     trace and the report
     plan.json        the plan, to read, edit and replay (``dnnc.build.plan_json``)
     plan.ir          the final module as text, repeated blocks folded
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
+    report.html      the plan as a web page (``dnnc.report.page``)
     annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
     inputs.npz       the arrays of ``compile --inputs``, unless they are too large
     session.json     settings with which one ONNX Runtime session follows the plan, where one can (``one_session.py``)
@@ -62,6 +64,7 @@ WEIGHTS = ("shared", "per-stage", "none")
 SHARED_FILE = "weights.data"
 WHOLE_FILE = "whole.data"
 TRACE = "trace.json"
+REPORT = "report.html"
 
 
 def write_build(
@@ -75,6 +78,7 @@ def write_build(
     test: Callable[[Iterable[Path]], None] | None = None,
     made_by: str = "",
     inputs: bytes | None = None,
+    report: bool = True,
 ) -> dict[str, Any]:
     """Writes the build of a lowered module to ``out`` and returns its manifest.
 
@@ -102,6 +106,8 @@ def write_build(
         progress("write the plan", None)
         write_plan_files(module, target, made_by)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
+        if report:
+            write_report(module, target)
         files = files_of(data)
         mesh_stages = _write_models(module, stages, files, target, weights, progress)
         topology = module.first(Topology)
@@ -120,14 +126,16 @@ def write_build(
     return manifest
 
 
-def write_plan(module: Module, out: Path, made_by: str = "") -> dict[str, Any]:
-    """Writes a build that cannot run: ``plan.json``, ``plan.ir``, ``trace.json`` if the plan has a schedule, and a manifest
-    without stages. Returns the manifest. Raises as ``write_build``."""
+def write_plan(module: Module, out: Path, made_by: str = "", *, report: bool = True) -> dict[str, Any]:
+    """Writes a build that cannot run: ``plan.json``, ``plan.ir``, ``trace.json`` if the plan has a schedule, ``report.html``,
+    and a manifest without stages. Returns the manifest. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         write_plan_files(module, target, made_by)
         if module.first(Schedule) is not None:
             _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
+        if report:
+            write_report(module, target)
         manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
         _write_json(target / MANIFEST, manifest)
     return manifest
@@ -185,6 +193,13 @@ def write_plan_files(module: Module, target: Path, made_by: str) -> None:
     without_programs = module.without(Program)  # programs follow from the stages
     (target / PROGRAM).write_text(made_by + print_module(fold(without_programs)), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
+
+
+def write_report(module: Module, target: Path) -> None:
+    """``report.html``."""
+    from dnnc.report.page import page
+
+    (target / REPORT).write_text(page(module), encoding="utf-8")
 
 
 def _write_models(
@@ -339,8 +354,8 @@ def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries
     hosts = sorted({topology.device(device).host for device in used}) if topology else []
     counts = {device: topology.type(topology.device(device).type).cores for device in used} if topology else {}
     cores = {device: count for device, count in counts.items() if count > 1}
-    # The trace has no digest: a run adds its measured timeline to it.
-    files = sorted(path for path in target.rglob("*") if path.is_file() and path.name != TRACE)
+    # The trace has no digest: a run adds its measured timeline to it. Nor has the page, which 'dnnc report' writes anew.
+    files = sorted(path for path in target.rglob("*") if path.is_file() and path.name not in (TRACE, REPORT))
     return {
         "schema": SCHEMA,
         "versions": _versions(),

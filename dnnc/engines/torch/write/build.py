@@ -1,6 +1,6 @@
 """Writes the directory of a training build, whole or not at all.
 
-plan.json, plan.ir, trace.json   as in every build; the ranks read plan.ir
+plan.json, plan.ir, trace.json, report.html   as in every build; the ranks read plan.ir
 stages/stageK.py                 the functions of a program (``stage_file``)
 weights.safetensors              the weights before the first step, as a checkpoint of training
 manifest.json                    versions, source, size and digest of every file
@@ -20,7 +20,15 @@ from dnnc.build.trace import to_perfetto
 from dnnc.build.training import Step, file_name
 from dnnc.build.transaction import whole_directory
 from dnnc.engines.onnxruntime.faults import WeightWithoutData
-from dnnc.engines.onnxruntime.write.build import TRACE, check_target, is_build, manifest_of, source_of, write_plan_files
+from dnnc.engines.onnxruntime.write.build import (
+    TRACE,
+    check_target,
+    is_build,
+    manifest_of,
+    source_of,
+    write_plan_files,
+    write_report,
+)
 from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
 from dnnc.engines.torch.write.stage_file import program_source
 from dnnc.onnx import DIALECTS
@@ -38,6 +46,7 @@ def write_training_build(
     *,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
     made_by: str = "",
+    report: bool = True,
 ) -> dict[str, Any]:
     """Writes the build of a scheduled and lowered training step to ``out`` and returns its manifest.
 
@@ -51,6 +60,8 @@ def write_training_build(
         write_plan_files(module, target, made_by)
         trace = to_perfetto({"predicted": predicted(module)})
         (target / TRACE).write_text(json.dumps(trace, ensure_ascii=False) + "\n", encoding="utf-8")
+        if report:
+            write_report(module, target)
         (target / "stages").mkdir()
         stages = []
         for stage in step.stages:

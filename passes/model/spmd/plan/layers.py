@@ -86,7 +86,7 @@ def layers(module: Module) -> tuple[Layer, ...]:
         bill = price(bare, part.func, part.mesh, part.decisions, training=training, **options)
         rows = _rows(part, bill)
         held = {op.id for op in part.func.ops}
-        for name, block, ops in _groups(bare.entry, found):
+        for name, block, ops in groups(bare.entry, found):
             mine = tuple(rows[op.id] for op in ops if op.id in held)
             if mine:
                 told.append(Layer(name, part.index, block, mine))
@@ -136,7 +136,7 @@ def _rows(part: StagePart, bill: Bill) -> dict[str, OpRow]:
     }
 
 
-def _groups(func: Func, found: Folding) -> list[tuple[str, int, list[Op]]]:
+def groups(func: Func, found: Folding) -> list[tuple[str, int, list[Op]]]:
     """The ops of a function by layer: name, block (-1: none), ops in order. Layers are in the order of their first ops."""
     of: dict[int, tuple[int, int]] = {}
     for number, block in enumerate(found.blocks):
@@ -167,4 +167,4 @@ def _head(op: Op) -> str:
     return _layer(op) or scope.split(".")[0] or "model"
 
 
-__all__ = ["Layer", "OpRow", "layers", "typical_block"]
+__all__ = ["Layer", "OpRow", "groups", "layers", "typical_block"]

@@ -241,7 +241,7 @@ def test_declared_weights_are_refused_but_a_plan_can_be_written(tmp_path: Path) 
         write_build(module, tmp_path, "zoo:small", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     write_plan(module, tmp_path / "out")
-    assert sorted(tree(tmp_path / "out")) == ["manifest.json", "plan.ir", "plan.json", "trace.json"]
+    assert sorted(tree(tmp_path / "out")) == ["manifest.json", "plan.ir", "plan.json", "report.html", "trace.json"]
     with pytest.raises(InvalidInput, match="plan only"):
         Build.open(tmp_path / "out")
 

@@ -1,0 +1,193 @@
+"""What the page shows, as one JSON document: schema ``dnnc.report/1``.
+
+``answers``: the first screen in sentences. ``headline``, ``table``: what the command prints of the plan. ``stages``, ``runs``
+of equal layers and the ``edges`` between them; ``variants``: each distinct layer with its ops. ``devices``, ``links``,
+``transfers``: loads. ``predicted``, ``measured``: timelines; ``memory``: of each device over time. Seconds, bytes; null stands
+for unknown or infinite. Equal modules give equal documents: nothing here depends on the machine or the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dnnc.build.plan_json import bare
+from dnnc.build.trace import TraceEvent
+from dnnc.report.gantt import COLOURS, NAMES
+from dnnc.report.page.answers import Facts, answers
+from dnnc.report.page.blocks import Blocks, Edge, Run, blocks
+from dnnc.report.page.loads import devices_json, links_json, media_seconds, transfers_json
+from dnnc.report.page.texts import exact, shown, span
+from dnnc.report.page.tracks import memory_json, timeline, tracks_json
+from dnnc.report.plan import plan_headline
+from dnnc.report.sharding import block_table, mesh_axes, mesh_text, shares_lines, stages_table
+from dnnc.report.tables import Table
+from dnnc.report.timeline import timeline_text
+from ir.core.module import Module, Plan, PlanStage
+from ir.core.topology import Topology
+from ir.core.types import type_bytes, without_layout
+from passes.model.folding import expand
+from passes.model.spmd.plan.layers import Layer, OpRow
+from passes.model.stages.load import stage_seconds
+
+SCHEMA = "dnnc.report/1"
+
+
+def page_data(module: Module, measured: Sequence[TraceEvent] = ()) -> dict[str, Any]:
+    """The document of a planned module, folded or not. ``measured``: the timeline of a run. Raises ValueError for a module
+    without a plan or without machines."""
+    module = expand(module)
+    plan, topology = module.first(Plan), module.first(Topology)
+    if plan is None or topology is None:
+        raise ValueError(f"module {module.name} has no plan for machines")
+    parts = blocks(module)
+    predicted = timeline(module, parts)
+    placed = all(stage.devices for stage in plan.stages)
+    media = media_seconds(module, plan, topology, parts) if placed else {}
+    summary = predicted.summary if predicted is not None else None
+    limits = {device.name: topology.memory(device) for device in topology.devices}
+    facts = Facts(module, plan, topology, parts, summary, media, _pace(plan, measured))
+    axes = mesh_axes(module)
+    document: dict[str, Any] = shown(
+        {
+            "schema": SCHEMA,
+            "model": bare(module.name),
+            "topology": bare(topology.name),
+            "objective": plan.objective,
+            "value": plan.value,
+            "bound": plan.bound,
+            "gap": plan.gap,
+            "status": plan.status,
+            "answers": answers(facts),
+            "headline": [*plan_headline(plan).split("\n"), *shares_lines(module).strip().split("\n")],
+            "certificate": dict(plan.certificate),
+            "table": _table(stages_table(plan, axes)),
+            "stages": [_stage(stage, plan, axes.get(stage.index, ())) for stage in plan.stages],
+            "inputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.args],
+            "outputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.results],
+            "runs": [_run(run) for run in parts.runs],
+            "edges": [_edge(edge) for edge in parts.edges],
+            "variants": _variants(parts),
+            "devices": devices_json(plan, topology, summary),
+            "links": links_json(topology, media),
+            "transfers": transfers_json(module, plan) if placed else [],
+            "period": max(plan.value if plan.minimises.streams else 0.0, *media.values(), *facts.busy.values(), 0.0),
+            "kinds": {
+                kind: {"name": NAMES[kind], "colour": COLOURS[kind], "backward": kind in ("B", "I", "W")} for kind in NAMES
+            },
+            "timeline": timeline_text(summary).split("\n") if summary is not None else [],
+            "predicted": tracks_json(predicted.events, predicted.groups) if predicted is not None else None,
+            "measured": tracks_json(measured, {event.track: (event.track,) for event in measured}) if measured else None,
+            "memory": memory_json(predicted, plan, limits) if predicted is not None else [],
+        }
+    )
+    return document
+
+
+def _pace(plan: Plan, events: Sequence[TraceEvent]) -> float | None:
+    """Measured seconds that compare with the plan's value: between two results of a stream, of a whole step; None where the
+    timeline does not tell."""
+    ends: dict[int, float] = {}
+    for event in events:
+        number = dict(event.args).get("microbatch")
+        if isinstance(number, int) and event.kind not in ("U", "recv"):
+            ends[number] = max(ends.get(number, 0.0), event.end)
+    if not ends:
+        return None
+    if plan.in_steps:
+        return max(event.end for event in events)
+    if plan.minimises.streams and len(ends) > 1:
+        return (max(ends.values()) - min(ends.values())) / (len(ends) - 1)
+    return None
+
+
+def _table(table: Table) -> dict[str, Any]:
+    return {
+        "columns": [{"name": column.header, "number": column.number} for column in table.columns],
+        "rows": [list(row) for row in table.rows],
+    }
+
+
+def _stage(stage: PlanStage, plan: Plan, axes: Sequence[int]) -> dict[str, Any]:
+    return {
+        "index": stage.index,
+        "devices": mesh_text(stage, axes) if stage.mesh else span(stage.devices) or f"({stage.device_type})",
+        "mesh": "x".join(map(str, axes)),
+        "replicas": stage.replicas,
+        "ops": stage.ops,
+        "seconds": stage_seconds(stage, plan.comm),
+        "compute": stage.compute,
+        "collectives": stage.collectives,
+        "receive": stage.receive,
+        "send": stage.send,
+        "backward": stage.backward,
+        "sync": stage.sync,
+        "weights": stage.weights,
+        "workspace": stage.workspace,
+        "buffers": stage.buffers,
+    }
+
+
+def _run(run: Run) -> dict[str, Any]:
+    return {
+        "stage": run.stage,
+        "variant": run.variant,
+        "layers": [_title(layer) for layer in run.layers],
+        "loops": run.loops,
+        "compute": exact(sum(layer.compute for layer in run.layers)),
+        "collectives": exact(sum(layer.communication for layer in run.layers)),
+    }
+
+
+def _title(layer: Layer) -> str:
+    """The name of a layer; of one whose ops tell no scope, its first op and its last."""
+    if layer.block < 0 and layer.name != "model":
+        return layer.name
+    if layer.block >= 0 and not layer.name.startswith("block "):
+        return layer.name
+    first, last = bare(layer.rows[0].op.id), bare(layer.rows[-1].op.id)
+    return first if first == last else f"{first} .. {last}"
+
+
+def _edge(edge: Edge) -> list[Any]:
+    return [*edge.source, *edge.target, bare(edge.tensor), edge.size]
+
+
+COLUMNS = ("name", "operator", "compute", "collectives", "bytes", "weights", "type", "strategy", "exchange")
+"""Of the ops of a variant: seconds of compute and of collectives, bytes of results and of weights, type of the first result,
+strategy on a mesh, kinds of collectives."""
+
+
+def _variants(parts: Blocks) -> list[dict[str, Any]]:
+    rows = []
+    for layer, inner in zip(parts.variants, parts.inner, strict=True):
+        prefix = layer.name if layer.block >= 0 else ""
+        split = any(row.strategies for row in layer.rows)
+        rows.append(
+            {
+                "ops": [_op(row, prefix) for row in layer.rows],
+                "edges": [list(pair) for pair in inner],
+                "layouts": _table(block_table(layer)) if split else None,
+            }
+        )
+    return rows
+
+
+def _op(row: OpRow, prefix: str) -> list[Any]:
+    op = row.op
+    weights = {name for name in op.operands if name.startswith("@")}
+    kinds = dict.fromkeys(f"{one.kind.replace('_', '-')} {one.axis}" for one in row.collectives)
+    return [
+        bare(op.id).removeprefix(prefix).lstrip("./") or bare(op.id),
+        op.name.partition(".")[2],
+        exact(row.compute),
+        exact(sum(one.seconds for one in row.collectives)),
+        sum(type_bytes(value.type) or 0 for value in op.results),
+        len(weights),
+        str(without_layout(op.results[0].type)) if op.results else "",
+        " ; ".join(row.strategies),
+        ", ".join(kinds),
+    ]
+
+
+__all__ = ["COLUMNS", "SCHEMA", "page_data"]
