@@ -5,9 +5,11 @@ a constant changed, a result lost. Strings, messages (``raise``), docstrings, an
 lines are drawn from the seed, equally many of each room of ROOMS, so they depend on the sources alone.
 
 Each mutant is judged by the quick tests of its room (``pytest -x``, the test files nearest to the broken file first) in a
-copy of the checkout, until a test fails or ``--seconds`` (60) of CPU time are spent. ``--tree DIR`` takes ``tests`` and
-``golden`` of another checkout: the same mutants, judged by other tests. Printed are a line for each mutant and the sums of each
-room. A test that fails without its mutant too has caught nothing: the tests that failed run once more at the end.
+copy of the checkout, until a test fails or ``--seconds`` (60) of CPU time are spent. Printed are a line for each mutant and the
+sums of each room. A test that fails without its mutant too has caught nothing: the tests that failed run once more at the end.
+
+To compare two sets of tests: ``--tree DIR`` takes ``tests`` and ``golden`` of another checkout (the same mutants, judged by
+other tests), and ``--caught LOG`` judges only the mutants that an earlier run caught, first by the test that caught each.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import ast
 import contextlib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -213,8 +216,14 @@ def _is_failure(line: str) -> bool:
     return line.startswith(("FAILED tests/", "ERROR tests/"))
 
 
-def judge(mutant: Mutant, room: str, pristine: Path, scratch: Path, seconds: float) -> Verdict:
-    """Runs the room's tests in a copy of ``pristine`` in which the mutant's line is broken. Files of the copy are links."""
+def caught_by(log: str) -> dict[str, str]:
+    """The mutants (as text) that an earlier run printed as caught, each with the test that failed."""
+    lines = (re.fullmatch(r"(tests/.*?) +\d+ s  (.*)", line) for line in log.splitlines())
+    return {match[2]: match[1] for match in lines if match}
+
+
+def judge(mutant: Mutant, room: str, pristine: Path, scratch: Path, seconds: float, first: str = "") -> Verdict:
+    """Runs the room's tests in a copy of ``pristine`` in which the mutant's line is broken, before them the test ``first``."""
     tree = scratch / "m"
     shutil.copytree(pristine, tree, copy_function=os.link)
     path = tree / mutant.path
@@ -222,7 +231,11 @@ def judge(mutant: Mutant, room: str, pristine: Path, scratch: Path, seconds: flo
     lines[mutant.line - 1] = mutant.after
     path.unlink()
     path.write_text("\n".join(lines))
-    code, text, used = pytest(tree, scratch, ["-x", *judges(tree, room, mutant.path)], seconds)
+    text = ""
+    if first and (tree / first.split("::")[0]).exists():
+        code, text, used = pytest(tree, scratch, ["-x", first], seconds)
+    if not failed(text):
+        code, text, used = pytest(tree, scratch, ["-x", *judges(tree, room, mutant.path)], seconds)
     shutil.rmtree(tree, ignore_errors=True)
     if code is None or code == 0:
         return Verdict(mutant, "", used, stopped=code is None)
@@ -247,6 +260,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=120, help="mutants of all rooms together")
     parser.add_argument("--rooms", default=";".join(ROOMS), help="rooms, separated by ;")
     parser.add_argument("--tree", type=Path, default=REPO, help="the checkout whose tests judge")
+    parser.add_argument("--caught", type=Path, help="what an earlier run printed: judge those that it caught")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="CPU time for each mutant")
     parser.add_argument("--list", action="store_true", help="print the mutants and judge none")
     arguments = parser.parse_args()
@@ -254,6 +268,9 @@ def main() -> None:
     if unknown := [room for room in rooms if room not in ROOMS]:
         parser.error(f"no such room: {', '.join(unknown)} (there are {', '.join(ROOMS)})")
     chosen = {room: mutants(room, arguments.count // len(rooms), arguments.seed) for room in rooms}
+    firsts = caught_by(arguments.caught.read_text()) if arguments.caught else {}
+    if arguments.caught:
+        chosen = {room: [each for each in group if str(each) in firsts] for room, group in chosen.items()}
     if arguments.list:
         print("\n".join(str(each) for group in chosen.values() for each in group))
         return
@@ -269,15 +286,15 @@ def main() -> None:
         shutil.copy2(REPO / "pyproject.toml", pristine)
         for room, group in chosen.items():
             for mutant in group:
-                verdict = judge(mutant, room, pristine, scratch, arguments.seconds)
+                verdict = judge(mutant, room, pristine, scratch, arguments.seconds, firsts.get(str(mutant), ""))
                 verdicts.setdefault(room, []).append(verdict)
                 print(f"{_word(verdict):10} {verdict.seconds:3.0f} s  {mutant}", flush=True)
         everything = without_false([each for group in verdicts.values() for each in group], pristine, scratch)
     by_room = Counter(each.mutant.path for each in everything if each.test)
     print(f"{'room':22} mutants caught stopped")
-    for room, group in verdicts.items():
-        caught = sum(bool(each.test) for each in everything if each.mutant in {one.mutant for one in group})
-        print(f"{room:22} {len(group):7} {caught:6} {sum(each.stopped for each in group):7}")
+    for room, judged in verdicts.items():
+        caught = sum(bool(each.test) for each in everything if each.mutant in {one.mutant for one in judged})
+        print(f"{room:22} {len(judged):7} {caught:6} {sum(each.stopped for each in judged):7}")
     print(f"{'all':22} {len(everything):7} {by_room.total():6} {sum(each.stopped for each in everything):7}")
 
 
