@@ -40,6 +40,10 @@ class Ways:
     def __init__(self, mesh: DeviceMesh, uneven: bool) -> None:
         self.mesh, self.uneven = mesh, uneven
         self.known: dict[tuple[Type, Lies, Lies, bool], tuple[Step, ...]] = {}
+        self.links: dict[tuple[Type, Lies, bool], tuple[Step, ...]] = {}
+        members = [sorted(range(axis.size), key=axis.shares.__getitem__, reverse=True) for axis in mesh.axes]
+        self.largest = [ordered[:2] for ordered in members]  # members of each axis with the two largest parts of any range,
+        self.least = [ordered[-1] for ordered in members]  # and with the smallest (``ir.core.shares``)
 
     def way(self, type_: Type, source: Lies, target: Lies, *, together: bool = False) -> tuple[Step, ...]:
         """``together``: as one of many gradients, whose sums share messages. Raises KeyError where no chain leads there."""
@@ -60,9 +64,13 @@ class Ways:
             if lies in done:
                 continue
             done.add(lies)
-            for step in self.steps(type_, lies, together):
+            key = (type_, lies, together)
+            if key not in self.links:
+                self.links[key] = tuple(self.steps(*key))
+            for step in self.links[key]:
                 pushed += 1
-                heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
+                if step.after not in done:
+                    heapq.heappush(heap, (seconds + step.seconds, length + 1, pushed, step.after, (*way, step)))
         raise KeyError(f"{type_} cannot be brought from {source} to {target}")
 
     def steps(self, type_: Type, lies: Lies, together: bool) -> Iterator[Step]:
@@ -70,20 +78,21 @@ class Ways:
         if not isinstance(type_, TensorType):
             return
         shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
+        whole = type_.nbytes or 0
+        afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
         for position, axis in enumerate(self.mesh.axes):
             before, later = lies[position], lies[position + 1 :]
             if isinstance(before, Shard) and before in later:
                 continue  # a later axis cuts its shards: it must be joined first
-            size = self.bytes(type_, shape, (*lies[:position], Replicate(), *later))
-            afters: Lies = (*map(Shard, range(len(shape))), Replicate(), Partial("sum"), Partial("max"))
+            size = whole * self.part(shape, (*lies[:position], Replicate(), *later))
             for after in afters:
-                if after == before or (isinstance(after, Shard) and after in later):
+                kind = reshard_step(before, after)
+                if kind is None or after == before or (isinstance(after, Shard) and after in later):
                     continue
                 layout: Lies = (*lies[:position], after, *later)
-                kind = reshard_step(before, after)
-                if kind is not None and self.possible(type_, shape, layout):
+                if self.possible(type_, shape, layout):
                     step = RESHARD_STEPS[kind]
-                    passed = size / axis.size if step.cuts_anew else self.bytes(type_, shape, lies, layout)
+                    passed = size / axis.size if step.cuts_anew else whole * self.part(shape, lies, layout)
                     seconds = axis.seconds(step, passed, together=together)
                     yield Step(kind, position, layout, size, seconds)
 
@@ -92,29 +101,30 @@ class Ways:
         terms = {placement.reduction for placement in lies if isinstance(placement, Partial)}
         if len(terms) > 1 or (terms and type_.dtype in (DType.BOOL, DType.STRING)):
             return False
-        for dim, length in enumerate(shape):
-            sums = 1
-            left = length
-            for placement, axis in zip(lies, self.mesh.axes, strict=True):
-                if placement == Shard(dim):
+        for dim in {placement.dim for placement in lies if isinstance(placement, Shard)}:
+            sums, left = 1, shape[dim]
+            for placement, axis, least in zip(lies, self.mesh.axes, self.least, strict=True):
+                if isinstance(placement, Shard) and placement.dim == dim:
                     sums *= sum(axis.shares)
-                    left = min(cut(left, axis.shares, member)[1] for member in range(axis.size))
-            if sums > 1 and (left == 0 or (length % sums and not self.uneven)):
+                    left = cut(left, axis.shares, least)[1]
+            if sums > 1 and (left == 0 or (shape[dim] % sums and not self.uneven)):
                 return False
         return True
 
-    def bytes(self, type_: TensorType, shape: list[int], *lies: Lies) -> float:
-        """Of the largest part that is in a shard of this layout, or in the shards of two members, one of each layout."""
+    def part(self, shape: list[int], *lies: Lies) -> float:
+        """Of all elements, those of the largest part that is in a shard of this layout, or in the shards of two members, one
+        of each layout."""
         local = list(shape)
-        for axis, placements in zip(self.mesh.axes, zip(*lies, strict=True), strict=True):
+        for axis, largest, placements in zip(self.mesh.axes, self.largest, zip(*lies, strict=True), strict=True):
             dims = sorted({placement.dim for placement in placements if isinstance(placement, Shard)})
-            # Of two dimensions one member has its part of the one, another its part of the other.
-            largest = heapq.nlargest(2, range(axis.size), key=axis.shares.__getitem__)
-            pairs = itertools.permutations(largest, len(dims))
-            parts = [[cut(local[d], axis.shares, member)[1] for d, member in zip(dims, pair, strict=True)] for pair in pairs]
-            for dim, length in zip(dims, max(parts, key=math.prod), strict=True):
-                local[dim] = length
-        return (type_.nbytes or 0) * (math.prod(local) / math.prod(shape)) if math.prod(shape) else 0.0
+            if len(dims) == 1:
+                local[dims[0]] = cut(local[dims[0]], axis.shares, largest[0])[1]
+            elif dims:  # one member has its part of the one dimension, another its part of the other
+                pairs = (zip(dims, members, strict=True) for members in itertools.permutations(largest, len(dims)))
+                parts = [[cut(local[dim], axis.shares, member)[1] for dim, member in pair] for pair in pairs]
+                for dim, length in zip(dims, max(parts, key=math.prod), strict=True):
+                    local[dim] = length
+        return math.prod(local) / math.prod(shape) if math.prod(shape) else 0.0
 
 
 __all__ = ["Lies", "Step", "Ways"]
