@@ -46,7 +46,7 @@ def test_what_another_file_brings_into_a_kernel_is_not_kept(tmp_path: Path) -> N
     path = os.pathsep.join([str(tmp_path), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     (tmp_path / "caller.py").write_text(caller)
-    for how, added, number in (("compiled", 1, 1), ("compiled", 5, 1), ("inlined", 5, 7), ("inlined", 5, 9)):
+    for how, added, number in (("compiled", 1, 1), ("inlined", 5, 7), ("inlined", 5, 9)):
         (tmp_path / "other.py").write_text(other.format(how=how, added=added, number=number))
         command = [sys.executable, "-B", "-c", "import caller"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -497,7 +497,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
     """Entries go, change their type or name, are exchanged or doubled: a plain error, or a module that is whole."""
     data = json.loads(json.dumps(draw.draw(st.sampled_from(PLANS))))

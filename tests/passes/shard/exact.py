@@ -7,31 +7,52 @@ columns must be whole); per value, source and key a column that is at least what
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import highspy
 import numpy as np
+from numpy.typing import NDArray
 
-from passes.shard.problem.problem import ShardProblem
+from passes.shard.problem.problem import Floats, ShardProblem
+
+
+class Plans(NamedTuple):
+    """Every assignment of a problem, in the order of ``itertools.product``: ``choices`` [node, plan], and its sums."""
+
+    choices: NDArray[np.int64]
+    seconds: Floats
+    memory: Floats
+
+
+def every_plan(problem: ShardProblem) -> Plans:
+    """All plans with what they cost; the sums are spelled out here once more."""
+    taken = [problem.node_kinds[kind] for kind in problem.kinds]
+    counts = [len(kind.seconds) for kind in taken]
+    numbers = np.arange(math.prod(counts))
+    choices = np.array([numbers // math.prod(counts[node + 1 :]) % count for node, count in enumerate(counts)])
+    seconds, memory = np.zeros(len(numbers)), np.zeros(len(numbers))
+    for kind, chosen in zip(taken, choices, strict=True):
+        seconds += kind.seconds[chosen]
+        memory += kind.memory[chosen]
+    for value in problem.values:
+        weights, needs = problem.value_kinds[value.kind].weights, problem.value_kinds[value.kind].needs
+        keys = np.array([[key in need for key in range(weights.shape[1])] for need in needs])
+        paid = np.zeros((len(numbers), weights.shape[1]), bool)
+        for node, port in value.readers:
+            paid |= keys[taken[node].reads[port][choices[node]]]
+        maker, result = value.maker
+        source = taken[maker].makes[result][choices[maker]]
+        seconds += np.where(paid, weights[source], 0.0).sum(axis=1)
+    return Plans(choices, seconds, memory)
 
 
 def brute_force(problem: ShardProblem, memory: float | None = None) -> float:
-    """The least cost of any assignment, inf where none fits; the sum is spelled out here once more."""
-    best = np.inf
-    for choices in itertools.product(*(range(len(problem.node_kinds[kind].seconds)) for kind in problem.kinds)):
-        taken = [problem.node_kinds[kind] for kind in problem.kinds]
-        if memory is not None and sum(kind.memory[c] for kind, c in zip(taken, choices, strict=True)) > memory:
-            continue
-        cost = sum(kind.seconds[c] for kind, c in zip(taken, choices, strict=True))
-        for value in problem.values:
-            source = taken[value.maker[0]].makes[value.maker[1]][choices[value.maker[0]]]
-            paid = set()
-            for node, port in value.readers:
-                paid |= set(problem.value_kinds[value.kind].needs[taken[node].reads[port][choices[node]]])
-            cost += sum(problem.value_kinds[value.kind].weights[source, key] for key in paid)
-        best = min(best, cost)
-    return float(best)
+    """The least cost of any assignment, inf where none fits."""
+    plans = every_plan(problem)
+    fits = plans.memory <= (math.inf if memory is None else memory)
+    return float(plans.seconds[fits].min(initial=np.inf))
 
 
 class Programme:
@@ -129,4 +150,4 @@ def marginals(
         programme.rows.append((0.0, 0.0, entries))
 
 
-__all__ = ["brute_force", "integer_programme"]
+__all__ = ["Plans", "brute_force", "every_plan", "integer_programme"]

@@ -76,7 +76,7 @@ def on_two(seed: int, count: int) -> tuple[Module, ShardInput]:
     return module, build(module, module.entry, mesh, None, training=True)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 10**6), st.integers(1, 10), st.integers(1, 9))
 def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches: int) -> None:
     module, given_ = on_two(seed, count)
@@ -108,7 +108,7 @@ def test_the_plan_is_the_best_of_all(seed: int, count: int, microbatches: int) -
     assert plan.value <= best * NEAR
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=8)
 @given(st.integers(0, 10**6), st.integers(1, 8), st.integers(1, 9))
 def test_the_schedule_runs_them_one_after_another(seed: int, count: int, microbatches: int) -> None:
     """Forward and backward pass of each, then one synchronisation: what the value says."""

@@ -45,7 +45,6 @@ def planned(options: str, spec: str = SPEC, topology: str = "preset:h100x8") -> 
         "mesh=2x4",
         "mesh=4,strategy=megatron",
         "mesh=4,stages=2",
-        "mesh=2x2,stages=2",
         pytest.param("stages=3", marks=pytest.mark.slow),
         "mesh=4,training=true",
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -14,18 +13,17 @@ from passes.shard.problem.problem import Floats
 from passes.shard.solver import search
 from passes.shard.solver.reduce import whole
 from passes.shard.solver.search import searched
-from tests.passes.shard.exact import brute_force
+from tests.passes.shard.exact import brute_force, every_plan
 from tests.passes.shard.problems import random_graph, random_layers
 
 
 def least_by_choice(problem: ShardProblem, price: float = 0.0) -> list[Floats]:
     """By kind and choice, of all assignments in which a node of the kind takes it."""
+    plans = every_plan(problem)
+    costs = plans.seconds + price * plans.memory
     found = [np.full(len(kind.seconds), np.inf) for kind in problem.node_kinds]
-    for choices in itertools.product(*(range(len(problem.node(node).seconds)) for node in range(problem.size))):
-        cost = problem.cost(choices) + price * problem.memory(choices)
-        for node, choice in enumerate(choices):
-            kind = problem.kinds[node]
-            found[kind][choice] = min(found[kind][choice], cost)
+    for kind, choices in zip(problem.kinds, plans.choices, strict=True):
+        np.minimum.at(found[kind], choices, costs)
     return found
 
 
@@ -36,7 +34,7 @@ def test_graphs(seed: int, price: float) -> None:
 
 
 @pytest.mark.parametrize("price", [0.0, 0.75])
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_layers(seed: int, price: float) -> None:
     check(random_layers(seed, 4, 1), price)
 
@@ -56,7 +54,7 @@ def check(problem: ShardProblem, price: float) -> None:
         assert (bound <= least + 1e-9).all()
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_no_better_plan_goes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """From searches with the smallest tables, with and without a limit of memory."""
     monkeypatch.setattr(search, "POLICY", replace(search.POLICY, rungs=(4, 8, 16, 32)))

@@ -16,7 +16,7 @@ from tests.passes.shard.exact import brute_force, integer_programme
 from tests.passes.shard.problems import random_graph, random_layers
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_programme_equals_brute_force(seed: int) -> None:
     problem = random_graph(seed, 2 + seed % 6)
     assert integer_programme(problem)[0] == pytest.approx(brute_force(problem), abs=1e-5)
@@ -47,7 +47,7 @@ def test_small_graphs(seed: int) -> None:
     claimed(random_graph(seed, 2 + seed % 6)).check()
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_larger_graphs_equal_the_programme(seed: int) -> None:
     problem = random_graph(seed, 20)
     plan = solve(problem)
@@ -55,7 +55,7 @@ def test_larger_graphs_equal_the_programme(seed: int) -> None:
     assert plan.value == pytest.approx(integer_programme(problem)[0], abs=1e-5)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(30))
 def test_layers_equal_the_programme(seed: int) -> None:
     problem = random_layers(seed, 4 + seed % 4, 2 + seed % 4)
     plan = solve(problem)
@@ -65,8 +65,8 @@ def test_layers_equal_the_programme(seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_five_hundred_more_equal_the_programme() -> None:
-    for seed in range(1000, 1250):
+def test_hundreds_more_equal_the_programme() -> None:
+    for seed in range(1000, 1120):
         for problem in (random_graph(seed, 14), random_layers(seed, 5 + seed % 4, 2 + seed % 4)):
             plan = solve(problem)
             assert plan.status == "optimal"
@@ -117,7 +117,7 @@ def test_copies_are_not_tied() -> None:
     assert len(FoldedSearch(problem).structure.runs) == 1
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(12))
 def test_tied_is_never_better_and_truly_tied(seed: int) -> None:
     problem = random_layers(seed, 5, 3)
     tied = solve_tied(problem)
@@ -135,7 +135,7 @@ def test_a_thousand_copies() -> None:
     assert found.bound == problem.cost(found.choices)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(20))
 def test_relaxed_tables_bound(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values whose readers meet in no table: the bound holds, and the programme closes the gap."""
     monkeypatch.setattr(charges, "JOINT", 1)

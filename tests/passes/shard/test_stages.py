@@ -175,7 +175,7 @@ def test_brute_force_lies_between_bound_and_value(seed: int, mode: str) -> None:
 
 @pytest.mark.slow
 @given(SEEDS, st.sampled_from(MODES[2:]))
-@settings(deadline=None, max_examples=24, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=16, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value_in_training_and_with_little_memory(seed: int, mode: str) -> None:
     assert not claimed_of_chain(seed, mode).wrong
 

@@ -113,7 +113,7 @@ def program(form: str, where: int, sizes: list[int], rows: list[int], inner: int
     bias=st.sampled_from(["", "add", "gemm"]),
     transposed=st.booleans(),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_any_form_gives_the_same_numbers(
     form: str, where: int, sizes: list[int], rows: list[int], inner: int, bias: str, transposed: bool
 ) -> None:
@@ -176,7 +176,7 @@ def test_chains_of_one_weight_share_its_parts() -> None:
     data=st.data(),
     inline=st.booleans(),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_part_of_any_box(shape: list[int], data: st.DataObject, inline: bool) -> None:
     """A file, where it lies, or a generated tensor: the elements of the box."""
     start = [data.draw(st.integers(0, size - 1)) for size in shape]

@@ -85,15 +85,15 @@ WIRING = ("operand order of values", "the wiring inside")
 """Changes of what feeds an op: a block of few ops, fed from outside, is the same with and without."""
 
 
-@pytest.mark.parametrize("layer", [0, 3, LAYERS - 1])
+@pytest.mark.parametrize("layer", [0, 1, 3])
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_one_change_prevents_one_fold(name: str, layer: int) -> None:
-    module = transformer(LAYERS)
+    module = transformer(4)
     mutated = MUTATIONS[name](layer)(module)
     assert mutated != module
     found = of(mutated)
     whole = [block for block in found.blocks if block.size == LAYER]
-    assert [len(block.copies) for block in whole] == [LAYERS - 1], "the others still fold"
+    assert [len(block.copies) for block in whole] == [3], "the others still fold"
     for op in affected(module, mutated, layer) if name not in WIRING else ():
         for block in found.blocks:
             for place in zip(*[copy.ops for copy in block.copies], strict=True):

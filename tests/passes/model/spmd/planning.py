@@ -33,6 +33,7 @@ from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.shard import ShardPass, build, decisions_of, truthful
 from tests.passes.model.spmd.interpreter import run_lowered
+from tests.passes.model.spmd.members import localized
 from tests.passes.running import run
 
 TWO_MESHES = """\
@@ -148,8 +149,8 @@ def inputs_of(module: Module, seed: int = 0) -> Arrays:
 
 
 def check_runs(module: Module, decided: Module, folder: Path, seed: int = 0) -> Module:
-    """The members together compute what the entry does. Gives the lowered module."""
-    result = lowered(decided)
+    """The members together compute what the entry does. Gives the lowered module with its programs."""
+    result = localized(lowered(decided))
     inputs = inputs_of(module, seed)
     expected = run(module, inputs, folder)
     found = {name[1:]: array for name, array in run_lowered(result, inputs, folder).items()}

@@ -3,6 +3,7 @@ and what their collectives and ops cost by count is what the plan says."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -45,7 +46,7 @@ def check_plan(result: Module, *, exchanges: bool = False) -> None:
         assert stage.compute * (1 - 1e-9) <= seconds <= stage.compute * (1 + 1e-4)  # the bias of a sum that is split
 
 
-@pytest.mark.parametrize("mesh", ["2", "4", "2x2"])
+@pytest.mark.parametrize("mesh", ["4", "2x2"])
 @pytest.mark.parametrize("spec", ZOO)
 def test_the_best_plan(spec: str, mesh: str) -> None:
     module, folder = prepared(spec)
@@ -62,14 +63,13 @@ def test_families(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ["8", "2x4"])
-@pytest.mark.parametrize("spec", FAMILIES)
+@pytest.mark.parametrize(("spec", "mesh"), [*zip(FAMILIES, itertools.cycle(["8", "2x4"]))])
 def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     module, folder = prepared(spec)
     check_plan(check_runs(module, searched(module, mesh), folder))
 
 
-@pytest.mark.parametrize("sizes", [(2,), (4,), (2, 2)])
+@pytest.mark.parametrize("sizes", [(4,), (2, 2)])
 @pytest.mark.parametrize("spec", ZOO)
 def test_any_plan(spec: str, sizes: tuple[int, ...]) -> None:
     """Random choices: every strategy of every op is met sooner or later, with every conversion."""
@@ -115,13 +115,6 @@ def test_experts() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHARED)
-def test_exports(name: str, shared_dir: Path) -> None:
-    module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
-    check_plan(check_runs(module, searched(module, "2"), folder))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SHARED)
 def test_exports_on_two_axes_and_in_stages(name: str, shared_dir: Path) -> None:
     module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))
     check_plan(check_runs(module, searched(module, "2x2"), folder))
@@ -129,7 +122,7 @@ def test_exports_on_two_axes_and_in_stages(name: str, shared_dir: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shapes", [[(2,)], [(4,)], [(2, 2)], [(2,), (2,)], [(2, 2), (2,), (1,)]])
+@pytest.mark.parametrize("shapes", [[(2, 2)], [(2, 2), (2,), (1,)]])
 @pytest.mark.parametrize("name", SHARED)
 def test_any_plan_of_exports(name: str, shapes: list[tuple[int, ...]], shared_dir: Path) -> None:
     module, folder = prepared(str(shared_dir / "models" / f"{name}.onnx"))

@@ -144,7 +144,7 @@ def loads(draw: st.DrawFn, comm: str = "sum") -> Workload:
 
 
 @given(loads(), st.integers(1, 9))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=70)
 def test_a_step_takes_its_longest_path_and_never_more_than_the_formula(load: Workload, microbatches: int) -> None:
     schedule = step(load, microbatches)
     assert schedule.period == schedule.latency == pytest.approx(longest_path(load, microbatches), rel=1e-9)
@@ -155,7 +155,7 @@ def test_a_step_takes_its_longest_path_and_never_more_than_the_formula(load: Wor
 
 
 @given(st.integers(1, 8), st.integers(1, 12), st.floats(0.01, 1.0), st.floats(0.01, 1.0), st.floats(0.0, 5.0))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_equal_stages_take_just_the_formula(
     stages: int, microbatches: int, forward: float, backward: float, sync: float
 ) -> None:

@@ -54,7 +54,7 @@ def chain(seconds: list[float], cost: float = 0.5, devices: int = 2, memory: int
 
 @pytest.mark.parametrize("make", [random_problem, random_chains])
 @given(seed=SEEDS)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Callable[..., Problem], seed: int) -> None:
     problem = make(seed) if make is random_chains else make(seed, demands=False)
     problem = replace(problem, forced=(), stages=None)
@@ -72,7 +72,7 @@ def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Ca
 
 
 @given(seed=SEEDS)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_what_is_called_contiguous_has_an_order_and_what_is_not_has_none(seed: int) -> None:
     problem = random_problem(seed, memory=False, demands=False)
     for name, plan in plans(case_of(problem)):
@@ -91,7 +91,7 @@ def test_what_is_called_contiguous_has_an_order_and_what_is_not_has_none(seed: i
 
 
 @given(seed=SEEDS)
-@settings(max_examples=30)
+@settings(max_examples=20)
 def test_the_chain_is_solved_exactly(seed: int) -> None:
     """On a path there is one order and nothing to contract, so both chains are the optimum."""
     values = np.random.default_rng(seed).choice([0.5, 1.0, 2.0, 4.0], size=7)
@@ -161,7 +161,7 @@ def test_branches_between_articulation_points_become_one() -> None:
 
 
 @given(seed=SEEDS)
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_no_component_is_cut(seed: int) -> None:
     problem = random_problem(seed, nodes=7, memory=False, demands=False)
     case = case_of(problem)

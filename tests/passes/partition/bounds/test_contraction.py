@@ -32,7 +32,7 @@ def optimum(problem: Problem) -> float:
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from((0.0, 0.1, 0.3, 1.0)), st.sampled_from((0.0, 0.3)))
 def test_relaxed_optimum_is_no_larger(seed: int, chains: bool, give: float, apart: float) -> None:
     problem = random_chains(seed) if chains else random_problem(seed, nodes=6)

@@ -64,7 +64,7 @@ def test_cells_hold_every_ideal(seed: int, windows: int) -> None:
             assert sum(len(part) for part in parts) == len(held)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**9), st.booleans())
 def test_a_cut_is_the_least_of_all_sets(seed: int, ideal: bool) -> None:
     """The obvious twin looks at every set of nodes."""
@@ -126,7 +126,7 @@ def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str)
         assert bounds.bound >= best * (1 - 1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
 def test_bound_holds_for_training(seed: int, objective: str) -> None:
     graph = random_graph(random.Random(seed))
@@ -151,7 +151,7 @@ def test_bound_reaches_an_optimum_with_many_ideals(problem: Problem) -> None:
     assert 0.97 * optimum.value <= bounds.bound <= optimum.value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COMM))
 def test_chosen_ideals_are_as_the_walk_has_them(seed: int, comm: str) -> None:
     problem = random_problem(seed, nodes=6, comm=comm)

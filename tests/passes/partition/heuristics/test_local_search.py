@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from passes.model.stages.load import COMM
@@ -31,6 +31,7 @@ def value_of(problem: Problem, assignment: tuple[int, ...]) -> float:
     return max((cost.load for cost in plan_costs(problem, stages_of(problem, assignment))), default=0.0)
 
 
+@settings(max_examples=50)
 @given(SEEDS, st.sampled_from(COMM), st.sampled_from((0.0, 3.0, 6.0)))
 def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap: float) -> None:
     """After thousands of increments the value reported is the load, or more where a constraint is broken."""
@@ -49,7 +50,7 @@ def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap
         assert value == pytest.approx(value_of(problem, assignment), abs=1e-9)
 
 
-@pytest.mark.slow
+@settings(max_examples=25)
 @given(SEEDS)
 def test_a_load_of_two_sides(seed: int) -> None:
     """The kernel's value is the largest of the one side plus the largest of the other, and no plan is better than the best."""
@@ -65,6 +66,7 @@ def test_a_load_of_two_sides(seed: int) -> None:
         assert value == pytest.approx(sided_value(problem, stages_of(problem, best.tolist()), sides), abs=1e-9)
 
 
+@settings(max_examples=40)
 @given(SEEDS, st.sampled_from(COMM))
 def test_plans_are_feasible_and_no_better_than_the_optimum(seed: int, comm: str) -> None:
     problem = random_problem(seed, comm=comm)

@@ -42,12 +42,12 @@ def check(problem: Problem) -> None:
 @pytest.mark.parametrize("comm", COMM)
 @pytest.mark.parametrize("block", range(4))
 def test_optimum_equals_brute_force(comm: str, block: int) -> None:
-    """600 seeded problems with unequal devices, limits, demanded cuts and stages, in each way of adding up transfers."""
-    for seed in range(50 * block, 50 * block + 50):
+    """300 seeded problems with unequal devices, limits, demanded cuts and stages, in each way of adding up transfers."""
+    for seed in range(25 * block, 25 * block + 25):
         check(random_problem(seed, comm=comm, handover=seed % 3 == 0))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COMM), st.booleans())
 def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, memory: bool) -> None:
     check(random_problem(seed, nodes=7, comm=comm, memory=memory, handover=seed % 2 == 0))
@@ -70,7 +70,7 @@ def test_bound_of_any_prices_holds() -> None:
 def test_transfers_that_cannot_be_avoided_are_a_bound() -> None:
     """Never above the optimum, whatever the prices; and above load balance often enough to matter."""
     higher = 0
-    for seed in range(400):
+    for seed in range(200):
         problem = random_chains(seed) if seed % 2 else random_problem(seed, nodes=7, demands=seed % 4 == 0)
         best = brute_force(problem)
         rng = random.Random(seed)
@@ -79,7 +79,7 @@ def test_transfers_that_cannot_be_avoided_are_a_bound() -> None:
             assert found <= best * (1 + 1e-9)
             assert best_bound(problem, price)[0] <= best * (1 + 1e-9)
             higher += found > lower_bound(problem, price)[0] * (1 + 1e-6)
-    assert higher > 20
+    assert higher > 10
 
 
 def fan(branches: int, out: float, back: float) -> Problem:
@@ -134,7 +134,7 @@ def test_prices_reach_the_bound_of_unequal_kinds() -> None:
 @pytest.mark.parametrize("comm", COMM)
 def test_numbers_that_mean_never_drown_no_others(comm: str) -> None:
     """Nodes and transfers that take far longer on some kinds: sums over ideals would lose the rest beside them."""
-    for seed in range(150):
+    for seed in range(60):
         problem = random_problem(seed, comm=comm, memory=seed % 2 == 0, demands=False)
         rng = np.random.default_rng(seed)
         seconds = rng.choice((1.0, 1.0, 3.0, 1e17, 1e18), problem.seconds.shape)
@@ -181,7 +181,7 @@ def test_reductions_keep_the_optimum() -> None:
     """Also with limits that bind, cuts and kinds that cannot run a node; and they do reduce something."""
     smaller = 0
     for comm in COMM:
-        for seed in range(400):
+        for seed in range(200):
             if seed % 4 == 0:
                 problem = random_problem(seed, nodes=6, comm=comm, memory=seed % 8 == 0)
             else:
@@ -191,7 +191,7 @@ def test_reductions_keep_the_optimum() -> None:
             reduced.check()
             smaller += reduced.size < problem.size
             assert brute_force(reduced) == pytest.approx(brute_force(problem), rel=1e-12)
-    assert smaller > 300
+    assert smaller > 150
 
 
 def test_a_node_joins_no_reader_that_its_larger_inputs_would_overflow() -> None:

@@ -63,7 +63,7 @@ def test_time_limit_is_kept() -> None:
     problem = encoder_decoder(12)
     solve(encoder_decoder(1), Budget(seconds=60.0))  # compiles
     before = now()
-    with within(3.0) as limit:
+    with within(1.0) as limit:
         solution = solve(problem, Budget(ideals=10**9, memory=1 << 30, pairs=10**12, seconds=300.0))
     assert limit.cut
     assert now() - before < 150.0  # counted seconds, of the 300 that it may: `tests.bench.time_limits` measures the clock

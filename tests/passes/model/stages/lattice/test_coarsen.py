@@ -47,7 +47,7 @@ def check(problem: Problem, most: int) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COMM), st.integers(2, 12))
 def test_loss_is_as_stated(seed: int, comm: str, most: int) -> None:
     check(random_problem(seed, nodes=7, comm=comm), most)
@@ -55,7 +55,7 @@ def test_loss_is_as_stated(seed: int, comm: str, most: int) -> None:
 
 def test_loss_is_as_stated_often() -> None:
     """Enough of a fixed set of problems is contracted that the test says something."""
-    assert sum(check(random_problem(seed, nodes=7), 6) for seed in range(120)) > 20
+    assert sum(check(random_problem(seed, nodes=7), 6) for seed in range(60)) > 10
 
 
 def test_lattice_within_its_budget_stays() -> None:
@@ -71,7 +71,7 @@ def test_lattice_within_its_budget_stays() -> None:
 @pytest.mark.parametrize("most", [100, 5_000])
 @pytest.mark.parametrize(
     "problem",
-    [pytest.param(encoder_decoder(12), id="cross attention"), pytest.param(experts(64), id="experts")],
+    [pytest.param(encoder_decoder(8), id="cross attention"), pytest.param(experts(32), id="experts")],
 )
 def test_large_lattice_becomes_small(problem: Problem, most: int) -> None:
     found = contracted(problem, most)
