@@ -1,8 +1,11 @@
 """dnnc: compiles a neural network and a description of machines into one program per device.
 
-Importing this package is cheap: it only makes sure that the three packages it shares a directory with (``grammars``, ``ir``,
-``passes``) are its own. Their names are short, so another project's package of the same name may come first on the path;
-that would fail later in ways nobody can read.
+In Python: ``dnnc.plan(model, machines=..)`` makes a plan, ``Plan.write`` a build, ``Build.start`` a running session
+(``dnnc.api``; the guide shows all of it).
+
+Importing this package is cheap: what it offers is imported when it is asked for. It only makes sure that the three packages it
+shares a directory with (``grammars``, ``ir``, ``passes``) are its own. Their names are short, so another project's package of
+the same name may come first on the path; that would fail later in ways nobody can read.
 """
 
 from __future__ import annotations
@@ -11,21 +14,66 @@ import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "from_torch", "into_torch"]
+
+if TYPE_CHECKING:
+    from dnnc.api.build import Build, CheckResult, Training, load
+    from dnnc.api.options import PlanOptions
+    from dnnc.api.plan import Plan, plan
+    from dnnc.api.session import Argument, Session
+    from dnnc.api.terms import DnncWarning
+    from dnnc.engines.onnxruntime.errors import RuntimeFailure
+    from dnnc.engines.torch.module import into_torch
+    from dnnc.engines.torch.module.from_module import from_torch
+    from ir.core.diagnostics import DnncError, Infeasible, InvalidInput, UsageError
+    from ir.core.topology import Topology
+
+__all__ = [
+    "Argument",
+    "Build",
+    "CheckResult",
+    "DnncError",
+    "DnncWarning",
+    "Infeasible",
+    "InvalidInput",
+    "Plan",
+    "PlanOptions",
+    "RuntimeFailure",
+    "Session",
+    "Topology",
+    "Training",
+    "UsageError",
+    "__version__",
+    "from_torch",
+    "into_torch",
+    "load",
+    "plan",
+]
+
+_HOME = {
+    "dnnc.api.build": ("Build", "CheckResult", "Training", "load"),
+    "dnnc.api.options": ("PlanOptions",),
+    "dnnc.api.plan": ("Plan", "plan"),
+    "dnnc.api.session": ("Argument", "Session"),
+    "dnnc.api.terms": ("DnncWarning",),
+    "dnnc.engines.onnxruntime.errors": ("RuntimeFailure",),
+    "dnnc.engines.torch.module": ("into_torch",),
+    "dnnc.engines.torch.module.from_module": ("from_torch",),
+    "ir.core.diagnostics": ("DnncError", "Infeasible", "InvalidInput", "UsageError"),
+    "ir.core.topology": ("Topology",),
+}
+"""Modules and the names in them that are imported when somebody asks for them."""
 
 
 def __getattr__(name: str) -> Any:
-    """``from_torch`` and ``into_torch``, which need the extra ``train``, are imported when somebody asks for them."""
-    if name not in ("from_torch", "into_torch"):
+    home = next((module for module, names in _HOME.items() if name in names), None)
+    if home is None:
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-    if find_spec("torch") is None:
+    if name.endswith("_torch") and find_spec("torch") is None:
         raise ImportError(f"dnnc.{name} needs PyTorch: pip install 'dnnc[train]'")
-    return getattr(
-        import_module("dnnc.engines.torch.module.from_module" if name == "from_torch" else "dnnc.engines.torch.module"), name
-    )
+    return getattr(import_module(home), name)
 
 
 def _foreign_packages() -> str:

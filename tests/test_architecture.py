@@ -54,6 +54,7 @@ ROOMS = {
         ("search_tag",),
         ("compile",),
         ("study", "check", "workloads"),
+        ("api",),
         ("cli",),
     ),
 }

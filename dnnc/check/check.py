@@ -33,7 +33,7 @@ from dnnc.check.lockstep import Border, MemberError, borders, fed, run_members
 from dnnc.check.noise import QUIET, Meter, Noise
 from dnnc.check.unsplit import Unsplit, one_line, read_by
 from dnnc.check.verdict import CheckReport, Comparison, judge
-from dnnc.data.inputs import drawn, read_inputs
+from dnnc.data.inputs import drawn, read_inputs, split_microbatches
 from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
 from dnnc.engines.onnxruntime.session.needs import executor_of, require_providers
 from dnnc.engines.onnxruntime.session.session import require_used
@@ -48,13 +48,13 @@ from ir.system.scratch import scratch_folder
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """``inputs``: a file of arrays. Without it, the check takes the arrays that the build was compiled with, or ``samples``
-    random ones if there is a ``seed``, if ``samples`` > 1, or if the build has no arrays. ``threads``: of onnxruntime;
-    ``optimize``: whether onnxruntime optimises graphs, as in a run. ``tolerance``: the largest difference that passes, in
-    place of the one derived from types and rounding: a share of the tensor's range, or of its elements if these are
+    """``inputs``: arrays by input name, or a file of them. Without them, the check takes the arrays that the build was compiled
+    with, or ``samples`` random ones if there is a ``seed``, if ``samples`` > 1, or if the build has no arrays. ``threads``: of
+    onnxruntime; ``optimize``: whether onnxruntime optimises graphs, as in a run. ``tolerance``: the largest difference that
+    passes, in place of the one derived from types and rounding: a share of the tensor's range, or of its elements if these are
     compared for equality."""
 
-    inputs: Path | None = None
+    inputs: Path | Mapping[str, Any] | None = None
     seed: int | None = None
     samples: int = 1
     threads: int = 1
@@ -82,8 +82,10 @@ def check_build(
         several = options.samples > 1 and options.seed is None
         drawn_samples, random_inputs = drawn(build, options.samples, 0 if several else options.seed, module)
         samples = tuple(drawn_samples)
-    else:
+    elif isinstance(options.inputs, Path):
         samples = tuple(read_inputs(options.inputs, build.inputs, constants=build.constants).items)
+    else:
+        samples = tuple(split_microbatches(build.inputs, options.inputs, where="inputs", constants=build.constants).items)
     feeds = [{name: from_user(value) for name, value in sample.items()} for sample in samples]
     progress("run the unsplit model", None)
     with scratch_folder() as scratch:

@@ -178,14 +178,7 @@ def _check(opened: TrainingBuild, options: TrainOptions, *, json: bool, quiet: b
         put(f"compared with a wider tolerance, because rounding alone changes them as much: {listing(verdict.noisy)}")
     if verdict.loose:
         put(f"not compared, because rounding alone changes them: {listing(verdict.loose)}")
-    when = f"each of {verdict.steps}" if not verdict.late else f"{verdict.steps}"
-    model = "the unsplit model" + (f" with weights up to {verdict.late} updates old" if verdict.late else "")
-    batch = "each batch in one piece" if not verdict.apart else f"microbatches one by one: {verdict.apart}"
-    put(
-        f"passed: {verdict.weights} weights after {when} steps are those of {model}; largest difference "
-        f"{verdict.worst[0]:.1e} of a weight's range ({verdict.worst[1] or 'none'}), {verdict.loss:.1e} of a loss"
-    )
-    put(f"the unsplit model took {batch}")
+    put(verdict.text)
 
 
 __all__ = ["train"]

@@ -14,8 +14,8 @@ Data = Annotated[
     str,
     typer.Option(
         metavar="SOURCE",
-        help="synthetic; FILE.npz, samples by input name; or module:function, called with the seed, that yields a dict of "
-        "arrays for each microbatch.",
+        help="synthetic; FILE.npz, samples by input name, or a folder of such files; or module:function, called with the "
+        "seed, that yields a dict of arrays for each microbatch.",
     ),
 ]
 Seed = Annotated[

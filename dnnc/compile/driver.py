@@ -1,7 +1,7 @@
 """From a model and a topology to a build directory: the one place that joins the importer, the passes and the engines.
 
-``compile_model`` does the work of ``dnnc compile``; other commands use its parts. Options and results are data. Nothing here
-prints: warnings go to a sink, progress to a callback, and the seconds of each step to the result.
+``compile_model`` does the work of ``dnnc compile``: ``plan_model``, and ``PlannedModel.write``. Options and results are data.
+Nothing here prints: warnings go to a sink, progress to a callback, and the seconds of each step to the result.
 
 A build directory, and a plan alone (``plan_only``), is written whole or not at all.
 """
@@ -64,11 +64,13 @@ __all__ = [
     "CompileOptions",
     "CompileResult",
     "Explanation",
+    "PlannedModel",
     "Progress",
     "build_pipeline",
     "compile_model",
     "is_profiled",
     "pass_context",
+    "plan_model",
     "with_topology",
 ]
 
@@ -88,7 +90,8 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class CompileResult:
-    """The module after the last pass, its plan, its machines, and the cost of the compilation.
+    """The module after the last pass, its plan, its machines, and the cost of the compilation. ``interrupted``: Ctrl-C ended
+    the search, and the plan is the best one until then.
 
     ``seconds`` by step: ``load``, each pass by name, ``search`` (the part of ``partition`` and ``shard`` that searches),
     ``write``, ``load-test`` (opening the programs), ``total``. ``statistics``: the counts of each pass."""
@@ -102,11 +105,7 @@ class CompileResult:
     statistics: dict[str, dict[str, int | float | str]]
     manifest: Mapping[str, Any] = field(default_factory=dict)
     explanation: Explanation | None = None
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search; the plan is the best one until then."""
-        return any(counted.get("interrupted") for counted in self.statistics.values())
+    interrupted: bool = False
 
 
 class _Clock:
@@ -132,20 +131,56 @@ class _Clock:
         return time.perf_counter() - self.start
 
 
-def _as_memory_asks(
-    options: CompileOptions, sink: DiagnosticSink, compiled: Callable[[CompileOptions], CompileResult]
-) -> CompileResult:
-    """The plan without recomputation; if none fits, the plan with it."""
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A model whose plan is made, and whose programs are not made yet.
 
-    def with_(recompute: str) -> CompileOptions:
-        return replace(options, training=replace(options.training, recompute=recompute))
+    ``options``: with defaults that depend on the model, such as its loss; ``module``: the model after the passes that plan it;
+    ``pipeline``: all passes, of which the first ``done`` have run. Warnings go to ``context.sink``."""
 
-    try:
-        return compiled(with_(""))
-    except Infeasible as error:
-        result = compiled(with_("stage"))
-        sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")
-        return result
+    options: CompileOptions
+    topology: Topology
+    module: Module
+    pipeline: tuple[Pass, ...]
+    done: int
+    context: PassContext
+    _loaded: _Loaded
+    _search: PortfolioSearch
+    _clock: _Clock
+
+    @property
+    def plan(self) -> Plan:
+        plan = self.module.first(Plan)
+        assert plan is not None
+        return plan
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search; the plan is the best one until then."""
+        return any(counted.get("interrupted") for counted in self.context.statistics.values())
+
+    def write(self, out: Path) -> CompileResult:
+        """Makes the programs and writes the build directory ``out``; with ``plan_only``, the plan alone. Raises DnncError,
+        PassCrash and InvariantError; nothing is written then."""
+        from passes.framework.pipeline import pipeline_text
+        from passes.model.folding import expand
+
+        module = expand(self._search.passes(self.pipeline, self.module, self.context, self.done, len(self.pipeline)))
+        with self._clock.step("write", without="load-test"):
+            manifest = _written(self._loaded, module, out, self.pipeline, self.context, self._clock)
+        explanation, plan = None, module.first(Plan)
+        assert plan is not None
+        if self.options.explain and not all(stage.mesh for stage in plan.stages):
+            self.context.sink.warn(NothingToExplain(), where="--explain")
+        elif self.options.explain:
+            with self._clock.step("explain"):
+                self.context.progress("explain", None)
+                explanation = _explained(module)
+        self._clock.add("total", self._clock.total())
+        text, seconds = pipeline_text(self.pipeline), self._clock.seconds
+        return CompileResult(
+            module, plan, self.topology, out, text, seconds, self.context.statistics, manifest, explanation, self.interrupted
+        )
 
 
 def compile_model(
@@ -159,40 +194,49 @@ def compile_model(
 
     ``manager`` holds further keywords of ``PassManager``. Raises DnncError for every fault of the input (InvalidInput,
     UsageError, Infeasible), PassCrash or InvariantError for a bug in a pass; nothing is written then."""
+    from dnnc.engines.onnxruntime.write import check_target
+
+    assert options.out is not None
+    check_target(options.out)
+    return plan_model(options, sink=sink, progress=progress, manager=manager).write(options.out)
+
+
+def plan_model(
+    options: CompileOptions,
+    *,
+    machines: Topology | None = None,
+    sink: DiagnosticSink | None = None,
+    progress: Progress = lambda label, fraction: None,
+    manager: Mapping[str, Any] | None = None,
+) -> PlannedModel:
+    """Plans the model for ``machines``, or for those that ``options.topology`` names; writes nothing. Raises as
+    ``compile_model``."""
     sink = sink if sink is not None else DiagnosticSink()
     if options.training.recompute == "auto":
-        return _as_memory_asks(options, sink, lambda one: compile_model(one, sink=sink, progress=progress, manager=manager))
+        return _as_memory_asks(
+            options, sink, lambda one: plan_model(one, machines=machines, sink=sink, progress=progress, manager=manager)
+        )
     clock = _Clock()  # before the imports: they are a part of what a person waits for
-    from passes.framework.pipeline import pipeline_text
-
     with clock.step("load"):
         progress("load the model", None)
-        loaded = _loaded(options, sink, progress)
-    context = pass_context(sink, progress)
-    module, pipeline = _planned(loaded, context, clock, manager or {})
-    with clock.step("write", without="load-test"):
-        manifest = _written(loaded, module, pipeline, context, clock)
-    plan = module.first(Plan)
-    assert plan is not None
-    explanation = None
-    if options.explain and not all(stage.mesh for stage in plan.stages):
-        sink.warn(NothingToExplain(), where="--explain")
-    elif options.explain:
-        with clock.step("explain"):
-            progress("explain", None)
-            explanation = _explained(module)
-    clock.add("total", clock.total())
-    return CompileResult(
-        module,
-        plan,
-        loaded.topology,
-        options.out,
-        pipeline_text(pipeline),
-        clock.seconds,
-        context.statistics,
-        manifest,
-        explanation,
-    )
+        loaded = _loaded(options, machines, sink, progress)
+    return _planned(loaded, pass_context(sink, progress), clock, manager or {})
+
+
+def _as_memory_asks(
+    options: CompileOptions, sink: DiagnosticSink, planned: Callable[[CompileOptions], PlannedModel]
+) -> PlannedModel:
+    """The plan without recomputation; if none fits, the plan with it."""
+
+    def with_(recompute: str) -> CompileOptions:
+        return replace(options, training=replace(options.training, recompute=recompute))
+
+    try:
+        return planned(with_(""))
+    except Infeasible as error:
+        result = planned(with_("stage"))
+        sink.warn(StagesRecompute(error.diagnostics[0].message), where="--recompute auto")
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,19 +255,18 @@ class _Loaded:
     note: str
 
 
-def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -> _Loaded:
-    """Reads the model and the topology. Raises DnncError for options or models that cannot be compiled."""
+def _loaded(options: CompileOptions, machines: Topology | None, sink: DiagnosticSink, progress: Progress) -> _Loaded:
+    """Reads the model, and the topology where ``machines`` is None. Raises DnncError for options or models that cannot be
+    compiled."""
     from dnnc.compile.given import GivenInputs
     from dnnc.compile.load import load_model, may_be_profile
-    from dnnc.engines.onnxruntime.write import check_target
     from dnnc.machines import machines_of
     from dnnc.onnx.model import require_bound
     from passes.model.folding import expand
 
     # Faults of options come before a long read.
     pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
-    check_target(options.out)
-    topology = machines_of(options.topology, sink, progress)
+    topology = machines if machines is not None else machines_of(options.topology, sink, progress)
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
     # A plan needs the sizes of the weights, not their bytes.
     bytes_needed = not options.plan_only and options.weights != "none"
@@ -258,10 +301,8 @@ def _loaded(options: CompileOptions, sink: DiagnosticSink, progress: Progress) -
     return _Loaded(options, topology, imported, module, pipeline, given, weights, note)
 
 
-def _planned(
-    loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]
-) -> tuple[Module, tuple[Pass, ...]]:
-    """The module after the passes, and these passes. The certificate of its plan says how it was found."""
+def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]) -> PlannedModel:
+    """The model after the passes that plan it. The certificate of its plan says how it was found."""
     from passes.framework.pipeline import pipeline_text
     from passes.model.folding import expand
 
@@ -282,7 +323,8 @@ def _planned(
         pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
     else:
         pipelines = (*with_one_mesh(loaded.pipeline, topology), *kinds_besides(options, topology))
-    module, pipeline = PortfolioSearch(context, manager, passed, options.time_limit).run(pipelines, loaded.module)
+    search = PortfolioSearch(context, manager, passed, options.time_limit)
+    module, pipeline, done = search.run(pipelines, loaded.module)
     module = expand(module)
     clock.add("search", 0.0)  # a replayed plan needs none
     plan = module.first(Plan)
@@ -295,11 +337,12 @@ def _planned(
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
     certified = with_restrictions(noted, restrictions(options, topology), topology)
-    return module.replace(plan, with_cores(certified, options.topology)), pipeline
+    module = module.replace(plan, with_cores(certified, options.topology))
+    return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
 
 
 def _written(
-    loaded: _Loaded, module: Module, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
+    loaded: _Loaded, module: Module, out: Path, pipeline: tuple[Pass, ...], context: PassContext, clock: _Clock
 ) -> Mapping[str, Any]:
     """Writes the plan, or the build. Returns its manifest."""
     from dnnc.engines.onnxruntime.write import write_build, write_plan
@@ -307,7 +350,7 @@ def _written(
 
     options, imported = loaded.options, loaded.imported
     if options.plan_only:
-        return write_plan(module, options.out, made_by(pipeline), report=options.report)
+        return write_plan(module, out, made_by(pipeline), report=options.report)
     plan = module.first(Plan)
     if plan is not None and plan.minimises.trains:
         from dnnc.engines.torch.write.build import write_training_build
@@ -316,7 +359,7 @@ def _written(
             module,
             imported.files,
             imported.source,
-            options.out,
+            out,
             progress=context.progress,
             made_by=made_by(pipeline),
             report=options.report,
@@ -332,7 +375,7 @@ def _written(
         module,
         imported.files,
         imported.source,
-        options.out,
+        out,
         weights=loaded.weights,
         progress=context.progress,
         test=tested if options.load_test else None,

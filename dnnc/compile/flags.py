@@ -41,8 +41,8 @@ class CompileOptions:
       ``explain`` asks for ``CompileResult.explanation``."""
 
     model: str
-    topology: str
-    out: Path
+    topology: str = ""
+    out: Path | None = None
     dims: Mapping[str, int | str] = field(default_factory=dict)
     limits: Limits = LIMITS
     cuts: tuple[str, ...] = ()

@@ -179,13 +179,12 @@ class PortfolioSearch:
         self.context, self.manager, self.on_pass, self.time_limit = context, manager, on_pass, time_limit
         self.spent = 0.0
 
-    def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...]]:
-        """The module after the pipeline with the best plan, and that pipeline. Raises the first error if no plan fits; it is
-        proven if no kind has a plan."""
+    def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...], int]:
+        """The module after the pipeline with the best plan but for the passes that make programs, that pipeline, and how many
+        of its passes have run. Raises the first error if no plan fits; it is proven if no kind has a plan."""
         first = pipelines[0]
         if len(pipelines) == 1:
-            module = self.planned(first, module, self.context, 0, self.time_limit)
-            return self.passes(first, module, self.context, _planning_count(first), len(first)), first
+            return self.scheduled(first, self.planned(first, module, self.context, 0, self.time_limit))
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
@@ -198,10 +197,12 @@ class PortfolioSearch:
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
-        planned = best.module.replace(plan, best.certified)
-        return self.passes(
-            best.pipeline, planned, self.context, _planning_count(best.pipeline), len(best.pipeline)
-        ), best.pipeline
+        return self.scheduled(best.pipeline, best.module.replace(plan, best.certified))
+
+    def scheduled(self, pipeline: tuple[Pass, ...], module: Module) -> tuple[Module, tuple[Pass, ...], int]:
+        """A planned module after the further passes of its pipeline, up to those that make programs; as ``run``."""
+        done = next((number for number, step in enumerate(pipeline) if step.name in PROGRAM_PASSES), len(pipeline))
+        return self.passes(pipeline, module, self.context, _planning_count(pipeline), done), pipeline, done
 
     def best(self, pipelines: Sequence[tuple[Pass, ...]], module: Module, shared: int) -> tuple[_Best, dict[int, Infeasible]]:
         """The best plan of all pipelines, and the errors of those without a plan. The module is that after the ``shared`` first

@@ -219,7 +219,7 @@ class IndexOutOfRange(Fault, code="E0421"):
 class UnknownSource(Fault, code="E0430"):
     """--data names neither a file nor a function."""
 
-    message = "expected synthetic, a file FILE.npz, or module:function"
+    message = "expected synthetic, a file FILE.npz, a folder of such files, or module:function"
 
 
 class NoNumberOfSamples(Fault, code="E0431"):
@@ -279,6 +279,13 @@ class UnequalSamples(Fault, code="E0436"):
     message = "the arrays hold different numbers of samples: {counts}"
     hint = "rows of the same number belong together"
     counts: tuple[str, ...]
+
+
+class NoFilesInFolder(Fault, code="E0450"):
+    """--data names a folder without any file of samples."""
+
+    message = "the folder has no .npz file"
+    hint = "samples are .npz files, each with arrays by input name"
 
 
 class FunctionEnded(Fault, code="E0437"):

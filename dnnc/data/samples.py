@@ -1,16 +1,17 @@
 """The microbatches of training, by number: microbatch k depends on the source and the seed, not on the plan.
 
 The sources are ``synthetic``, a pool of random microbatches that repeats, so that a model can learn them; an ``.npz`` file with
-the samples of each input, shuffled in each epoch; and ``module:function``, an importable function that takes the seed and
-yields a dict of arrays per microbatch. Two inputs are not in the source: the seed of dropouts (an argument that only
-``grad.mask`` reads), drawn from the seed and k; and the number of labels that count (``passes.training.losses``), over the
-microbatches of the step.
+the samples of each input, or a folder of such files, shuffled in each epoch; and ``module:function``, an importable function
+that takes the seed and yields a dict of arrays per microbatch. ``microbatches:FOLDER`` has microbatch k as ``k.npz``. Two
+inputs are not in the source: the seed of dropouts (an argument that only ``grad.mask`` reads), drawn from the seed and k; and
+the number of labels that count (``passes.training.losses``), over the microbatches of the step.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,6 +27,7 @@ from dnnc.data.faults import (
     FunctionRaised,
     MicrobatchLacks,
     ModuleNotFound,
+    NoFilesInFolder,
     NoNumberOfSamples,
     NoSuchFunction,
     NotAModuleName,
@@ -53,6 +55,8 @@ from passes.model.learning import IGNORED, StepLoss
 POOL = 16
 """Number of random microbatches, which repeat."""
 SYNTHETIC = "synthetic"
+MICROBATCHES = "microbatches:"
+"""Begin of a source that is a folder of microbatches, which ``Build.train`` writes of an iterable."""
 _FAULTS = (Exception, SystemExit)
 """Exceptions of the user's function that become errors. Uncaught, they would end one rank, for which the others would wait."""
 
@@ -78,7 +82,9 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
     data: Data
     if source == SYNTHETIC:
         data = _Synthetic(ports, input_demands(module), seed)
-    elif source.endswith(".npz"):
+    elif source.startswith(MICROBATCHES):
+        data = _Files(ports, index_ranges(module), Path(source.removeprefix(MICROBATCHES)))
+    elif source.endswith(".npz") or os.path.isdir(source):
         data = _Samples(ports, _samples(Path(source), ports, index_ranges(module)), seed)
     elif ":" in source:
         data = _Function(ports, index_ranges(module), source, seed, microbatches)
@@ -199,7 +205,20 @@ def _rows(port: ValueInfo) -> int:
 
 
 def _samples(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) -> dict[str, Any]:
-    """The array of each input in a file, whose headers are checked before any data is read. Raises InvalidInput."""
+    """The arrays of a file, or of all ``.npz`` files in a folder in the order of their names, one behind the other. The headers
+    of a file are checked before its data is read."""
+    files = sorted(path.glob("*.npz")) if path.is_dir() else [path]
+    if not files:
+        raise InvalidInput(NoFilesInFolder(), where=str(path))
+    parts = [_of_file(file, ports, ranges) for file in files]
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        port.name: np.concatenate([part[port.name] for part in parts]) if port.shape else parts[0][port.name] for port in ports
+    }
+
+
+def _of_file(path: Path, ports: list[ValueInfo], ranges: Mapping[str, Range]) -> dict[str, Any]:
     arrays = read_npz(path, lambda headers: _check_samples(path, ports, headers))
     for name, allowed in ranges.items():
         allowed.check(name, arrays[name], str(path))
@@ -263,7 +282,7 @@ class _Function:
                 raise InvalidInput(FunctionEnded(self.yielded), where=self.source) from None
             except _FAULTS as error:
                 raise self._raised(error) from error
-            self.recent[self.yielded] = self._checked(arrays)
+            self.recent[self.yielded] = _checked(arrays, self.ports, self.ranges, self.yielded, self.source)
             self.yielded += 1
             self.recent.pop(self.yielded - 1 - self.microbatches, None)
         return self.recent[number]
@@ -300,30 +319,50 @@ class _Function:
         said = f"{type(error).__name__}: {error}".rstrip(": ")
         return InvalidInput(FunctionRaised(said, when), where=self.source)
 
-    def _checked(self, arrays: Any) -> Mapping[str, Any]:
-        if not isinstance(arrays, Mapping):
-            raise InvalidInput(YieldedNoDict(_a(arrays)), where=self.source)
-        microbatch = {}
-        for port in self.ports:
-            if port.name not in arrays:
-                raise InvalidInput(MicrobatchLacks(port.name), where=self.source)
-            try:
-                array = np.array(arrays[port.name])  # a copy: functions fill their buffers anew, steps are read ahead
-            except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
-                raise InvalidInput(YieldedNoArray(port.name, str(error)), where=self.source) from error
-            if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
-                expected = f"{port.dtype}{list(port.shape or ())}"
-                fault = YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", expected)
-                raise InvalidInput(fault, where=self.source)
-            if port.name in self.ranges:
-                self.ranges[port.name].check(port.name, array, self.source)
-            _require_numbers(array, f"'{port.name}' of microbatch {self.yielded}", self.source, "row")
-            microbatch[port.name] = array
-        return microbatch
+
+@dataclass(frozen=True)
+class _Files:
+    """A folder with a file for each microbatch."""
+
+    ports: list[ValueInfo]
+    ranges: Mapping[str, Range]
+    folder: Path
+
+    def microbatch(self, number: int) -> Mapping[str, Any]:
+        return _checked(read_npz(self.folder / f"{number}.npz"), self.ports, self.ranges, number, "data")
+
+    def array(self, number: int, name: str) -> Any:
+        return self.microbatch(number)[name]
+
+
+def _checked(
+    arrays: Any, ports: Iterable[ValueInfo], ranges: Mapping[str, Range], number: int, where: str
+) -> Mapping[str, Any]:
+    """A microbatch that a person's code made, as arrays of the inputs. Raises InvalidInput for what does not fit the model."""
+    if not isinstance(arrays, Mapping):
+        raise InvalidInput(YieldedNoDict(_a(arrays)), where=where)
+    microbatch = {}
+    for port in ports:
+        if port.name not in arrays:
+            raise InvalidInput(MicrobatchLacks(port.name), where=where)
+        try:
+            array = np.array(arrays[port.name])  # a copy: functions fill their buffers anew, steps are read ahead
+        except Exception as error:  # a tensor of PyTorch that requires its gradient, lists of unequal length
+            raise InvalidInput(YieldedNoArray(port.name, str(error)), where=where) from error
+        if array.dtype.kind == "V" and same_width(port.dtype, array.dtype):
+            array = array.view(user_dtype(port.dtype))  # bfloat16 comes back from a file as raw bytes
+        if array.shape != tuple(port.shape or ()) or str(array.dtype) != port.dtype:
+            expected = f"{port.dtype}{list(port.shape or ())}"
+            raise InvalidInput(YieldedWrongArray(port.name, f"{array.dtype}{list(array.shape)}", expected), where=where)
+        if port.name in ranges:
+            ranges[port.name].check(port.name, array, where)
+        _require_numbers(array, f"'{port.name}' of microbatch {number}", where, "row")
+        microbatch[port.name] = array
+    return microbatch
 
 
 def _a(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-__all__ = ["SYNTHETIC", "Data", "open_data"]
+__all__ = ["MICROBATCHES", "SYNTHETIC", "Data", "open_data"]

@@ -168,7 +168,7 @@ class _Search:
 
             trains = objective_of(self.options.objective or THROUGHPUT.name).trains
             module, _ = fitted(module, topology, training=trains, sink=DiagnosticSink(), where=self.options.model)
-        module, _ = PortfolioSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
+        module, _, _ = PortfolioSearch(context, {}, lambda name, seconds: None, self.options.time_limit).run(
             self.pipelines(topology), module
         )
         plan = module.first(Plan)

@@ -325,3 +325,10 @@ class InputsNotAccepted(Fault, code="E0632"):
     message = "the model does not run on these inputs: {reason}"
     hint = "give inputs that the model accepts"
     reason: str
+
+
+class SessionClosed(Fault, code="E0633"):
+    """A session was closed, and microbatches are submitted to it, or were under way."""
+
+    message = "the session is closed"
+    hint = "start another one"

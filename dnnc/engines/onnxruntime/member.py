@@ -91,36 +91,54 @@ class Member:
         return self._places
 
     def run_bound(self, binding: Any) -> None:
-        """Runs a binding once. Raises EOFError when the process of another member has ended, and what onnxruntime raises."""
+        """Runs a binding once. Raises EOFError when the process of another member has ended, and what onnxruntime raises of a
+        segment: then no further segment is run, but every collective, for which the other members wait."""
         steps: tuple[Step, ...] = binding
+        error: Exception | None = None
         for step in steps:
             self.mark(step.program is None)
             start = time.monotonic()
             if step.program is not None:
-                step.program.run_bound(step.binding)
+                try:
+                    if error is None:
+                        step.program.run_bound(step.binding)
+                except Exception as raised:
+                    error = raised
                 self.spans.append(("F", start, time.monotonic(), step.title))
                 continue
             for target, source in step.copies:
                 np.copyto(target, source)
             self.exchange.run(step.number, self.turn)
             self.spans.append(("collective", start, time.monotonic(), step.title))
+        if error is not None:
+            raise error
 
     def run(self, feeds: Mapping[str, Any], targets: Mapping[str, Raw]) -> dict[str, Any]:
         """Runs once, where some values have an unknown size; returns all values. Raises as ``run_bound``."""
-        values = dict(feeds)
+        values, error = dict(feeds), None
         for level in self.levels:
             if program := self.programs.get(level):
                 self.mark(False)
                 start = time.monotonic()
-                values |= program.run({name: values[name] for name in program.input_names}, {})
+                try:
+                    if error is None:
+                        values |= program.run({name: values[name] for name in program.input_names}, {})
+                except Exception as raised:
+                    error = raised
                 self.spans.append(("F", start, time.monotonic(), f"segment {level}"))
             for number, collective in self._at(level):
                 self.mark(True)
                 start = time.monotonic()
-                np.copyto(self.exchange.operand(number, self.turn).data, from_user(values[collective.operand]).data)
+                operand = self.exchange.operand(number, self.turn).data
+                if error is None:
+                    np.copyto(operand, from_user(values[collective.operand]).data)
+                else:
+                    operand.fill(0)
                 self.exchange.run(number, self.turn)
                 values[collective.result] = self.exchange.result(number, self.turn)
                 self.spans.append(("collective", start, time.monotonic(), _title(collective)))
+        if error is not None:
+            raise error
         return values
 
     def take_spans(self, start: float, end: float) -> list[Span]:

@@ -19,6 +19,7 @@ import selectors
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, NoReturn
@@ -34,7 +35,7 @@ from dnnc.engines.onnxruntime.faults import (
     StageSilent,
     StageTooSlow,
 )
-from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, raise_reported
+from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, reported_failure
 from dnnc.engines.onnxruntime.results import Event, RunResult
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
@@ -44,13 +45,23 @@ from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.engines.onnxruntime.transport.parts import assemble
 from dnnc.engines.onnxruntime.transport.wiring import Place
 from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE
-from ir.core.diagnostics import InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
 _FED = object()
 START_SECONDS = 60.0
 """A stage may always take this long to start and to load."""
 _GRACE = 2.0
 """Seconds to find out which stage failed first, once something is known to be wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What a process said of a microbatch for which the program of a stage raised an error."""
+
+    microbatch: int
+    stage: int
+    process: DeviceProcess
+    error: str
 
 
 class Pipeline:
@@ -70,6 +81,8 @@ class Pipeline:
         self._base = 0  # those of former runs
         self._begun = time.monotonic_ns()
         self._feeding: dict[int, Iterator[None]] = {}
+        self.failures: list[Failed] = []
+        self.busy = True  # whether microbatches are under way, so that something has to move
 
     def __enter__(self) -> Pipeline:
         try:
@@ -89,6 +102,16 @@ class Pipeline:
         """Process ids of the devices, in the order of their stages."""
         return tuple(process.popen.pid for process in self._all.every)
 
+    @property
+    def feeds(self) -> tuple[StarterEnd, ...]:
+        """The links through which the model's inputs go to devices."""
+        return tuple(self._all.feeds)
+
+    @property
+    def sinks(self) -> tuple[StarterEnd, ...]:
+        """The links through which the model's outputs arrive."""
+        return tuple(self._all.sinks)
+
     def _start(self) -> None:
         self._all.start()
         for process in self._all.every:
@@ -101,13 +124,17 @@ class Pipeline:
         for sink in self._all.sinks:
             self._selector.register(sink.side.descriptors.read, selectors.EVENT_READ, ("data", sink))
         while not all(process.ready for process in self._all.every):
-            self._wait()
+            self.wait()
 
     def close(self) -> None:
         """Ends every process and closes everything; may be called again."""
         self._selector.close()
         self._feeding.clear()
         self._all.close()
+
+    def wake_by(self, descriptor: int) -> None:
+        """Lets ``wait`` return when another thread writes to the pipe whose end this is."""
+        self._selector.register(descriptor, selectors.EVENT_READ, ("wake", descriptor))
 
     # Running
 
@@ -133,18 +160,20 @@ class Pipeline:
             id(feed): _feed_all(feed.side, map(take, self._microbatches_of(feed, count))) for feed in self._all.feeds
         }
         try:
-            self._send_order([base + count, events])
+            self.order(base + count, events)
             for feed in self._all.feeds:
-                self._feed_on(feed)
+                self.feed_on(feed)
             while left:
-                for sink in self._wait():
+                for sink in self.wait():
                     while sink.side.complete:
                         microbatch = next(upcoming[id(sink)])
                         collectors[microbatch].collect(sink)
                         left -= 1
                         completed[microbatch] = time.monotonic() - begin
+                if self.failures:
+                    raise self.failure_of(min(self.failures, key=lambda failed: (failed.microbatch, failed.stage)))
         except EOFError:
-            self._raise_failure()
+            self.raise_failure()
         seconds = time.monotonic() - begin
         log, cpu = self._collect_events(base, begin) if events else ((), ())
         order = [port.name for port in self.build.outputs]
@@ -156,27 +185,43 @@ class Pipeline:
         """The microbatches of a run of so many that go through a feed or sink."""
         return range((port.first - self._base) % port.step, count, port.step)
 
-    def _send_order(self, message: Any) -> None:
-        """Writes a line to every process. Raises EOFError where one has ended."""
+    def order(self, until: int, events: bool) -> None:
+        """Tells every process to work on the microbatches before number ``until``, and whether to report events then. Raises
+        EOFError where a process has ended."""
+        line = json.dumps([until, events]).encode() + b"\n"
         for process in self._all.every:
             assert process.popen.stdin is not None
             try:
-                process.popen.stdin.write(json.dumps(message).encode() + b"\n")
+                process.popen.stdin.write(line)
                 process.popen.stdin.flush()
             except BrokenPipeError:
                 raise EOFError from None
 
-    def _feed_on(self, feed: StarterEnd) -> None:
+    def feed(self, feed: StarterEnd, microbatches: Iterable[Mapping[str, Any]]) -> None:
+        """Feeds those microbatches through a link: what there are free slots for now, the others while ``wait`` waits. Those
+        that are being fed already go on."""
+        if id(feed) not in self._feeding:
+            self._feeding[id(feed)] = _feed_all(feed.side, microbatches)
+        self.feed_on(feed)
+
+    def begin(self) -> None:
+        """Says that microbatches come after a pause: from now on something has to move within the time limit."""
+        self.busy, self._begun = True, time.monotonic_ns()
+
+    def feed_on(self, feed: StarterEnd) -> None:
         """Feeds microbatches until no slot is free."""
         generator = self._feeding.get(id(feed))
         if generator is not None and next(generator, _FED) is _FED:
             del self._feeding[id(feed)]
 
-    def _wait(self) -> list[StarterEnd]:
-        """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure."""
+    def wait(self) -> list[StarterEnd]:
+        """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure.
+
+        A process tells of a failed microbatch before it hands over its outputs, so control pipes are read first."""
         timeout = self.options.timeout
         ready: list[StarterEnd] = []
-        for key, _ in self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4)):
+        events = self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4))
+        for key, _ in sorted(events, key=lambda event: event[0].data[0] != "control"):
             what, subject = key.data
             if what == "free":
                 self._read_tokens(subject)
@@ -185,10 +230,12 @@ class Pipeline:
                 ready.append(subject)
             elif what == "control":
                 self._read_answers(subject)
-            else:
+            elif what == "stderr":
                 self._read_stderr(subject)
+            else:
+                os.read(subject, 1 << 10)  # somebody wants this thread (``wake_by``)
         if any(process.closed for process in self._all.every):
-            self._raise_failure()
+            self.raise_failure()
         if timeout is not None:
             self._check_time(timeout)
         return ready
@@ -197,9 +244,9 @@ class Pipeline:
         try:
             port.side.read_tokens()
             if isinstance(port.side, Sender):
-                self._feed_on(port)
+                self.feed_on(port)
         except EOFError:
-            self._raise_failure()
+            self.raise_failure()
 
     def _read_answers(self, process: DeviceProcess) -> None:
         """Reads what a process wrote to its control pipe."""
@@ -216,6 +263,8 @@ class Pipeline:
                 process.ready = True
             elif "error" in message:
                 process.error = message
+            elif "failed" in message:
+                self.failures.append(Failed(message["microbatch"], message["stage"], process, message["failed"]))
             else:
                 process.answers.append(message)
 
@@ -235,7 +284,7 @@ class Pipeline:
     def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...]]:
         """The events of all devices in order of start, and the processor seconds of each stage."""
         while not all(process.answers for process in self._all.every):
-            self._wait()
+            self.wait()
         events_of_all: list[Event] = []
         cpu = [0.0] * len(self.build.stages)
         for process in self._all.every:
@@ -257,6 +306,10 @@ class Pipeline:
 
     # Failing
 
+    def failure_of(self, failed: Failed) -> DnncError:
+        """The error of a failed microbatch, which names its stage."""
+        return reported_failure(failed.process, failed.stage, failed.error, failed.microbatch - self._base)
+
     def _doing(self, process: DeviceProcess) -> tuple[int, str]:
         """The stage that a process last worked on, and what it did. Its status counts microbatches over all runs, the text
         from the start of this run."""
@@ -264,7 +317,7 @@ class Pipeline:
         return stage, DOING[state].format(max(0, microbatch - self._base))
 
     def _check_time(self, limit: float) -> None:
-        """Raises RuntimeFailure when a stage is busy, or all of them are idle, for longer than ``limit`` seconds."""
+        """Raises RuntimeFailure when a stage is busy, or all of them wait for each other, for longer than ``limit`` seconds."""
         now = time.monotonic_ns()
         for process in self._all.every:
             state, _, since, _ = (int(word) for word in self._all.status[process.number])
@@ -273,14 +326,15 @@ class Pipeline:
                 stage, doing = self._doing(process)
                 raise StageStopped(StageTooSlow(doing, allowed, process.last_words), where=process.label(stage))
         if (
-            all(process.ready for process in self._all.every)
+            self.busy
+            and all(process.ready for process in self._all.every)
             and now - max(int(self._all.status[:, 2].max()), self._begun) > 2 * limit * 1e9
         ):
             seen = ((process, *self._doing(process)) for process in self._all.every)
             states = "; ".join(f"{process.label(stage)} is {doing}" for process, stage, doing in seen)
             raise StageStopped(NothingMoves(2 * limit, states))
 
-    def _raise_failure(self) -> NoReturn:
+    def raise_failure(self) -> NoReturn:
         """Raises the RuntimeFailure of the stage that failed first: the neighbours of a dead stage end too."""
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
@@ -294,7 +348,7 @@ class Pipeline:
                     self._forget(key.fileobj)
             for process in self._all.every:
                 if (error := process.error) is not None:
-                    raise_reported(process, error["stage"], error["error"], error["microbatch"] - self._base)
+                    raise reported_failure(process, error["stage"], error["error"], error["microbatch"] - self._base)
             for process in self._all.every:
                 status = process.popen.poll()
                 if status not in (None, PEER_GONE, FAILED) and process.closed:

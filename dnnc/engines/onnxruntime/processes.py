@@ -23,7 +23,7 @@ from dnnc.engines.onnxruntime.faults import ModelNotLoaded, ModelNotRunnable, St
 from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, SENDING, STARTING, WAITING
 from dnnc.engines.onnxruntime.transport.edges import config_text
 from dnnc.onnx.ort import plain_words
-from ir.core.diagnostics import InvalidInput
+from ir.core.diagnostics import DnncError, InvalidInput
 from ir.system.child import module_command, module_environment
 
 DOING = {
@@ -69,13 +69,13 @@ class DeviceProcess:
         return f"stage {stage}{member} on {self.device}"
 
 
-def raise_reported(process: DeviceProcess, stage: int, error: str, microbatch: int) -> NoReturn:
-    """Raises the error that a process reported: InvalidInput for a model that onnxruntime refuses, else RuntimeFailure."""
+def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch: int) -> DnncError:
+    """The error that a process reported: InvalidInput for a model that onnxruntime refuses, else RuntimeFailure."""
     if reason := "" if process.ready else refusal(error):
-        raise InvalidInput(ModelNotRunnable(reason), where=process.label(stage))
+        return InvalidInput(ModelNotRunnable(reason), where=process.label(stage))
     reason, last, machine = plain_words(error), process.last_words, machine_hint(error)
     fault = StageFailed(microbatch, reason, last, machine) if process.ready else ModelNotLoaded(reason, last, machine)
-    raise failure_for(error)(fault, where=process.label(stage))
+    return failure_for(error)(fault, where=process.label(stage))
 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
@@ -133,4 +133,4 @@ class LocalProcesses:
         return process
 
 
-__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "raise_reported"]
+__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "reported_failure"]

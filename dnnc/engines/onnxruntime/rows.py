@@ -127,6 +127,9 @@ class Bound:
     copies: tuple[tuple[Array, Array], ...]
 
 
+_UNBOUND = Bound(None, ())
+
+
 @dataclass(slots=True)
 class Compute:
     """``F`` of a stage, behind ``receives`` and before ``sends`` of it. ``bound``: bindings by the slots of all edges; a stream
@@ -161,13 +164,18 @@ class Compute:
         slots = [side.take() for side in sides]
         follower.mark(RUNNING, work.stage, microbatch)
         start = time.monotonic()
-        values: Sequence[Mapping[str, Any]]
-        if self.fixed:
-            bound = self._bound(inputs, sides, slots)
-            program.run_bound(bound.binding)
-            values = [_NONE] * len(sides)
-        else:
-            bound, values = self._run_once(inputs, sides, slots)
+        bound = self._bound(inputs, sides, slots) if self.fixed else _UNBOUND
+        values: Sequence[Mapping[str, Any]] = [_NONE] * len(sides)
+        try:
+            if self.fixed:
+                program.run_bound(bound.binding)
+            else:
+                bound, values = self._run_once(inputs, sides, slots)
+        except EOFError:  # of a member that has gone
+            raise
+        except Exception as error:  # whatever a model can raise; the others wait for this microbatch, so it goes on
+            follower.fail(error)
+            bound, values = _failed(sides, slots)
         spans = program.take_spans(start, time.monotonic())
         follower.mark(SENDING, work.stage, microbatch)
         for what, begin, end, title in spans:
@@ -212,10 +220,13 @@ Step: TypeAlias = Receive | Send | Compute
 
 class Follower:
     """Follows the row of a device. ``lanes``: of each lane its actions (kind, stage, offset, channel); transfers first, so that
-    what can be handed over is before anything else is computed."""
+    what can be handed over is before anything else is computed. ``fail`` is called with what a program raised for the
+    microbatch that was marked last; its outputs are zeros then, which nobody gets to see."""
 
-    def __init__(self, works: Sequence[Work], lanes: Sequence[Sequence[Sequence[Any]]], mark: Mark) -> None:
-        self.mark = mark
+    def __init__(
+        self, works: Sequence[Work], lanes: Sequence[Sequence[Sequence[Any]]], mark: Mark, fail: Callable[[Exception], None]
+    ) -> None:
+        self.mark, self.fail = mark, fail
         self.events: list[Event] = []
         self.lanes = [_steps({work.stage: work for work in works}, lane) for lane in lanes]
         every = [step for lane in self.lanes for step in lane]
@@ -227,8 +238,7 @@ class Follower:
         self._streaming = [side for side in (*received, *(feed for work in works for feed in work.feeds)) if side.streams]
 
     def follow(self, first: int, until: int) -> None:
-        """Works on microbatches ``first`` to ``until - 1``. Raises EOFError when a neighbour has gone, and what a program
-        raises."""
+        """Works on microbatches ``first`` to ``until - 1``. Raises EOFError when a neighbour has gone."""
         runs = [_stream(lane, first, until) for lane in self.lanes]
         if len(runs) == 1:  # whoever stands first is waited for: no need to ask the others
             for step, microbatch in runs[0]:
@@ -344,6 +354,14 @@ def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _feeds(inputs: Mapping[Incoming, int]) -> dict[str, Any]:
     return {name: value for side, slot in inputs.items() for name, value in side.values(slot).items()}
+
+
+def _failed(sides: Sequence[Outgoing], slots: Sequence[int]) -> tuple[Bound, list[Mapping[str, Any]]]:
+    """What is handed on in place of outputs that could not be computed: zeros, and nothing for values of unknown size."""
+    for side, slot in zip(sides, slots, strict=True):
+        for view in side.views(slot).values():
+            view.data.fill(0)
+    return _UNBOUND, [{spec.name: None for spec in side.edge.values if spec.size is None} for side in sides]
 
 
 def _targets(sides: Sequence[Outgoing], slots: Sequence[int]) -> dict[str, Raw]:

@@ -75,9 +75,13 @@ class Worker:
             except BrokenPipeError:
                 os._exit(PEER_GONE)
 
-    def report(self, error: str) -> None:
-        """Tells the starter of an error, with the stage and microbatch at which it happened."""
-        self.send({"error": error, "stage": self.stage, "microbatch": self.microbatch})
+    def report(self, error: Exception) -> None:
+        """Tells the starter of an error that ends this process, with the stage and microbatch at which it happened."""
+        self.send({"error": _said(error), "stage": self.stage, "microbatch": self.microbatch})
+
+    def fail(self, error: Exception) -> None:
+        """Tells the starter that a program raised an error for a microbatch; the process goes on."""
+        self.send({"failed": _said(error), "stage": self.stage, "microbatch": self.microbatch})
 
     def read_orders(self, buffered: bytes) -> None:
         """Thread: queues the runs that the starter orders; ends the process when standard input ends."""
@@ -92,7 +96,8 @@ class Worker:
             buffered += data
 
     def run(self) -> None:
-        follower = Follower([self.load(stage) for stage in self.config["stages"]], self.config["lanes"], self.mark)
+        works = [self.load(stage) for stage in self.config["stages"]]
+        follower = Follower(works, self.config["lanes"], self.mark, self.fail)
         done = 0
         self.mark(RECEIVING, self.stage, done)
         self.send({"ready": True})
@@ -150,6 +155,13 @@ def _specs(items: list[list[Any]]) -> tuple[ValueSpec, ...]:
     return tuple(ValueSpec(n, e, None if s is None else tuple(s)) for n, e, s in items)
 
 
+def _said(error: Exception) -> str:
+    """What the starter is told of an error."""
+    if isinstance(error, MemoryError):
+        return "out of memory"
+    return str(error) if isinstance(error, ProviderUnavailable) else f"{type(error).__name__}: {error}"
+
+
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts the whole group; the starter ends the run
     buffered = b""
@@ -166,12 +178,8 @@ def main() -> None:
     threading.Thread(target=worker.read_orders, args=(rest,), daemon=True).start()
     try:
         worker.run()
-    except MemoryError:
-        worker.report("out of memory")
-    except ProviderUnavailable as error:
-        worker.report(str(error))
-    except Exception as error:  # whatever a model can raise is reported by the starter, with the stage's name
-        worker.report(f"{type(error).__name__}: {error}")
+    except Exception as error:  # whatever loading a model can raise is reported by the starter, with the stage's name
+        worker.report(error)
     sys.stderr.flush()
     os._exit(FAILED)
 

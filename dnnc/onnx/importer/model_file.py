@@ -1,4 +1,4 @@
-"""Opening an ONNX file: its model without the weights, or an error that says what the file seems to be instead.
+"""Opening an ONNX file: its model without the weights, or an error that says what the file seems to be instead; and saving one.
 
 The structure of the file is walked without reading large tensors (``wire``), which stay in the file. The model that is returned
 is well formed (``wellformed``).
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import onnx
 
@@ -32,6 +32,11 @@ from ir.core.limits import LIMITS, Limits
 from ir.system.digests import OpenFile
 from ir.system.files import decode_input, open_input
 
+if TYPE_CHECKING:
+    import onnx_ir
+
+IN_ONE_FILE = 1 << 30
+"""From this many bytes on, weights are written to a file beside the model: a protobuf file holds 2 GiB at most."""
 TEXT_SUFFIX = ".onnxtxt"
 """Files of this suffix hold ONNX's own text syntax (``onnx.parser``)."""
 
@@ -56,6 +61,19 @@ _BLOCK = 1 << 16
 
 _BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"|#[^\n]*|=>|[(\[{<)\]}>]', re.DOTALL)
 _OPENING = frozenset("([{<")
+
+
+def save_model(model: onnx.ModelProto | onnx_ir.Model, file: Path) -> list[str]:
+    """Writes the model and returns the names of its files. Large weights are in ``NAME.data``, which is named first: it must be
+    in place before the model that refers to it. Raises OSError."""
+    import onnx_ir  # only those who write a model wait for it
+
+    if isinstance(model, onnx.ModelProto):
+        model = onnx_ir.from_proto(model)
+    weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
+    beside = f"{file.name}.data" if weights >= IN_ONE_FILE else None
+    onnx_ir.save(model, file, external_data=beside)
+    return [*filter(None, (beside,)), file.name]
 
 
 def open_model(path: Path, limits: Limits = LIMITS) -> tuple[onnx.ModelProto, OpenFile]:

@@ -92,6 +92,18 @@ class Verdict:
     loose: tuple[str, ...]
     apart: str
 
+    @property
+    def text(self) -> str:
+        """What was shown, as sentences."""
+        when = f"each of {self.steps}" if not self.late else f"{self.steps}"
+        model = "the unsplit model" + (f" with weights up to {self.late} updates old" if self.late else "")
+        batch = "each batch in one piece" if not self.apart else f"microbatches one by one: {self.apart}"
+        return (
+            f"passed: {self.weights} weights after {when} steps are those of {model}; largest difference "
+            f"{self.worst[0]:.1e} of a weight's range ({self.worst[1] or 'none'}), {self.loss:.1e} of a loss\n"
+            f"the unsplit model took {batch}"
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
             "steps": self.steps,

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx_ir
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
@@ -20,10 +19,9 @@ from dnnc.engines.torch.module.faults import OtherModel
 from dnnc.engines.torch.module.places import custom_functions, described
 from dnnc.engines.torch.module.randomness import refuse_draws, restored
 from dnnc.engines.torch.module.rewriting import Rewriting
+from dnnc.onnx.importer.model_file import save_model
 from ir.core.diagnostics import InvalidInput, UsageError
 
-IN_ONE_FILE = 1 << 30
-"""From this many bytes on, weights are written to a file beside the model: a protobuf file holds 2 GiB at most."""
 _TRIED = 24
 """To find the part that is exported otherwise, at most so many parts of a module are compared alone."""
 
@@ -64,7 +62,7 @@ def from_torch(
         refuse_draws(module, lambda: _called(module, args, kwargs))  # behind the export, which refuses what changes weights
         try:
             with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
-                files = _write(made.model, Path(folder, target.name))
+                files = save_model(made.model, Path(folder, target.name))
                 told = disagreement(case_of(module, made, args, kwargs), Path(folder, target.name))
                 if told != AGREES:
                     raise _refusal(module, args, kwargs, told)
@@ -79,15 +77,6 @@ def _in_order(module: torch.nn.Module, named: Mapping[str, Any]) -> dict[str, An
     """The named arguments in the order of ``forward``: the exporter makes the model's inputs in that order."""
     order = [name for name in inspect.signature(module.forward).parameters if name in named]
     return {name: named[name] for name in (*order, *(name for name in named if name not in order))}
-
-
-def _write(model: onnx_ir.Model, file: Path) -> list[str]:
-    """Write the model and return the names of its files. Large weights are in ``NAME.data``; its name is the first, because it
-    must be in place before the model that refers to it."""
-    weights = sum(value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None)
-    beside = f"{file.name}.data" if weights >= IN_ONE_FILE else None
-    onnx_ir.save(model, file, external_data=beside)
-    return [*filter(None, (beside,)), file.name]
 
 
 # -- which part it is ---------------------------------------------------------------------------------------------------
@@ -191,7 +180,7 @@ def _alone(child: torch.nn.Module, args: Any, kwargs: Any) -> Difference | None:
         made = exported(child, args, kwargs)
         with tempfile.TemporaryDirectory(prefix="dnnc-") as folder:
             file = Path(folder, "part.onnx")
-            _write(made.model, file)
+            save_model(made.model, file)
             return disagreement(case_of(child, made, args, kwargs, of_inputs=True), file)
     except (InvalidInput, UsageError):
         return None

@@ -1,0 +1,6 @@
+"""The Python door: what ``import dnnc`` offers, and what the command line calls.
+
+- ``plan``: a plan of a model for machines, and the build that it writes; ``options``: what a plan may be asked for;
+- ``model``: models that are Python objects; ``build``: a build, which starts, checks and trains;
+- ``session``: a running build, as an ``onnxruntime.InferenceSession``; ``terms``: messages in Python's terms.
+"""

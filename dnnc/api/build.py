@@ -1,0 +1,262 @@
+"""``Build``: a build directory, which can be started, checked and trained."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dnnc.api.faults import DataNotReadable, ForInference, ForTraining, TooFewMicrobatches
+from dnnc.api.options import PathLike
+from dnnc.api.terms import python_terms, warn
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    from dnnc.api.session import Argument, Session
+    from dnnc.build.snapshot import Snapshot
+    from dnnc.engines.torch.launch.training import Progressed
+    from ir.core.module import Plan as PlanSymbol
+
+Data = str | os.PathLike[str] | Mapping[str, Any] | Iterable[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check showed. ``passed``: every tensor that was compared is that of the unsplit model, and some were;
+    ``verdict``: that as a sentence; ``error``: what ``dnnc check`` would end with; ``report``: all comparisons."""
+
+    passed: bool
+    verdict: str
+    error: Exception | None
+    report: Any
+
+    def __str__(self) -> str:
+        return self.verdict
+
+
+@dataclass(frozen=True)
+class Training:
+    """The steps of a training. ``losses``: of each step; ``seconds``: of all, the start of the processes included."""
+
+    losses: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Build:
+    """A directory that ``dnnc compile`` or ``Plan.write`` wrote."""
+
+    folder: Path
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def _files(self) -> Snapshot:
+        from dnnc.build.snapshot import Snapshot
+
+        return Snapshot.open(self.folder)
+
+    @property
+    def plan(self) -> PlanSymbol:
+        """The plan in the IR."""
+        from dnnc.build.build import PLAN
+        from dnnc.build.plan_reader import plan_from_json
+
+        with python_terms():
+            files = self._files()
+            return plan_from_json(files.json(PLAN), files.where(PLAN))
+
+    @property
+    def inputs(self) -> list[Argument]:
+        """The inputs of the model, of training those of the loss too."""
+        return self._arguments("args")
+
+    @property
+    def outputs(self) -> list[Argument]:
+        """The outputs of the model."""
+        return self._arguments("results")
+
+    def _arguments(self, which: str) -> list[Argument]:
+        from dnnc.api.session import Argument
+        from dnnc.build.build import ValueInfo, read_program
+
+        with python_terms():
+            values = getattr(read_program(self._files()).entry, which)
+        return [Argument.of(ValueInfo.of(value.name[1:], value.type)) for value in values]
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is of a training step."""
+        return self.plan.minimises.trains
+
+    def start(self, *, threads: int = 0, timeout: float | None = 600.0, in_flight: int = 0, emulate: bool = False) -> Session:
+        """The running processes of a build of inference, which stay up until the session is closed.
+
+        ``threads``: cores of each device, 0 for as many as its type has; ``timeout``: seconds that a stage may spend on one
+        microbatch; ``in_flight``: the most microbatches under way, 0 for a number by the devices; ``emulate``: run here what is
+        for other machines. Raises InvalidInput for what is no such build, RuntimeFailure where a process does not start."""
+        from dnnc.api.session import Session
+        from dnnc.build.build import Build as Programs
+        from dnnc.build.elsewhere import require_here
+        from dnnc.engines.onnxruntime.starting import RunOptions
+
+        with python_terms():
+            if self.trains:
+                raise UsageError(ForTraining(), where=str(self.folder))
+            files = Programs.open(self.folder)
+            require_here(files.files, emulate=emulate)
+            return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight)
+
+    def check(
+        self,
+        inputs: PathLike | Mapping[str, Any] | None = None,
+        *,
+        seed: int | None = None,
+        samples: int = 1,
+        threads: int = 1,
+        tolerance: float | None = None,
+        steps: int = 3,
+        data: Data = "synthetic",
+        emulate: bool = False,
+    ) -> CheckResult:
+        """Compares the programs with the unsplit model: of inference each tensor that leaves a stage, on ``inputs`` (an
+        ``.npz``, or arrays by name) or ``samples`` random microbatches; of training the losses and weights after each of
+        ``steps`` steps on ``data``. Raises InvalidInput for inputs that the model does not take."""
+        with python_terms():
+            if self.trains:
+                return self._check_training(steps, data, seed, threads, emulate)
+            from dnnc.build.build import Build as Programs
+            from dnnc.build.elsewhere import require_here
+            from dnnc.check.check import CheckOptions, check_build
+
+            programs = Programs.open(self.folder)
+            require_here(programs.files, emulate=emulate)
+            given = Path(inputs) if isinstance(inputs, str | os.PathLike) else inputs
+            report = check_build(programs, CheckOptions(given, seed, samples, threads, tolerance=tolerance))
+        error = report.error()
+        return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
+
+    def _check_training(self, steps: int, data: Data, seed: int | None, threads: int, emulate: bool) -> CheckResult:
+        from dnnc.engines.torch.check.check import check_training
+        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
+        from ir.core.diagnostics import CheckFailed
+
+        opened = TrainingBuild.open(self.folder)
+        with ExitStack() as stack:
+            source = self._source(stack, data, steps)
+            options = TrainOptions(steps=steps, data=source, seed=seed or 0, threads=threads, emulate=emulate)
+            try:
+                verdict = check_training(opened, options)
+            except CheckFailed as error:
+                return CheckResult(False, str(error), error, None)
+        return CheckResult(True, verdict.text, None, verdict)
+
+    def train(
+        self,
+        data: Data = "synthetic",
+        *,
+        steps: int = 1,
+        seed: int | None = None,
+        checkpoint: PathLike | None = None,
+        every: int = 0,
+        resume: PathLike | None = None,
+        out: PathLike | None = None,
+        threads: int = 0,
+        timeout: float = 300.0,
+        emulate: bool = False,
+        on_step: Callable[[Progressed], None] | None = None,
+    ) -> Training:
+        """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, or an ``.npz`` of them,
+        which are shuffled in each epoch; a folder of such files; ``"module:function"``; or an iterable of microbatches, each a
+        mapping of arrays, which is read for all steps before the first one. ``checkpoint``: a folder for weights and optimizer
+        state after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
+        timeline. ``on_step`` is called after each step.
+
+        Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""
+        from dnnc.build.elsewhere import require_here
+        from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
+        from dnnc.engines.torch.launch.training import train as launch
+
+        losses: list[float] = []
+        warnings: list[Diagnostic] = []
+
+        def done(step: Progressed) -> None:
+            losses.append(step.loss)
+            if on_step is not None:
+                on_step(step)
+
+        with python_terms(), ExitStack() as stack:
+            if not self.trains:
+                raise UsageError(ForInference(), where=str(self.folder))
+            opened = TrainingBuild.open(self.folder)
+            require_here(opened.files, trains=True, emulate=emulate)
+            resumed = None
+            if resume is not None:
+                from dnnc.engines.torch.checkpoint import Checkpoint
+
+                resumed = Checkpoint.open(Path(resume))
+                resumed.verify()
+                warnings += resumption(opened, resumed).diagnostics
+            options = TrainOptions(
+                steps=steps,
+                data=self._source(stack, data, steps, 0 if resumed is None else resumed.position.step),
+                seed=(seed or 0) if resumed is None else resumed.position.seed if seed is None else seed,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
+                every=every,
+                resume=resumed,
+                out=Path(out) if out is not None else None if checkpoint is None else Path(checkpoint),
+                timeout=timeout,
+                threads=threads,
+                emulate=emulate,
+            )
+            seconds = launch(opened, options, done, warnings.append)
+        warn(warnings)
+        return Training(losses, seconds)
+
+    def _source(self, stack: ExitStack, data: Data, steps: int, done: int = 0) -> str:
+        """The data as ranks read it: a source of ``dnnc.data.samples``. What is in memory is written to a folder that goes with
+        ``stack``. ``done``: steps of the checkpoint that training goes on from."""
+        from dnnc.data.npz import write_npz
+        from dnnc.data.samples import MICROBATCHES
+        from ir.system.scratch import scratch_folder
+
+        if isinstance(data, str | os.PathLike):
+            return os.fspath(data)
+        if not isinstance(data, Iterable):
+            raise UsageError(DataNotReadable(type(data).__name__), where="data")
+        folder = stack.enter_context(scratch_folder())
+        if isinstance(data, Mapping):
+            write_npz(folder / "samples.npz", {name: _array(value) for name, value in data.items()})
+            return str(folder / "samples.npz")
+        each = self.plan.microbatches
+        needed, count = steps * each, 0
+        for microbatch in itertools.islice(data, needed):
+            write_npz(folder / f"{done * each + count}.npz", {name: _array(value) for name, value in microbatch.items()})
+            count += 1
+        if count < needed:
+            raise InvalidInput(TooFewMicrobatches(count, steps, needed), where="data")
+        return f"{MICROBATCHES}{folder}"
+
+
+def _array(value: Any) -> Any:
+    """A value as an array of numpy; tensors of PyTorch are copied to the CPU."""
+    import numpy as np
+
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+    return np.asarray(value)
+
+
+def load(folder: PathLike) -> Build:
+    """The build in ``folder``. Raises InvalidInput where a file is missing or is not the one that was written."""
+    build = Build(Path(folder))
+    with python_terms():
+        build._files()
+    return build
+
+
+__all__ = ["Build", "CheckResult", "Training", "load"]

@@ -1,0 +1,91 @@
+"""What the Python door refuses. Codes E14."""
+
+from __future__ import annotations
+
+from ir.core.diagnostics import Fault
+
+
+class NotAnOption(Fault, code="E1401"):
+    """``dnnc.plan`` was given a keyword that it does not know."""
+
+    message = "there is no option '{name}'"
+    hint = "the options are {options}"
+    name: str
+    options: tuple[str, ...]
+
+
+class NotAModel(Fault, code="E1402"):
+    """``dnnc.plan`` takes a path, ``zoo:NAME``, an ``onnx.ModelProto`` or a ``torch.nn.Module``."""
+
+    message = "a {kind} is no model; expected a path, 'zoo:NAME', an onnx.ModelProto or a torch.nn.Module"
+    kind: str
+
+
+class ArgumentsMissing(Fault, code="E1403"):
+    """A PyTorch module is exported by running it, which needs its arguments."""
+
+    message = "a torch.nn.Module is exported with example arguments, and there are none"
+    hint = "add args=(x, ...), tensors in the sizes of one microbatch"
+
+
+class ArgumentsOfFile(Fault, code="E1404"):
+    """Example arguments export a PyTorch module. Other models need none."""
+
+    message = "args= is only for a torch.nn.Module"
+    hint = "leave it out; sizes of dimensions are bound by dims="
+
+
+class NotMachines(Fault, code="E1405"):
+    """Machines are a path, ``preset:NAME`` or a Topology."""
+
+    message = "a {kind} describes no machines; expected a path, 'preset:NAME' or a Topology"
+    kind: str
+
+
+class UnknownOutput(Fault, code="E1406"):
+    """The model has no output of this name."""
+
+    message = "the model has no output '{name}'; it has {outputs}"
+    name: str
+    outputs: tuple[str, ...]
+
+
+class NotOneMicrobatch(Fault, code="E1407"):
+    """A session takes one microbatch at a time: each array has the shape of its input."""
+
+    message = "array '{name}' has shape {shape}, the input has {expected}"
+    hint = "a session takes one microbatch at a time; session.map runs many"
+    name: str
+    shape: str
+    expected: str
+
+
+class ForInference(Fault, code="E1408"):
+    """The build is of inference, and is to be trained."""
+
+    message = "the build is of inference, so it is not trained"
+    hint = 'plan it with objective="training"'
+
+
+class ForTraining(Fault, code="E1409"):
+    """The build is of a training step, which has no session."""
+
+    message = "the build is of a training step, so it starts no session"
+    hint = "build.train(data, steps=N) trains it"
+
+
+class DataNotReadable(Fault, code="E1410"):
+    """Training data are a path, ``module:function``, a mapping of arrays, or an iterable of microbatches."""
+
+    message = "a {kind} is no training data; expected a path, a mapping of arrays by input, or an iterable of such mappings"
+    kind: str
+
+
+class TooFewMicrobatches(Fault, code="E1411"):
+    """The iterable of training data ended before the steps that were asked for."""
+
+    message = "the data ended after {count} microbatches; {steps} steps need {needed}"
+    hint = "ask for fewer steps, or give more data"
+    count: int
+    steps: int
+    needed: int

@@ -1,0 +1,225 @@
+"""``Session``: a running build, one process per device, which is used as an ``onnxruntime.InferenceSession`` is.
+
+Any thread may call it. Each call is one microbatch; several are in flight at a time, as many as ``in_flight`` says, and calls
+wait beyond that. What is wrong with a call is raised by that call, and the session goes on: arrays that are not those of the
+model, and values for which a program raises an error. If a device ends, the session has ended: every call raises why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnc.api.faults import NotOneMicrobatch, UnknownOutput
+from dnnc.api.terms import python_terms
+from dnnc.build.build import Build as BuildFiles
+from dnnc.build.build import ValueInfo
+from dnnc.data.inputs import check_inputs, split_microbatches
+from dnnc.engines.onnxruntime.starting import RunOptions
+from dnnc.engines.onnxruntime.stream import Stream
+from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
+
+Feeds = Mapping[str, Any]
+Outputs = list[Any]
+
+
+_ONNX_NAMES = {"float32": "float", "float64": "double"}
+"""Names of element types that are not numpy's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An input or output of the model, as ``onnxruntime.NodeArg``: ``type`` is ONNX's, ``tensor(float)`` (of sequences, maps
+    and optionals the IR's); ``shape`` has a number or a name for each dimension, None where it is unknown."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+    @classmethod
+    def of(cls, port: ValueInfo) -> Argument:
+        element = _ONNX_NAMES.get(port.dtype, port.dtype.replace("float8_", "float8"))
+        return cls(port.name, f"tensor({element})" if element else port.type, list(port.shape or ()))
+
+
+class Session:
+    """The running processes of a build. ``with build.start() as session``, or ``session.close()`` at the end."""
+
+    def __init__(self, files: BuildFiles, options: RunOptions, in_flight: int = 0) -> None:
+        self._files = files
+        self._names = [output.name for output in files.outputs]
+        self._exact = {
+            port.name: (port.dtype, tuple(port.shape or ()))
+            for port in files.inputs
+            if port.dtype not in ("", "string") and port.shape is not None and all(isinstance(dim, int) for dim in port.shape)
+        }
+        self._stream = Stream(files, options, in_flight)
+        with python_terms():
+            self._stream.__enter__()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes. Calls that are under way raise that the session is closed."""
+        self._stream.close()
+
+    @property
+    def in_flight(self) -> int:
+        """The most microbatches under way."""
+        return self._stream.in_flight
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the devices."""
+        return self._stream.processes
+
+    def get_inputs(self) -> list[Argument]:
+        return list(map(Argument.of, self._files.inputs))
+
+    def get_outputs(self) -> list[Argument]:
+        return list(map(Argument.of, self._files.outputs))
+
+    def run(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Outputs:
+        """The outputs of that names, or all for None, for one microbatch: arrays by input name, each in the shape of its input.
+
+        Raises InvalidInput for arrays that are not those of the model, RuntimeFailure where a program raises an error."""
+        wanted = self._wanted(output_names)
+        future = self._stream.submit(self._values(input_feed))
+        assert future is not None
+        with python_terms():
+            outputs = future.result()
+        return [outputs[name] for name in wanted]
+
+    def submit(self, input_feed: Feeds, output_names: Sequence[str] | None = None) -> Future[Outputs]:
+        """What ``run`` returns, to come. The arrays may be changed as soon as this returns. Raises InvalidInput at once; the
+        future has what a program raises. A callback of the future must be short: all others wait for it."""
+        future: Future[Outputs] = self._submitted(input_feed, self._wanted(output_names))
+        return future
+
+    def map(self, microbatches: Iterable[Feeds], output_names: Sequence[str] | None = None) -> Iterator[Outputs]:
+        """What ``run`` returns for each microbatch, in order, with ``in_flight`` of them under way. The next ones are taken
+        while the first ones are computed. What is wrong with one is raised when its turn comes."""
+        wanted = self._wanted(output_names)
+        waiting: deque[Future[Outputs]] = deque()
+        for microbatch in microbatches:
+            try:
+                waiting.append(self._submitted(microbatch, wanted))
+            except InvalidInput as error:
+                waiting.append(_failed(error))
+            while waiting and (waiting[0].done() or len(waiting) >= self.in_flight):
+                yield _result(waiting.popleft())
+        while waiting:
+            yield _result(waiting.popleft())
+
+    async def amap(
+        self, microbatches: Iterable[Feeds] | AsyncIterable[Feeds], output_names: Sequence[str] | None = None
+    ) -> AsyncIterator[Outputs]:
+        """``map`` for asyncio: other tasks run while this one waits."""
+        wanted = self._wanted(output_names)
+        waiting: deque[Future[Outputs]] = deque()
+        async for microbatch in _asynchronous(microbatches):
+            try:
+                future = self._submitted(microbatch, wanted, block=False)
+                if future is None:  # as many as may be are under way
+                    future = await asyncio.to_thread(self._submitted, microbatch, wanted)
+                waiting.append(future)
+            except InvalidInput as error:
+                waiting.append(_failed(error))
+            while waiting and (waiting[0].done() or len(waiting) >= self.in_flight):
+                yield await _awaited(waiting.popleft())
+        while waiting:
+            yield await _awaited(waiting.popleft())
+
+    def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        if output_names is None:
+            return self._names
+        for name in output_names:
+            if name not in self._names:
+                raise UsageError(UnknownOutput(name, tuple(self._names)), where="output_names")
+        return output_names
+
+    def _submitted(self, feeds: Feeds, wanted: Sequence[str], *, block: bool = True) -> Any:
+        """The future of a microbatch whose arrays are copied first; None where it would have to wait and not ``block``."""
+        values = {name: _own(value) for name, value in self._values(feeds).items()}
+        computed = self._stream.submit(values, block=block)
+        if computed is None:
+            return None
+        future: Future[Outputs] = Future()
+        future.set_running_or_notify_cancel()
+
+        def done(of: Future[dict[str, Any]]) -> None:
+            if (error := of.exception()) is not None:
+                future.set_exception(error)
+            else:
+                outputs = of.result()
+                future.set_result([outputs[name] for name in wanted])
+
+        computed.add_done_callback(done)
+        return future
+
+    def _values(self, feeds: Feeds) -> dict[str, Any]:
+        """The arrays as they travel. Raises InvalidInput for those that are not the model's."""
+        if len(feeds) == len(self._exact) == len(self._files.inputs):
+            arrays = {name: np.asarray(value) for name, value in feeds.items()}
+            if all(self._exact.get(name) == (array.dtype.name, array.shape) for name, array in arrays.items()):
+                return {name: from_user(array) for name, array in arrays.items()}
+        with python_terms():
+            return self._checked(feeds)
+
+    def _checked(self, feeds: Feeds) -> dict[str, Any]:
+        """The same for inputs whose types do not tell all, and for arrays in which something is wrong."""
+        check_inputs(self._files.inputs, feeds, None, "feeds", self._files.constants)
+        for port in self._files.inputs:
+            given = np.shape(feeds[port.name]) if port.dtype else ()
+            if port.dtype and len(given) != len(port.shape or given):
+                fault = NotOneMicrobatch(port.name, str(list(given)), f"{port.dtype}{list(port.shape or ())}")
+                raise InvalidInput(fault, where="feeds")
+        items = split_microbatches(self._files.inputs, feeds, where="feeds", constants=self._files.constants).items
+        return {name: from_user(value) for name, value in items[0].items()}
+
+
+def _own(value: Any) -> Any:
+    """A copy of a value as it travels."""
+    if isinstance(value, Raw):
+        return Raw(value.element, value.shape, value.data.copy())
+    return [_own(item) for item in value] if isinstance(value, list) else value
+
+
+def _failed(error: DnncError) -> Future[Outputs]:
+    future: Future[Outputs] = Future()
+    future.set_exception(error)
+    return future
+
+
+def _result(future: Future[Outputs]) -> Outputs:
+    with python_terms():
+        return future.result()
+
+
+async def _awaited(future: concurrent.futures.Future[Outputs]) -> Outputs:
+    with python_terms():
+        return await asyncio.wrap_future(future)
+
+
+async def _asynchronous(items: Iterable[Feeds] | AsyncIterable[Feeds]) -> AsyncIterator[Feeds]:
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
+
+
+__all__ = ["Argument", "Session"]

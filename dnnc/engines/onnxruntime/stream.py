@@ -1,0 +1,215 @@
+"""A running build that takes microbatches one by one, from any thread, and hands out their outputs as futures.
+
+One thread of its own waits on the selector of the ``Pipeline``: for the devices, and for a pipe that ``submit`` writes to. It
+orders the microbatches that were submitted, feeds them, and sets each future once all outputs of its microbatch are there.
+
+Invariants:
+1. at most ``in_flight`` microbatches are submitted and not done; ``submit`` blocks beyond;
+2. a microbatch for which a program raises fails alone: its future has the error, the others go on;
+3. once a device has ended, or ``close`` is called, every future that is not done has an error, and ``submit`` raises it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dnnc.build.build import Build
+from dnnc.engines.onnxruntime.faults import SessionClosed
+from dnnc.engines.onnxruntime.pipeline import Collector, Pipeline
+from dnnc.engines.onnxruntime.starting import RunOptions, StarterEnd
+from ir.core.diagnostics import UsageError
+
+IN_FLIGHT = 4
+"""Default of microbatches in flight for each device: one that it works on, those in the slots before and behind it, and one
+that is made meanwhile."""
+
+Outputs = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Request:
+    """A microbatch under way. ``left``: links from which its outputs have not arrived yet."""
+
+    values: Mapping[str, Any]
+    future: Future[Outputs]
+    collector: Collector
+    left: int = 0
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Feed:
+    """A link to a device, and the microbatches that go through it, in order."""
+
+    end: StarterEnd
+    queue: deque[Mapping[str, Any]] = field(default_factory=deque)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        while self.queue:
+            yield self.queue.popleft()
+
+
+class Stream:
+    """``with Stream(build) as stream: stream.submit(values).result()``. ``values``: each input's value as it travels
+    (``codec.from_user``), which is not changed until the future is done."""
+
+    def __init__(self, build: Build, options: RunOptions | None = None, in_flight: int = 0) -> None:
+        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device. Raises as ``Pipeline``."""
+        self.build = build
+        self.in_flight = in_flight or IN_FLIGHT * len(build.devices)
+        self._pipeline = Pipeline(build, options)
+        self._room = threading.Semaphore(self.in_flight)
+        self._inbox: SimpleQueue[_Request] = SimpleQueue()
+        self._requests: dict[int, _Request] = {}
+        self._ordered = 0
+        self._closing = False
+        self._error: BaseException | None = None
+        self._gate = threading.Lock()  # no request is put into the inbox once it has been emptied for good
+        self._thread = threading.Thread(target=self._serve, name="dnnc-stream", daemon=True)
+
+    def __enter__(self) -> Stream:
+        """Starts the devices. Raises as ``Pipeline.__enter__``."""
+        self._pipeline.__enter__()
+        self._feeds = [_Feed(end) for end in self._pipeline.feeds]
+        self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
+        self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
+        self._wakeup, self._waker = os.pipe()
+        os.set_blocking(self._waker, False)
+        self._pipeline.wake_by(self._wakeup)
+        self._pipeline.busy = False
+        self._thread.start()
+        atexit.register(self.close)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """Process ids of the devices."""
+        return self._pipeline.processes
+
+    def submit(self, values: Mapping[str, Any], *, block: bool = True) -> Future[Outputs] | None:
+        """The outputs by name of a microbatch, to come. Blocks while ``in_flight`` are under way; without ``block``, returns
+        None then. Raises what ended the stream, UsageError where it is closed. A callback of the future delays all others."""
+        if not self._room.acquire(blocking=block):
+            return None
+        request = _Request(values, Future(), Collector(self.build))
+        request.future.set_running_or_notify_cancel()  # what is under way cannot be cancelled
+        with self._gate:
+            if self._error is not None:
+                self._room.release()
+                raise self._error
+            self._inbox.put(request)
+        self._wake()
+        return request.future
+
+    def close(self) -> None:
+        """Ends the devices; microbatches that are under way fail. May be called again, and from any thread but the stream's."""
+        atexit.unregister(self.close)
+        if not self._thread.is_alive():
+            return
+        self._closing = True
+        self._wake()
+        self._thread.join()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._waker, b"\0")
+        except OSError:  # the pipe is full of such calls, or closed
+            return
+
+    # The thread of the stream
+
+    def _serve(self) -> None:
+        error: BaseException = UsageError(SessionClosed())
+        try:
+            while not self._closing:
+                self._order()
+                for sink in self._pipeline.wait():
+                    self._collect(sink)
+                self._pipeline.busy = bool(self._requests)
+        except EOFError:
+            error = self._ended()
+        except BaseException as raised:
+            error = raised
+        with self._gate:
+            self._error = error
+        self._pipeline.close()
+        os.close(self._wakeup)
+        os.close(self._waker)
+        for request in (*self._requests.values(), *self._submitted()):
+            self._done(request, error)
+        self._requests.clear()
+
+    def _ended(self) -> BaseException:
+        """Why a device has gone."""
+        try:
+            self._pipeline.raise_failure()
+        except BaseException as error:
+            return error
+
+    def _submitted(self) -> Iterator[_Request]:
+        while True:
+            try:
+                yield self._inbox.get_nowait()
+            except Empty:
+                return
+
+    def _order(self) -> None:
+        """Orders and feeds what was submitted. Raises EOFError where a device has ended."""
+        before = self._ordered
+        for request in self._submitted():
+            number = self._ordered
+            self._ordered += 1
+            self._requests[number] = request
+            request.left = sum(number % sink.step == sink.first for sink in self._sinks.values())
+            for feed in self._feeds:
+                if number % feed.end.step == feed.end.first:
+                    feed.queue.append(request.values)
+        if self._ordered == before:
+            return
+        if not self._pipeline.busy:
+            self._pipeline.begin()
+        self._pipeline.order(self._ordered, False)
+        for feed in self._feeds:
+            if feed.queue:
+                self._pipeline.feed(feed.end, feed)
+
+    def _collect(self, sink: StarterEnd) -> None:
+        """Takes the outputs that have arrived through a link. Those of a failed microbatch are thrown away."""
+        for failed in self._pipeline.failures:
+            request = self._requests.get(failed.microbatch)
+            if request is not None and request.error is None:
+                request.error = self._pipeline.failure_of(failed)
+        self._pipeline.failures.clear()
+        while sink.side.complete:
+            number = self._arrived[id(sink)]
+            self._arrived[id(sink)] += sink.step
+            request = self._requests[number]
+            if request.error is None:
+                request.collector.collect(sink)
+            else:
+                sink.side.release(sink.side.take())
+            request.left -= 1
+            if not request.left:
+                self._done(self._requests.pop(number), request.error)
+
+    def _done(self, request: _Request, error: BaseException | None) -> None:
+        self._room.release()
+        if error is not None:
+            request.future.set_exception(error)
+        else:
+            outputs = request.collector.outputs
+            request.future.set_result({port.name: outputs[port.name] for port in self.build.outputs})
+
+
+__all__ = ["IN_FLIGHT", "Stream"]

@@ -1,0 +1,52 @@
+"""Messages in Python's terms: each flag that has a keyword is told as that keyword."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from dnnc.api.options import PlanOptions, compile_options
+from dnnc.api.terms import in_python
+from dnnc.compile.flags import CompileOptions
+from dnnc.compile.training import TrainingOptions
+
+
+@pytest.mark.parametrize(
+    ("command", "python"),
+    [
+        ("bind it with --dim batch=8", 'bind it with dims={"batch": 8}'),
+        ("--dim x.0=other", 'dims={"x.0": "other"}'),
+        ("add --mesh auto, or a shape such as --mesh 8", 'add mesh="auto", or a shape such as mesh=8'),
+        ("--mesh 2x4 --stages 2", 'mesh="2x4" stages=2'),
+        ("leave --mesh out", "leave mesh out"),
+        ("--mesh splits every op", "mesh splits every op"),
+        ("only with --objective training", 'only with objective="training"'),
+        ("add --loss, such as --loss mse:OUTPUT", 'add loss, such as loss="mse:OUTPUT"'),
+        ("--time-limit 0.5", "time_limit=0.5"),
+        ("--cut /layer/Add_output_0 stands twice", 'cuts=["/layer/Add_output_0"] stands twice'),
+        ("--pin MatMul_0=cpu1", 'pins={"MatMul_0": "cpu1"}'),
+        ("--uneven, or --plan-only for the plan alone", "uneven=True, or plan_only=True for the plan alone"),
+        ("-t TOPOLOGY", "machines=TOPOLOGY"),
+        ("--learning-rate 1e-3", "learning_rate=1e-3"),
+        ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
+        ("a--b --", "a--b --"),
+    ],
+)
+def test_flags_become_keywords(command: str, python: str) -> None:
+    assert in_python(command) == python
+
+
+def test_every_option_of_a_compilation_is_a_keyword() -> None:
+    elsewhere = {"model", "topology", "out", "dims", "limits", "pipeline", "training"}
+    elsewhere |= {"explain", "search", "prior", "iterations"}  # of the command alone
+    known = {one.name for one in (*fields(CompileOptions), *fields(TrainingOptions))} - elsewhere
+    assert set(PlanOptions.__annotations__) - {"passes"} == known
+
+
+def test_options_are_those_of_the_command() -> None:
+    options = compile_options("m.onnx", {"batch": 2}, {"stages": "auto", "mesh": "auto", "loss": "mse:y", "cuts": "h"})
+    assert options == CompileOptions(
+        "m.onnx", dims={"batch": 2}, stages=0, mesh="auto", cuts=("h",), training=TrainingOptions(loss="mse:y")
+    )
+    assert compile_options("m.onnx", None, {"stages": "auto", "objective": None}).stages is None
