@@ -102,7 +102,7 @@ class Build:
         from dnnc.api.session import Session
         from dnnc.build.build import Build as Programs
         from dnnc.build.elsewhere import require_here
-        from dnnc.engines.onnxruntime.starting import RunOptions
+        from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
         with python_terms():
             if self.trains:

@@ -22,8 +22,8 @@ from dnnc.api.terms import python_terms
 from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
 from dnnc.data.inputs import check_inputs, split_microbatches
-from dnnc.engines.onnxruntime.starting import RunOptions
-from dnnc.engines.onnxruntime.stream import Stream
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
+from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 

@@ -2,8 +2,8 @@
 
 - ``write``: writes the build of a lowered module;
 - ``engine``: the interfaces of an engine: launcher, transport, executor;
-- ``run``: the command ``dnnc run``; ``pipeline``: feeds the processes of a build; ``results``: outputs and times of a run;
-- ``starting``: starts the processes; ``processes``: one of them, as the starter sees it; ``errors``: how a run fails;
+- ``run``: the command ``dnnc run``; ``starter``: starts the processes of a build, feeds them and collects outputs and times;
+- ``errors``: how a run fails;
 - ``worker``: the process of a device; ``rows``: how it follows its row of the schedule; ``member``: the program of a mesh's
   member;
 - ``session``: ONNX Runtime sessions; ``transport``: how processes exchange tensors;
@@ -20,10 +20,10 @@ from ir.system.lazy import exports
 
 if TYPE_CHECKING:
     from dnnc.engines.onnxruntime.errors import RuntimeFailure
-    from dnnc.engines.onnxruntime.pipeline import Pipeline
-    from dnnc.engines.onnxruntime.results import Event, RunResult
     from dnnc.engines.onnxruntime.run import RunCommand, run_build, run_command
-    from dnnc.engines.onnxruntime.starting import RunOptions
+    from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
+    from dnnc.engines.onnxruntime.starter.results import Event, RunResult
+    from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
 __all__ = [
     "Event",
@@ -40,9 +40,9 @@ __getattr__ = exports(
     __name__,
     {
         "errors": "RuntimeFailure",
-        "pipeline": "Pipeline",
-        "results": "Event RunResult",
+        "starter.results": "Event RunResult",
         "run": "RunCommand run_build run_command",
-        "starting": "RunOptions",
+        "starter.pipeline": "Pipeline",
+        "starter.starting": "RunOptions",
     },
 )

@@ -28,9 +28,9 @@ from dnnc.engines.onnxruntime.faults import (
     PipelineNotFull,
     PlannedForOthers,
 )
-from dnnc.engines.onnxruntime.pipeline import Pipeline
-from dnnc.engines.onnxruntime.results import RunResult
-from dnnc.engines.onnxruntime.starting import RunOptions
+from dnnc.engines.onnxruntime.starter.pipeline import Pipeline
+from dnnc.engines.onnxruntime.starter.results import RunResult
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU
 from ir.core.diagnostics import Diagnostic, UsageError
 from ir.system.host import local_cores

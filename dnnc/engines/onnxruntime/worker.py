@@ -1,5 +1,5 @@
 """A device as a process, which follows its row of the schedule (``dnnc.engines.onnxruntime.rows``). Started as ``python -m
-dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starting``.
+dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starter.starting``.
 
 Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
 last microbatch, and whether to report events. When standard input ends (the run is over, or the starter was killed), the

@@ -61,7 +61,7 @@ def test_a_stage_process_with_too_few_says_so_too(build: Path) -> None:
     code = f"""
 import resource, sys
 from dnnc.cli import main
-from dnnc.engines.onnxruntime.processes import LocalProcesses
+from dnnc.engines.onnxruntime.starter.processes import LocalProcesses
 start = LocalProcesses.start
 def lowered(self, config, descriptors):
     before = resource.getrlimit(resource.RLIMIT_NOFILE)

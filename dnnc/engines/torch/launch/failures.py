@@ -14,7 +14,7 @@ from typing import Any
 
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped, machine_hint
 from dnnc.engines.onnxruntime.faults import StageEnded
-from dnnc.engines.onnxruntime.processes import ending, last_words, machine_ended
+from dnnc.engines.onnxruntime.starter.processes import ending, last_words, machine_ended
 from dnnc.engines.torch.launch.faults import HostLost, RankFailed, RankLost, RanksSilent, RankStalled
 from dnnc.engines.torch.launch.telling import DONE, STARTING
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvalidInput, UsageError

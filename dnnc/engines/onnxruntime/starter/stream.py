@@ -23,8 +23,8 @@ from typing import Any
 
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.faults import SessionClosed
-from dnnc.engines.onnxruntime.pipeline import Collector, Pipeline
-from dnnc.engines.onnxruntime.starting import RunOptions, StarterEnd
+from dnnc.engines.onnxruntime.starter.pipeline import Collector, Pipeline
+from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
 
 IN_FLIGHT = 4

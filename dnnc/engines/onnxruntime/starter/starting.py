@@ -22,7 +22,7 @@ import numpy as np
 from dnnc.build.build import Build, StageProgram
 from dnnc.engines.onnxruntime.engine import Launcher
 from dnnc.engines.onnxruntime.faults import NoPipe, NoSharedMemory
-from dnnc.engines.onnxruntime.processes import DeviceProcess, LocalProcesses
+from dnnc.engines.onnxruntime.starter.processes import DeviceProcess, LocalProcesses
 from dnnc.engines.onnxruntime.transport.collectives import Places
 from dnnc.engines.onnxruntime.transport.edges import (
     FEEDER,

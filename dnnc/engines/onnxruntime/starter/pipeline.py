@@ -35,11 +35,11 @@ from dnnc.engines.onnxruntime.faults import (
     StageSilent,
     StageTooSlow,
 )
-from dnnc.engines.onnxruntime.processes import DOING, DeviceProcess, raise_ended, reported_failure
-from dnnc.engines.onnxruntime.results import Event, RunResult
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
-from dnnc.engines.onnxruntime.starting import Processes, RunOptions, StarterEnd
+from dnnc.engines.onnxruntime.starter.processes import DOING, DeviceProcess, raise_ended, reported_failure
+from dnnc.engines.onnxruntime.starter.results import Event, RunResult
+from dnnc.engines.onnxruntime.starter.starting import Processes, RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, to_user
 from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.engines.onnxruntime.transport.parts import assemble
