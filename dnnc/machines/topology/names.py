@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
+from fnmatch import translate
 
 from ir.core.topology import Device
 
@@ -80,10 +80,11 @@ def match_points(
     if "*" in selector or "?" in selector:
         stars = 1 + selector.count("*")
         look(len(local) * stars)
-        chosen = [full for name, full in local.items() if fnmatchcase(name, selector)]
+        matches = re.compile(translate(selector)).match
+        chosen = [full for name, full in local.items() if matches(name)]
         if not chosen:
             look(len(points) * stars)
-            chosen = [name for name in points if fnmatchcase(name, selector)]
+            chosen = [name for name in points if matches(name)]
         if not chosen:
             raise ValueError(f"found no point whose name matches {selector!r}")
         return chosen

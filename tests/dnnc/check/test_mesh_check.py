@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -130,12 +131,19 @@ def test_weights_of_members(tmp_path: Path, shared_dir: Path, weights: str) -> N
         runs_like_one_session(Build.open(tmp_path / "build"), model, 1)
 
 
-def test_equal_builds_for_equal_input(tmp_path: Path, shared_dir: Path) -> None:
-    for out in ("one", "two"):
-        compiled(shared("gpt2", shared_dir), tmp_path / out, "2", dims=DIMS["gpt2"], strategy="megatron")
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory, shared_dir: Path) -> Path:
+    """A build of gpt2 on two devices, to be copied."""
+    folder = tmp_path_factory.mktemp("mesh") / "build"
+    compiled(shared("gpt2", shared_dir), folder, "2", dims=DIMS["gpt2"], strategy="megatron")
+    return folder
+
+
+def test_equal_builds_for_equal_input(tmp_path: Path, shared_dir: Path, gpt2: Path) -> None:
+    compiled(shared("gpt2", shared_dir), tmp_path / "two", "2", dims=DIMS["gpt2"], strategy="megatron")
     one, two = (
         {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-        for folder in (tmp_path / "one", tmp_path / "two")
+        for folder in (gpt2, tmp_path / "two")
     )
     assert one == two
 
@@ -155,9 +163,9 @@ def spoil(build: Build, member: int, level: int) -> None:
 
 
 @pytest.mark.parametrize("member", [0, 1])
-def test_a_wrong_member_is_named(tmp_path: Path, shared_dir: Path, member: int) -> None:
+def test_a_wrong_member_is_named(tmp_path: Path, gpt2: Path, member: int) -> None:
     """Whose result every member gets by a collective: a closer look finds where the parts first differ."""
-    build = compiled(shared("gpt2", shared_dir), tmp_path / "build", "2", dims=DIMS["gpt2"])
+    build = Build.open(shutil.copytree(gpt2, tmp_path / "build"))
     spoil(build, member, build.stages[0].members[member].segments[1].level)
     report = check_build(Build.open(build.folder))
     assert not report.passed
@@ -172,8 +180,8 @@ def test_a_wrong_member_is_named(tmp_path: Path, shared_dir: Path, member: int) 
     assert report.to_json()["comparisons"][0]["members"] == [{"member": member, "device": f"cpu{member}"}]
 
 
-def test_a_member_that_does_not_run_is_named(tmp_path: Path, shared_dir: Path) -> None:
-    build = compiled(shared("gpt2", shared_dir), tmp_path / "build", "2", dims=DIMS["gpt2"], strategy="megatron")
+def test_a_member_that_does_not_run_is_named(tmp_path: Path, gpt2: Path) -> None:
+    build = Build.open(shutil.copytree(gpt2, tmp_path / "build"))
     segment = build.stages[0].members[1].segments[1]
     (build.folder / segment.model).write_bytes(b"\x08\x0a\x3a\x04\x0a\x02\x08\x01")
     refresh(build.folder, segment.model)

@@ -39,14 +39,13 @@ def _agree(seed: int, folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("start", range(2))
-def test_random_control_flow_keeps_its_numbers(tmp_path: Path, start: int) -> None:
-    assert sum(_agree(seed, tmp_path) for seed in range(start * 15, start * 15 + 15)) > 3
+def test_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
+    assert sum(_agree(seed, tmp_path) for seed in range(15)) > 3
 
 
 @pytest.mark.slow
 def test_much_random_control_flow_keeps_its_numbers(tmp_path: Path) -> None:
-    assert sum(_agree(seed, tmp_path) for seed in range(30, 330)) > 50
+    assert sum(_agree(seed, tmp_path) for seed in range(15, 165)) > 25
 
 
 @pytest.mark.slow

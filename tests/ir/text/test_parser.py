@@ -172,8 +172,8 @@ def test_a_gigabyte_is_refused_at_once(tmp_path: Path, head: bytes) -> None:
         "{" * 1_000_000,
         "(%a," * 300_000,
         "a<" * 500_000,
-        "\n" * 1_000_000 + "?",
-        "(" + "\n" * 1_000_000 + "?",
+        "\n" * 200_000 + "?",
+        "(" + "\n" * 200_000 + "?",
     ],
     ids=["letters", "sigils", "quotes", "braces", "names", "angles", "lines", "operands"],
 )
@@ -182,7 +182,7 @@ def test_long_noise_takes_linear_time(noise: str) -> None:
         start = time.process_time()
         with pytest.raises(InvalidInput):
             parse_module(head + noise)
-        assert time.process_time() - start < 5
+        assert time.process_time() - start < 3
 
 
 def test_deep_nesting_is_refused() -> None:
@@ -250,7 +250,7 @@ def test_parse_and_print_are_linear() -> None:
     """Four times the ops take less than seven times as long; the bench prints the seconds."""
     parse_module("module @m {}")
     spent = []
-    for ops in (1000, 4000):
+    for ops in (500, 2000):
         module = large_module(ops)
         start = time.process_time()
         assert parse_module(print_module(module)) == module

@@ -22,7 +22,7 @@ def assert_round_trip(module: Module) -> None:
     assert print_module(again) == text
 
 
-@pytest.mark.parametrize("examples", [25, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
 def test_modules(examples: int) -> None:
     @settings(max_examples=examples, suppress_health_check=SLOW_TO_DRAW)
     @given(strategies.modules())
@@ -33,19 +33,19 @@ def test_modules(examples: int) -> None:
     check()
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(strategies.types())
 def test_types(type_: Type) -> None:
     assert_round_trip(Module("@m", (Func("@main", (Value("%x", type_),), (), ()),)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(strategies.attribute())
 def test_attributes(attribute: Attribute) -> None:
     assert_round_trip(Module("@m", (), (("key", attribute),)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(strategies.dense())
 def test_dense_bits(dense: Dense) -> None:
     """Bit for bit: NaN payloads and signs of zero included, as attribute and as resource."""
@@ -54,14 +54,14 @@ def test_dense_bits(dense: Dense) -> None:
     assert_round_trip(module)
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(st.integers(0, 3).flatmap(lambda results: strategies.facets(results, stages=4)))
 def test_facets(facets: Facets) -> None:
     assert tuple(parse_facet(facet_text(facet)) for facet in facets) == facets
     assert_round_trip(Module("@m", (Func("@main", (), (), (Op("dnnc.work", facets=facets),)),)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=75)
 @given(st.text())
 def test_any_name(text: str) -> None:
     """Every string is a possible name of everything that has one."""
@@ -69,7 +69,7 @@ def test_any_name(text: str) -> None:
     assert_round_trip(Module("@" + text, (Func("@" + text, (), (), (op,)),)))
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(st.text())
 def test_any_dimension(text: str) -> None:
     type_ = TensorType(DType.F32, (2, text, None))
