@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,10 @@ REPO = Path(__file__).resolve().parent.parent
 # Arrays of tests are small: threads of OpenMP and OpenBLAS only wait for each other, busily, beside those of the other worker.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
+
+# Tests start thousands of processes: each would compile the package anew, and each worker all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # A slow machine is no fault of the code under test, and CI must give one answer to one commit.
 settings.register_profile("default", deadline=None)
