@@ -40,7 +40,7 @@ def test_zoo_on_one_axis(spec: str, training: bool) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("spec", ZOO[1:])
+@pytest.mark.parametrize("spec", ZOO[1:2])
 def test_zoo_on_two_axes(spec: str) -> None:
     check(problem_of(spec, (2, 4)), spec, (2, 4), False)
 
