@@ -2,5 +2,6 @@
 
 - ``plan``: a plan of a model for machines, and the build that it writes; ``options``: what a plan may be asked for;
 - ``model``: models that are Python objects; ``build``: a build, which starts, checks and trains;
-- ``session``: a running build, as an ``onnxruntime.InferenceSession``; ``terms``: messages in Python's terms.
+- ``reporting``: the page of a build; ``session``: a running build, as an ``onnxruntime.InferenceSession``; ``terms``: messages
+  in Python's terms.
 """

@@ -111,6 +111,14 @@ class Build:
             require_here(files.files, emulate=emulate)
             return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight)
 
+    def report(self, out: PathLike | None = None, *, trace: PathLike | None = None) -> Path:
+        """Writes the plan as a web page to ``out``, or into the build, and returns its path. ``trace``: a file with a measured
+        timeline; without it, that of the build, if it has one."""
+        from dnnc.api.reporting import write_page
+
+        with python_terms():
+            return write_page(self.folder, Path(out) if out else None, Path(trace) if trace else None)
+
     def check(
         self,
         inputs: PathLike | Mapping[str, Any] | None = None,

@@ -89,3 +89,11 @@ class TooFewMicrobatches(Fault, code="E1411"):
     count: int
     steps: int
     needed: int
+
+
+class NoTimeline(Fault, code="E1412"):
+    """--trace takes a timeline that 'dnnc run --trace' or 'dnnc train' wrote. The file is something else."""
+
+    message = "found no measured timeline: {reason}"
+    hint = "'dnnc run DIR --trace' adds one to DIR/trace.json, 'dnnc train DIR --out OUT' writes OUT/trace.json"
+    reason: str

@@ -35,7 +35,7 @@ class PlanOptions(TypedDict, total=False):
     - Reading: ``inputs``: an ``.npz`` of arrays that bind dimensions; ``profile``: files of ``dnnc profile``.
     - Replaying: ``plan``: a ``plan.json`` in place of the search; ``passes``: the passes, as text.
     - Writing: ``weights``: ``"shared"``, ``"per-stage"`` or ``"none"``; ``plan_only``: a plan without programs; ``load_test``:
-      onnxruntime opens each program before the build is done."""
+      onnxruntime opens each program before the build is done; ``report``: the build holds the page."""
 
     objective: str | None
     time_limit: float | None
@@ -71,6 +71,7 @@ class PlanOptions(TypedDict, total=False):
     weights: str
     plan_only: bool
     load_test: bool
+    report: bool
 
 
 _RENAMED = {"passes": "pipeline"}

@@ -79,6 +79,11 @@ class Plan:
         lines = [table.rstrip("\n"), "", plan_headline(self.symbol).strip("\n"), idle_text(self.symbol, self.topology)]
         return in_python("\n".join(lines).rstrip("\n"))
 
+    def _repr_html_(self) -> str:
+        from dnnc.report.page import frame, page
+
+        return frame(page(self.module))
+
     def __repr__(self) -> str:
         return f"<dnnc.Plan {self.objective} {self.value:.4g} s, bound {self.bound:.4g} s, {len(self.stages)} stages>"
 

@@ -28,7 +28,7 @@ _KEYWORDS = {
     "--pin": "pins",
     "--passes": "passes",
     "--topology": "machines",
-    **{f"--{name.replace('_', '-')}": name for name in ("plan_only", "weights", "load_test")},
+    **{f"--{name.replace('_', '-')}": name for name in ("plan_only", "weights", "load_test", "report")},
     **{f"--{name}": name for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint")},
     **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate")},
 }

@@ -344,11 +344,3 @@ class OtherSeed(Fault, code="E0141"):
 
 
 # report
-
-
-class NoTimeline(Fault, code="E0142"):
-    """--trace takes a timeline that 'dnnc run --trace' or 'dnnc train' wrote. The file is something else."""
-
-    message = "found no measured timeline: {reason}"
-    hint = "'dnnc run DIR --trace' adds one to DIR/trace.json, 'dnnc train DIR --out OUT' writes OUT/trace.json"
-    reason: str

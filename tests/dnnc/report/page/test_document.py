@@ -143,6 +143,6 @@ def test_what_is_no_timeline_is_refused(
     (tmp_path / "t.json").write_text(text)
     assert main(["report", str(build), "--trace", str(tmp_path / "t.json"), "-o", str(tmp_path / "r.html")]) == 3
     error = capsys.readouterr().err
-    assert f"{tmp_path / 't.json'}: error[E0142]" in error
+    assert f"{tmp_path / 't.json'}: error[E1412]" in error
     assert reason in error
     assert not (tmp_path / "r.html").exists()
