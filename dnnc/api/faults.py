@@ -97,3 +97,10 @@ class NoTimeline(Fault, code="E1412"):
     message = "found no measured timeline: {reason}"
     hint = "'dnnc run DIR --trace' adds one to DIR/trace.json, 'dnnc train DIR --out OUT' writes OUT/trace.json"
     reason: str
+
+
+class NoComparisons(Fault, code="E1413"):
+    """--check takes what 'dnnc check --json' printed. The file is something else."""
+
+    message = "found no comparisons of a check"
+    hint = "write it with 'dnnc check DIR --json > FILE'"

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dnnc.api.faults import NoTimeline
+from dnnc.api.faults import NoComparisons, NoTimeline
 from ir.core.diagnostics import InvalidInput
 
 if TYPE_CHECKING:
     from dnnc.build.trace import TraceEvent
     from ir.core.module import Module
+
+_COMPARED = {"stage", "device", "tensor", "alone", "chained", "allowed_chained", "verdict"}
+"""What a comparison of a check has."""
+INFINITE = 1e9
+"""Stands for an infinite difference in node data."""
 
 
 def planned(folder: Path) -> Module:
@@ -44,17 +51,51 @@ def measured(folder: Path, trace: Path | None) -> list[TraceEvent]:
     return events
 
 
-def write_page(folder: Path, out: Path | None, trace: Path | None) -> Path:
-    """Writes the page of a build to ``out``, or into the build; returns its path. Raises InvalidInput."""
+def checked(path: Path | None) -> dict[str, Any] | None:
+    """What ``dnnc check --json`` printed into a file; None without one. Raises InvalidInput for anything else."""
+    from ir.core.limits import LIMITS
+    from ir.system.files import read_input_text
+    from ir.text.json_text import parse_json
+
+    if path is None:
+        return None
+    data = parse_json(read_input_text(path, "the output of 'dnnc check --json'", LIMITS.text_bytes), str(path))
+    if not (isinstance(data, dict) and data.get("schema") == "dnnc.check/1" and isinstance(data.get("verdict"), str)):
+        raise InvalidInput(NoComparisons(), where=str(path))
+    rows = data.get("comparisons")
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= _COMPARED for row in rows):
+        raise InvalidInput(NoComparisons(), where=str(path))
+    return dict(data)
+
+
+def write_page(folder: Path, out: Path | None, trace: Path | None, check: Path | None = None) -> Path:
+    """Writes the page of a build to ``out``, or into the build, and node data for Model Explorer into a folder beside it that
+    ends in ``.nodes``. Returns the page's path. ``trace``: as of ``measured``; ``check``: as of ``checked``. Raises
+    InvalidInput."""
     from dnnc.engines.onnxruntime.write.build import REPORT
-    from dnnc.report.page import page
+    from dnnc.report.page import node_data, page
     from ir.system.scratch import whole_file
 
     target = out or folder / REPORT
-    text = page(planned(folder), measured(folder, trace))
+    module, found = planned(folder), checked(check)
+    text = page(module, measured(folder, trace), found)
     with whole_file(target) as file:
         file.write(text.encode())
+    nodes = target.with_name(f"{target.stem}.nodes")
+    nodes.mkdir(exist_ok=True)
+    (nodes / "error.json").unlink(missing_ok=True)  # of an earlier check
+    for name, data in node_data(module, _errors(found)).items():
+        with whole_file(nodes / f"{name}.json") as file:
+            file.write(f"{json.dumps(data, indent=1)}\n".encode())
     return target
 
 
-__all__ = ["measured", "planned", "write_page"]
+def _errors(found: Mapping[str, Any] | None) -> dict[str, float]:
+    """The difference of each compared tensor, chained where that is known."""
+    rows = found["comparisons"] if found is not None else ()
+    differences = {str(row["tensor"]): row["alone"] if row["chained"] is None else row["chained"] for row in rows}
+    numbers = {tensor: INFINITE if value == "inf" else value for tensor, value in differences.items()}
+    return {tensor: float(value) for tensor, value in numbers.items() if isinstance(value, int | float)}
+
+
+__all__ = ["checked", "measured", "planned", "write_page"]

@@ -341,6 +341,3 @@ class OtherSeed(Fault, code="E0141"):
     hint = "leave --seed out"
     checkpoint: str
     seed: int
-
-
-# report

@@ -26,20 +26,25 @@ def report(
             show_default=False,
         ),
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option("--check", metavar="FILE", help="What 'dnnc check DIR --json' printed: show its differences too."),
+    ] = None,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Write the plan of DIR as a web page, one file that needs no network: how good the plan is, what limits it, the model on
-    its stages, timelines, memory, machines and operators. --json prints what the page shows instead."""
-    from dnnc.api.reporting import measured, planned, write_page
+    its stages, timelines, memory, machines and operators. A folder beside it, report.nodes, has the stage, device, seconds and
+    bytes of each operator for Model Explorer, as JSON. --json prints what the page shows instead."""
+    from dnnc.api.reporting import checked, measured, planned, write_page
     from dnnc.report.page import page_data
 
     with progress(not quiet) as say:
         say("write the page", None)
         if json:
-            put_json("report", page_data(planned(build), measured(build, trace)))
+            put_json("report", page_data(planned(build), measured(build, trace), checked(check)))
             return
-        target = write_page(build, out, trace)
+        target = write_page(build, out, trace, check)
     if not quiet:
         put(f"wrote {target}; open it in a browser")
 

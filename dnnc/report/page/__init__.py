@@ -1,11 +1,13 @@
 """The plan as a web page: one file, no network.
 
 - ``page``: the page of a planned module; ``frame``: the page inside a cell of a notebook.
+- ``explorer``: numbers for the nodes of the model in Model Explorer;
 - ``data``: what it shows, as JSON; ``answers``, ``blocks``, ``loads``, ``tracks``: its parts.
 - ``page.html``, ``page.css``, ``page.js``: how it shows it; ``vendor``: the libraries in it (d3, dagre), with their licences.
 """
 
 from dnnc.report.page.data import page_data
 from dnnc.report.page.document import frame, page
+from dnnc.report.page.explorer import node_data
 
-__all__ = ["frame", "page", "page_data"]
+__all__ = ["frame", "node_data", "page", "page_data"]

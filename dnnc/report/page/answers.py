@@ -25,6 +25,8 @@ from passes.model.stages.load import load, stage_seconds, step_period
 
 WORTH = 0.02
 """The least share of the time that is worth a sentence."""
+SMALL = 0.005
+"""The least gap that is worth a longer search."""
 FULL = 0.9
 """The share of its memory from which a device counts as nearly full."""
 WHATIF = "'dnnc whatif MODEL -t TOPOLOGY' predicts what more or fewer devices give"
@@ -33,7 +35,7 @@ WHATIF = "'dnnc whatif MODEL -t TOPOLOGY' predicts what more or fewer devices gi
 @dataclass(frozen=True)
 class Facts:
     """What the sentences are made of. ``media``: seconds per microbatch of each shared medium; ``measured``: seconds of a run
-    that compare with the plan's value, None without one."""
+    that compare with the plan's value, None without one; ``verdict``: of a check, empty without one."""
 
     module: Module
     plan: Plan
@@ -42,6 +44,7 @@ class Facts:
     summary: TimelineSummary | None
     media: Mapping[str, float]
     measured: float | None = None
+    verdict: str = ""
 
     @cached_property
     def busy(self) -> dict[str, float]:
@@ -133,6 +136,10 @@ def _how_good(facts: Facts) -> Iterator[str]:
     if facts.measured is not None:
         ratio = f", {ratio_text(facts.measured / plan.value)} of what was predicted" if plan.value > 0 else ""
         yield f"A run measured {seconds_text(facts.measured)} {plan.minimises.per}{ratio}."
+    if kinds := dict(plan.certificate).get("kinds"):
+        yield f"Searched were {kinds}."
+    if facts.verdict:
+        yield f"A check of its programs: {facts.verdict}."
 
 
 def _proof(plan: Plan) -> str:
@@ -184,10 +191,12 @@ def _pace(facts: Facts, names: str) -> Iterator[str]:
         yield f"No device is busy for more than {busiest}."
     elif len(plan.stages) == 1:
         exchanging = slowest[0].collectives > slowest[0].compute
-        yield "Its devices exchange parts of tensors for longer than they compute." if exchanging else "Its compute limits it."
+        yield (
+            "Its devices exchange parts of tensors for longer than they compute." if exchanging else "It is limited by compute."
+        )
     elif plan.minimises.alone:
         seconds = seconds_text(stage_seconds(slowest[0], plan.comm))
-        yield f"The stages run one after the other; {which} on {names} takes longest, {seconds}."
+        yield f"Of the stages, {which} on {names} takes longest, {seconds}."
     else:
         yield f"The slowest device sets the pace: {names} with {which}, {busiest} per microbatch."
     if plan.in_steps and facts.summary is not None and len(plan.stages) > 1 and facts.summary.bubble > WORTH:
@@ -218,7 +227,7 @@ def _helps(facts: Facts) -> Iterator[str]:
     plan, topology = facts.plan, facts.topology
     if unknown_sizes(plan):
         yield "Known sizes: 'dnnc compile --inputs FILE.npz' measures them, '--dim NAME=NUMBER' binds a dimension."
-    elif plan.status != "optimal" and plan.bound > 0:
+    elif plan.status != "optimal" and plan.bound > 0 and plan.gap >= SMALL:
         most = ratio_text(plan.value / plan.bound)
         yield f"Perhaps a longer search (--time-limit): a better plan would have at most {most} the speed."
     if restricted := dict(plan.certificate).get("restricted"):

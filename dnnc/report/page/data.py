@@ -8,7 +8,8 @@ for unknown or infinite. Equal modules give equal documents: nothing here depend
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dnnc.build.plan_json import bare
@@ -29,12 +30,14 @@ from ir.core.types import type_bytes, without_layout
 from passes.model.folding import expand
 from passes.model.spmd.plan.layers import Layer, OpRow
 from passes.model.stages.load import stage_seconds
+from passes.model.timeline.workload import workload
 
 SCHEMA = "dnnc.report/1"
 
 
-def page_data(module: Module, measured: Sequence[TraceEvent] = ()) -> dict[str, Any]:
-    """The document of a planned module, folded or not. ``measured``: the timeline of a run. Raises ValueError for a module
+def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The document of a planned module, folded or not. ``measured``: the timeline of a run; ``check``: what 'dnnc check --json'
+    printed. Raises ValueError for a module
     without a plan or without machines."""
     module = expand(module)
     plan, topology = module.first(Plan), module.first(Topology)
@@ -42,11 +45,11 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = ()) -> dict[str, 
         raise ValueError(f"module {module.name} has no plan for machines")
     parts = blocks(module)
     predicted = timeline(module, parts)
-    placed = all(stage.devices for stage in plan.stages)
-    media = media_seconds(module, plan, topology, parts) if placed else {}
+    load = workload(module) if all(stage.devices for stage in plan.stages) else None
+    media = media_seconds(module, plan, topology, load, parts) if load is not None else {}
     summary = predicted.summary if predicted is not None else None
     limits = {device.name: topology.memory(device) for device in topology.devices}
-    facts = Facts(module, plan, topology, parts, summary, media, _pace(plan, measured))
+    facts = Facts(module, plan, topology, parts, summary, media, _pace(plan, measured), _verdict(check))
     axes = mesh_axes(module)
     document: dict[str, Any] = shown(
         {
@@ -65,12 +68,12 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = ()) -> dict[str, 
             "stages": [_stage(stage, plan, axes.get(stage.index, ())) for stage in plan.stages],
             "inputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.args],
             "outputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.results],
-            "runs": [_run(run) for run in parts.runs],
+            "runs": _runs(parts),
             "edges": [_edge(edge) for edge in parts.edges],
             "variants": _variants(parts),
             "devices": devices_json(plan, topology, summary),
             "links": links_json(topology, media),
-            "transfers": transfers_json(module, plan) if placed else [],
+            "transfers": transfers_json(module, plan, load) if load is not None else [],
             "period": max(plan.value if plan.minimises.streams else 0.0, *media.values(), *facts.busy.values(), 0.0),
             "kinds": {
                 kind: {"name": NAMES[kind], "colour": COLOURS[kind], "backward": kind in ("B", "I", "W")} for kind in NAMES
@@ -78,6 +81,7 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = ()) -> dict[str, 
             "timeline": timeline_text(summary).split("\n") if summary is not None else [],
             "predicted": tracks_json(predicted.events, predicted.groups) if predicted is not None else None,
             "measured": tracks_json(measured, {event.track: (event.track,) for event in measured}) if measured else None,
+            "check": _check(check) if check is not None else None,
             "memory": memory_json(predicted, plan, limits) if predicted is not None else [],
         }
     )
@@ -99,6 +103,22 @@ def _pace(plan: Plan, events: Sequence[TraceEvent]) -> float | None:
     if plan.minimises.streams and len(ends) > 1:
         return (max(ends.values()) - min(ends.values())) / (len(ends) - 1)
     return None
+
+
+def _verdict(check: Mapping[str, Any] | None) -> str:
+    """The verdict of a check in one line; empty without a check."""
+    if check is None:
+        return ""
+    first = check.get("first_diverging_stage")
+    return check["verdict"] or (
+        f"failed: stage {first} is the first that diverges" if first is not None else "compared nothing"
+    )
+
+
+def _check(check: Mapping[str, Any]) -> list[list[Any]]:
+    """Stage, device, tensor, differences alone and chained, the one that is allowed, and the verdict of each comparison."""
+    keys = ("stage", "device", "tensor", "alone", "chained", "allowed_chained", "verdict")
+    return [[one[key] for key in keys] for one in check["comparisons"]]
 
 
 def _table(table: Table) -> dict[str, Any]:
@@ -128,11 +148,23 @@ def _stage(stage: PlanStage, plan: Plan, axes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _runs(parts: Blocks) -> list[dict[str, Any]]:
+    """The runs; layers of one name, such as the parts of a scope, are told apart by their operators."""
+    names = Counter(_title(layer) for run in parts.runs for layer in run.layers)
+    return [
+        _run(run, [f"{name}: {_ops(layer)}" if names[name] > 1 else name for layer, name in _titled(run)]) for run in parts.runs
+    ]
+
+
+def _titled(run: Run) -> list[tuple[Layer, str]]:
+    return [(layer, _title(layer)) for layer in run.layers]
+
+
+def _run(run: Run, titles: Sequence[str]) -> dict[str, Any]:
     return {
         "stage": run.stage,
         "variant": run.variant,
-        "layers": [_title(layer) for layer in run.layers],
+        "layers": list(titles),
         "loops": run.loops,
         "compute": exact(sum(layer.compute for layer in run.layers)),
         "collectives": exact(sum(layer.communication for layer in run.layers)),
@@ -145,7 +177,12 @@ def _title(layer: Layer) -> str:
         return layer.name
     if layer.block >= 0 and not layer.name.startswith("block "):
         return layer.name
-    first, last = bare(layer.rows[0].op.id), bare(layer.rows[-1].op.id)
+    return _ops(layer)
+
+
+def _ops(layer: Layer) -> str:
+    """The first and the last op of a layer."""
+    first, last = (_short(row, layer.name) for row in (layer.rows[0], layer.rows[-1]))
     return first if first == last else f"{first} .. {last}"
 
 
@@ -173,12 +210,17 @@ def _variants(parts: Blocks) -> list[dict[str, Any]]:
     return rows
 
 
+def _short(row: OpRow, prefix: str) -> str:
+    """The name of an op without that of its layer."""
+    return bare(row.op.id).removeprefix(prefix).lstrip("./") or bare(row.op.id)
+
+
 def _op(row: OpRow, prefix: str) -> list[Any]:
     op = row.op
     weights = {name for name in op.operands if name.startswith("@")}
     kinds = dict.fromkeys(f"{one.kind.replace('_', '-')} {one.axis}" for one in row.collectives)
     return [
-        bare(op.id).removeprefix(prefix).lstrip("./") or bare(op.id),
+        _short(row, prefix),
         op.name.partition(".")[2],
         exact(row.compute),
         exact(sum(one.seconds for one in row.collectives)),

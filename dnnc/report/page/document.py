@@ -11,10 +11,10 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dnnc.report.page.data import page_data
 
@@ -27,10 +27,10 @@ _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
 
-def page(module: Module, measured: Sequence[TraceEvent] = ()) -> str:
-    """The page of a planned module, folded or not, as HTML. ``measured``: the timeline of a run, beside the predicted one.
-    Raises ValueError for a module without a plan."""
-    data = page_data(module, measured)
+def page(module: Module, measured: Sequence[TraceEvent] = (), check: Mapping[str, Any] | None = None) -> str:
+    """The page of a planned module, folded or not, as HTML. ``measured``: the timeline of a run, beside the predicted one;
+    ``check``: what 'dnnc check --json' printed. Raises ValueError for a module without a plan."""
+    data = page_data(module, measured, check)
     text = json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     title = f"{data['model']} on {data['topology']}: dnnc plan"
     return _filled(html.escape(title), text)

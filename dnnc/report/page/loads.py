@@ -18,7 +18,7 @@ from passes.model.graph import cuts_of
 from passes.model.network import network
 from passes.model.spmd.mesh import mesh_over
 from passes.model.stages.load import stage_seconds
-from passes.model.timeline.workload import workload
+from passes.model.timeline.workload import Workload
 
 
 def devices_json(plan: Plan, topology: Topology, summary: TimelineSummary | None) -> list[dict[str, Any]]:
@@ -57,11 +57,11 @@ def _alike(rows: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, A
     return [(row, [one for _, one in same]) for row, same in itertools.groupby(rows, key=lambda pair: pair[0])]
 
 
-def media_seconds(module: Module, plan: Plan, topology: Topology, blocks: Blocks) -> dict[str, float]:
+def media_seconds(module: Module, plan: Plan, topology: Topology, load: Workload, blocks: Blocks) -> dict[str, float]:
     """Seconds per microbatch that what the plan sends keeps each shared medium busy (``passes.model.network``): transfers
     between stages, and collectives of stages on meshes."""
     seconds: dict[str, float] = defaultdict(float)
-    for wire in workload(module).wires:
+    for wire in load.wires:
         for name, each in itertools.chain.from_iterable(wire.media):
             seconds[name] += each / len(wire.media)
     net, meshes = network(topology), {mesh.name: mesh for mesh in module.of_type(Mesh)}
@@ -105,9 +105,8 @@ def _ends(links: Sequence[Link]) -> str:
     return " - ".join(ends) if len(ends) <= 3 else f"{len(ends)} points"
 
 
-def transfers_json(module: Module, plan: Plan) -> list[dict[str, Any]]:
+def transfers_json(module: Module, plan: Plan, load: Workload) -> list[dict[str, Any]]:
     """The tensors that cross from one stage to another, with the seconds of one message at the slower end."""
-    wires = workload(module).wires
     return [
         {
             "tensor": bare(cut.name),
@@ -117,7 +116,9 @@ def transfers_json(module: Module, plan: Plan) -> list[dict[str, Any]]:
             "bytes": cut.nbytes,
             "seconds": max(wire.send, wire.receive),
         }
-        for cut, wire in zip(cuts_of(module.entry), wires, strict=False)  # behind these are gradients that are not written out
+        for cut, wire in zip(
+            cuts_of(module.entry), load.wires, strict=False
+        )  # behind these are gradients that are not written out
     ]
 
 

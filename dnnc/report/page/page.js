@@ -29,6 +29,7 @@ const format = {
   bytes: known((x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], true)),
   rate: known((x) => scaled(x, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"], true)),
   percent: known((x) => (x > 0 && x < 0.0005 ? "< 0.1 %" : `${(100 * (Math.abs(x) >= 0.0005 ? x : 0)).toFixed(1)} %`)),
+  error: known((x) => (typeof x === "number" ? x.toExponential(1) : String(x))),
   text: known(String),
 };
 const short = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}\u2026`);
@@ -69,6 +70,8 @@ function drawAnswers() {
       ...sentences.map((sentence, place) => make("p", { class: place === 0 ? "first" : null }, sentence)))));
   show("stages", table("Stages", data.table.columns, data.table.rows));
   $("headline").textContent = data.headline.join("\n");
+  const compared = [{ name: "stage", number: true }, { name: "device" }, { name: "tensor" }, { name: "alone", as: "error" }, { name: "chained", as: "error" }, { name: "allowed", as: "error" }, { name: "verdict" }];
+  if (data.check) show("check", table("Compared with the unsplit model: largest difference over the range of each tensor", compared, data.check));
 }
 
 // -- the model ------------------------------------------------------------------------------------------------------
@@ -76,7 +79,7 @@ function drawAnswers() {
 const OP = { name: 0, operator: 1, compute: 2, collectives: 3, bytes: 4, weights: 5, type: 6, strategy: 7, exchange: 8 };
 const MOST_OPS = 300; // operators of a box that is drawn open
 const opened = new Set();
-let scale = 1;
+let scale = 0; // not chosen yet: what fits the width
 
 const runSeconds = (run) => run.compute + run.collectives;
 const opSeconds = (op) => op[OP.compute] + op[OP.collectives];
@@ -136,6 +139,7 @@ function layout() {
 function drawGraph() {
   const graph = layout();
   const { width, height } = graph.graph();
+  if (!scale) scale = Math.min(1, Math.max(0.5, ($("graph").clientWidth - 4) / width));
   const svg = make("svg", { width: width * scale, height: height * scale, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "Graph of the model" },
     make("defs", {}, make("marker", { id: "arrow", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, make("path", { d: "M0 0L8 4L0 8z" }))));
   const clusters = make("g"), edges = make("g", { "aria-hidden": "true" }), nodes = make("g");
@@ -161,7 +165,9 @@ function drawGraph() {
     } else if (node.open) {
       const toggle = button(node, at, `${runTitle(node.run)}: ${runFacts(node.run).join(", ")}. Open; close it`, true);
       toggle.classList.replace("node", "cluster");
-      toggle.append(make("rect", box), make("text", { x: 8, y: 15 }, `${runTitle(node.run)}${node.run.layers.length > 1 ? `, one of ${node.run.layers.length}` : ""}`));
+      const label = `${runTitle(node.run)}${node.run.layers.length > 1 ? `, one of ${node.run.layers.length}` : ""}`;
+      const wide = Math.max(node.width, 20 + 7 * label.length);
+      toggle.append(make("rect", { ...box, x: (node.width - wide) / 2, y: -16, width: wide, height: node.height + 22 }), make("text", { x: (node.width - wide) / 2 + 9, y: 0 }, label));
       clusters.append(toggle);
     } else if (node.op) {
       nodes.append(opNode(node, at, box));
@@ -172,7 +178,10 @@ function drawGraph() {
     }
   }
   svg.append(clusters, edges, nodes);
+  const { scrollLeft, scrollTop, clientWidth } = $("graph");
+  const first = !$("graph").firstChild;
   show("graph", svg);
+  $("graph").scrollTo(first ? (width * scale - clientWidth) / 2 : scrollLeft, scrollTop);
 }
 
 function button(node, at, label, open) {

@@ -88,6 +88,14 @@ def test_a_folded_module_and_its_text_give_the_same_document(kind: str) -> None:
     assert page_data(parse_module(text)) == page_data(module)
 
 
+def test_runs_are_told_apart() -> None:
+    """The parts of a scope that layers lie between have one name: their operators say which is which."""
+    for kind in KINDS:
+        runs = page_data(planned(kind))["runs"]
+        titles = [(run["layers"][0], run["layers"][-1]) for run in runs]
+        assert len(set(titles)) == len(titles)
+
+
 def test_members_of_a_mesh_share_a_track() -> None:
     data = page_data(planned("mesh"))
     (track,) = data["predicted"]["tracks"]

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from dnnc.cli import main
@@ -146,3 +147,28 @@ def test_what_is_no_timeline_is_refused(
     assert f"{tmp_path / 't.json'}: error[E1412]" in error
     assert reason in error
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_check_is_shown_and_stands_in_the_node_data(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Model Explorer finds a node by the name of a tensor that it makes."""
+    assert main(["check", str(build), "--json"]) == 0
+    (tmp_path / "check.json").write_text(capsys.readouterr().out)
+    assert main(["report", str(build), "--check", str(tmp_path / "check.json"), "-o", str(tmp_path / "r.html")]) == 0
+    rows = data_of((tmp_path / "r.html").read_text(encoding="utf-8"))["check"]
+    nodes = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "r.nodes").iterdir()}
+    assert sorted(nodes) == ["bytes", "device", "error", "seconds", "stage"]
+    tensors = {name for node in onnx.load(str(build / "annotated.onnx")).graph.node for name in node.output}
+    assert nodes["stage"]["results"].keys() == tensors
+    assert {one["value"] for one in nodes["device"]["results"].values()} == {"cpu0", "cpu1"}
+    assert {row[2]: {"value": row[4]} for row in rows} == nodes["error"]["results"]
+    assert main(["report", str(build), "--quiet"]) == 0
+    assert not (build / "report.nodes" / "error.json").exists(), "nothing was compared"
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", '{"schema": "dnnc.check/1"}', '{"schema": "dnnc.check/1", "verdict": "", "comparisons": [{}]}']
+)
+def test_what_is_no_check_is_refused(build: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+    (tmp_path / "c.json").write_text(text)
+    assert main(["report", str(build), "--check", str(tmp_path / "c.json"), "-o", str(tmp_path / "r.html")]) == 3
+    assert f"{tmp_path / 'c.json'}: error[E1413]" in capsys.readouterr().err
