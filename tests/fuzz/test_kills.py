@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from tests.fuzz.kills import COMMANDS, MOMENTS, SIGNALS, box, trial
+from tests.fuzz.kills import COMMANDS, SIGNALS, box, trial
 
 
 @pytest.mark.slow
@@ -27,7 +27,6 @@ def test_a_signal_at_work_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", COMMANDS)
 def test_every_signal_at_any_moment_leaves_nothing(kind: str, tmp_path: Path) -> None:
     prepared, rng = box(kind, tmp_path / "box"), Random(2)
-    for number in SIGNALS:
-        for moment in MOMENTS:
-            faults, _ = trial(prepared, number, moment, rng)
-            assert faults == [], (number, moment)
+    for number, moment in [*((number, "mess") for number in SIGNALS), (signal.SIGTERM, "any"), (signal.SIGKILL, "any")]:
+        faults, _ = trial(prepared, number, moment, rng)
+        assert faults == [], (number, moment)

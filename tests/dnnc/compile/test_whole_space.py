@@ -93,25 +93,25 @@ def check_steered(seed: int, folder: Path, most: int) -> None:
     assert claim is None or not claim.wrong, (seed, asked, claim)
 
 
-@pytest.mark.parametrize("seed", [*range(8), 327, 359])
+@pytest.mark.parametrize("seed", [*range(4), 327, 359])
 def test_no_plan_is_below_the_bound(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path, forced=1, placed=12, meshed=6)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(100, 200, 10))
+@pytest.mark.parametrize("first", range(100, 150, 10))
 def test_no_plan_of_many_cases_is_below_the_bound(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 10):
         check(seed, tmp_path, forced=4, placed=25, meshed=20)
 
 
-@pytest.mark.parametrize("seed", [*range(1000, 1008), 1039])
+@pytest.mark.parametrize("seed", [*range(1000, 1004), 1039])
 def test_no_plan_that_does_as_asked_is_below_the_bound(seed: int, tmp_path: Path) -> None:
     check_steered(seed, tmp_path, most=40)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(2000, 2200, 20))
+@pytest.mark.parametrize("first", range(2000, 2100, 20))
 def test_no_plan_of_many_that_do_as_asked_is_below_the_bound(first: int, tmp_path: Path) -> None:
     for seed in range(first, first + 20):
         check_steered(seed, tmp_path, most=300)

@@ -154,7 +154,7 @@ def training_file(seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_both_doors_find_plans_of_one_value(tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: int) -> None:
     """``solve`` on the machines of the file, ``compile`` on a topology of as many devices: the same passes, the same value."""
     (tmp_path / "w.json").write_text(json.dumps(training_file(seed)))

@@ -116,7 +116,7 @@ def test_models_run_and_outputs_vary(name: str) -> None:
         assert np.abs(one - other).max() > 0.01 * one.std()
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", ["gpt2", "resnet50", "llama-70b", "mixtral-8x7b", "t5-large", "vit-base"])
 def test_half_precision_stays_near(name: str) -> None:
     full, half = build(SMALL[name]), build(SMALL[name] + ",dtype=f16")
     given = inputs(full, 0)

