@@ -34,7 +34,6 @@ def check(problem: Problem, solution: Solution, gap: float) -> None:
     ("problem", "gap"),
     [
         pytest.param(encoder_decoder(24), 0.05, id="cross attention, 24+24 layers", marks=pytest.mark.slow),
-        pytest.param(encoder_decoder(6), 0.08, id="cross attention, 6+6 layers", marks=pytest.mark.slow),
         pytest.param(experts(64), 0.05, id="64 experts", marks=pytest.mark.slow),
         pytest.param(experts(64, layers=1), 0.1, id="64 experts, one layer", marks=pytest.mark.slow),
     ],
