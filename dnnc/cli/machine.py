@@ -74,6 +74,9 @@ def measure(
             help="Seed of the random numbers that the measured operators work on.",
         ),
     ] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Measure again what is kept of an earlier time (without FILE, for preset:local).")
+    ] = False,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Measure the CPU devices of this host and write them as a topology: rates per element type, efficiency per class of
@@ -82,11 +85,17 @@ def measure(
     All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What is
     not measured (other hosts, GPUs) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""
     from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
+    from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.topology import load_topology
 
     if file is not None and devices is not None:
         raise UsageError(DevicesOfFile())
     facts = read_facts()
+    cached = cache_file(facts, devices) if file is None and not seed else None
+    if cached is not None and not fresh and kept(cached) is not None:
+        talk(f"measured before, and kept in {cached}; --fresh measures again", quiet)
+        write_text(cached.read_text(encoding="utf-8"), out, quiet)
+        return
     sink = DiagnosticSink()
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
     show_warnings(sink.diagnostics, quiet)
@@ -98,6 +107,8 @@ def measure(
         late = DiagnosticSink()
         late.warn(busy, where=here)
         show_warnings(late.diagnostics, quiet)
+    elif cached is not None:
+        keep(cached, topology, {**notes, **found})
     write_topology(topology, {**notes, **found}, out, quiet)
 
 
@@ -149,13 +160,19 @@ def _renaming(file: str, changes: list[tuple[str, str]]) -> str:
 def write_topology(topology: Topology, notes: Notes, out: Path | None, quiet: bool) -> None:
     """To a file, or to standard output without one. The text has been read back: it is the same topology."""
     from dnnc.machines.topology import read_topology, topology_to_toml
+
+    text = topology_to_toml(topology, notes)
+    if read_topology(text, name=topology.name[1:]) != topology:
+        raise AssertionError(f"the text of {topology.name} is read back as another topology")
+    write_text(text, out, quiet)
+
+
+def write_text(text: str, out: Path | None, quiet: bool) -> None:
+    """Writes the text of a topology to a file, or to standard output without one."""
     from dnnc.machines.topology.document import file_syntax
 
     if out is not None and file_syntax(out) != "toml":
         raise UsageError(NotATomlFile(str(out)), where="--out")
-    text = topology_to_toml(topology, notes)
-    if read_topology(text, name=topology.name[1:]) != topology:
-        raise AssertionError(f"the text of {topology.name} is read back as another topology")
     if out is None:
         put(text)
         return

@@ -159,10 +159,11 @@ class ProbeEnded(Fault, code="E0855"):
 
 
 class MeasuredNow(Fault, code="W0856"):
-    """preset:local measures this machine. Another time gives other numbers."""
+    """preset:local has measured this machine. The next plans use the same numbers."""
 
-    message = "measured on this machine, now: another time gives other numbers, and maybe another plan"
-    hint = "dnnc topology measure -o FILE keeps them"
+    message = "measured on this machine, and kept in {file} for the next plans"
+    hint = "dnnc topology measure --fresh measures again, dnnc topology measure -o FILE writes a file"
+    file: str
 
 
 class MachineBusy(Fault, code="W0857"):

@@ -1,5 +1,5 @@
-"""``preset:local``: this machine as it is now, detected and measured. Its numbers are kept nowhere but in a file that a person
-asks for (``dnnc topology measure -o FILE``)."""
+"""``preset:local``: this machine, detected and measured. It is measured once: its numbers are kept in the user's cache
+(``dnnc.machines.cache``)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def is_local(spec: str) -> bool:
 def machines_of(
     spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None] = lambda label, fraction: None
 ) -> Topology:
-    """The topology that ``spec`` names: a file or preset (``load_topology``), or ``preset:local``, which is measured now, with
-    a note that says so. Raises DnncError."""
+    """The topology that ``spec`` names: a file or preset (``load_topology``), or ``preset:local``, which is measured where it
+    is not yet, with a note that says so. Raises DnncError."""
     local = _LOCAL.match(spec)
     topology = load_topology(spec, sink) if local is None else _measured(local[1], spec, sink, progress)
     counts = len(topology.devices), len(topology.types), len(topology.hosts), len(topology.links)
@@ -35,19 +35,26 @@ def machines_of(
 
 
 def _measured(option: str | None, spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None]) -> Topology:
-    """This machine, measured now."""
+    """This machine as it was measured before, or measured now. What a busy machine shows is not kept."""
+    from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.detect import detected
     from dnnc.machines.facts import read_facts
     from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
 
     devices = _devices(option, spec)
     facts = read_facts()
-    topology, _ = detected(facts, devices)
+    file = cache_file(facts, devices)
+    if (before := kept(file)) is not None:
+        _LOG.debug("%s: as %s has it", spec, file)
+        return before
+    topology, notes = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
-    topology, _, spread = measured(topology, facts, host_here(topology, facts), gloo=False, progress=progress)
-    sink.emit(replace(MeasuredNow().at(spec), severity=Severity.NOTE))
+    topology, found, spread = measured(topology, facts, host_here(topology, facts), progress=progress)
     if busy := busy_warning(spread):
         sink.warn(busy, where=spec)
+        return topology
+    keep(file, topology, {**notes, **found})
+    sink.emit(replace(MeasuredNow(str(file)).at(spec), severity=Severity.NOTE))
     return topology
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from dnnc.cli import main
 from dnnc.machines import detected, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
+from dnnc.machines.cache import cache_file
 from dnnc.machines.measure import _fit, _Measured
 from dnnc.machines.probes import Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
@@ -54,16 +55,57 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     assert all(notes[table, key].startswith("measured") for key in ("rates", "memory_bandwidth", "overhead", "efficiency"))
 
 
-def test_preset_local_says_that_it_is_of_now(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """An empty cache, and measurements that take no time: each call takes the next spread, 0.0 where none is left."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    spreads: list[float] = []
+    monkeypatch.setattr(measure, "measured", lambda topology, *_, **__: (topology, {}, spreads.pop(0)))
+    return spreads
+
+
+def test_this_machine_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], measurements: list[float]) -> None:
+    machines = ["-t", "preset:local,devices=1"]
+    compile_ = ["compile", "zoo:mlp", *machines, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]
+    measurements[:] = [0.01]
+    assert main(compile_) == 0
+    (file,) = (tmp_path / "cache/dnnc/machines").iterdir()
+    assert f"note[W0856]: measured on this machine, and kept in {file}" in capsys.readouterr().err
+    before = (tmp_path / "build/plan.ir").read_bytes()
+    assert main(compile_) == 0  # a second measurement would find no spread
+    assert "W0856" not in capsys.readouterr().err
+    assert (tmp_path / "build/plan.ir").read_bytes() == before
+    measurements[:] = [0.01]
+    assert main(["topology", "measure", "--devices", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.out == file.read_text()
+    assert "--fresh measures again" in told.err
+    assert main(["topology", "measure", "--devices", "1", "--fresh"]) == 0
+    assert not measurements
+    file.write_text("version = 1\n[[dev")
+    measurements[:] = [0.01]
+    assert main(compile_) == 0
+    assert not measurements
+
+
+def test_what_a_busy_machine_shows_is_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], measurements: list[float]
 ) -> None:
-    monkeypatch.setattr(measure, "measured", lambda topology, *_, **__: (topology, {}, 1.0))
-    topology = "preset:local,devices=1"
-    assert main(["compile", "zoo:mlp", "-t", topology, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]) == 0
-    told = capsys.readouterr().err
-    assert f"{topology}: note[W0856]: measured on this machine, now" in told
-    assert "warning[W0857]: something else was at work: rates spread by 100.0 %" in told
-    assert list(tmp_path.glob("*.toml")) == []
+    measurements[:] = [1.0, 1.0]
+    for _ in range(2):
+        machines_of("preset:local,devices=1", DiagnosticSink())
+    assert not list((tmp_path / "cache").rglob("*.toml"))
+    measurements[:] = [1.0]
+    assert main(["topology", "measure", "--devices", "1", "-o", str(tmp_path / "mine.toml")]) == 0
+    assert "warning[W0857]: something else was at work: rates spread by 100.0 %" in capsys.readouterr().err
+    assert not list((tmp_path / "cache").rglob("*.toml"))
+
+
+def test_other_hardware_limits_or_numbers_of_devices_are_measured_anew(measurements: list[float]) -> None:
+    facts = read_facts(gpus="")
+    others = [(facts, 1), (facts, None), (replace(facts, memory=facts.memory // 2), 1), (replace(facts, quota=0.5), 1)]
+    assert len({cache_file(*one) for one in others}) == len(others)
+    assert cache_file(facts, 1) == cache_file(read_facts(gpus=""), 1)
 
 
 @TWO_CORES
