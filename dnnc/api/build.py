@@ -63,12 +63,10 @@ class Build:
     @property
     def plan(self) -> PlanSymbol:
         """The plan in the IR."""
-        from dnnc.build.build import PLAN
-        from dnnc.build.plan_reader import plan_from_json
+        from dnnc.build.build import plan_of
 
         with python_terms():
-            files = self._files()
-            return plan_from_json(files.json(PLAN), files.where(PLAN))
+            return plan_of(self._files())
 
     @property
     def inputs(self) -> list[Argument]:
@@ -82,10 +80,10 @@ class Build:
 
     def _arguments(self, which: str) -> list[Argument]:
         from dnnc.api.session import Argument
-        from dnnc.build.build import ValueInfo, read_program
+        from dnnc.build.build import ValueInfo, outline
 
         with python_terms():
-            values = getattr(read_program(self._files()).entry, which)
+            values = getattr(outline(self._files()).entry, which)
         return [Argument.of(ValueInfo.of(value.name[1:], value.type)) for value in values]
 
     @property

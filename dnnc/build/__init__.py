@@ -1,7 +1,11 @@
 """A build directory: an engine writes it, the runtime reads it back and verifies it against its manifest.
 
+Each file has one purpose. ``plan.ir`` is what runs: machines, stages, the program of each device, schedule and plan; runtime,
+``inspect``, ``check`` and ``report`` read it. ``plan.json`` is the plan to edit and replay, which no runtime reads.
+``manifest.json`` has the digest of every file, the versions that wrote them, and where the model came from.
+
 - ``build``, ``members``, ``collective``: the programs, their inputs, and the channels and collectives between them;
-- ``collective_faults``: checks a collective of a manifest;
+- ``segments``: cuts programs at their collectives, into ONNX models; ``collective_faults``: checks a collective;
 - ``snapshot``: the files of a build, opened and verified once;
 - ``transaction``: writes a directory whole or not at all;
 - ``training``: a training step as ranks see it; ``elsewhere``: refuses plans for other machines;

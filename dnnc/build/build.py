@@ -1,21 +1,21 @@
 """Reads a build directory: the programs of each stage, their inputs, and the channels between them.
 
-``Build.open`` verifies the files (``dnnc.build.snapshot``) and turns ``manifest.json`` (written by
-``dnnc.engines.onnxruntime.write.build``) into typed data for the runtime. It imports no ONNX library. Names in a build are
-those of the inputs and outputs of the stage models, without the IR's sigil.
+``Build.open`` verifies the files (``dnnc.build.snapshot``) and makes typed data for the runtime of ``plan.ir``, which says all
+that runs: the machines, the stages, the programs of their devices, the schedule and the plan. ``plan.json`` is to be edited and
+replayed, and no runtime reads it; ``manifest.json`` has digests, and where the model came from.
+
+What the runtime needs stands in a few lines of ``plan.ir``, so ``outline`` parses these alone: no resources and no bodies of
+functions and stages. A program there consists of messages, collectives and ``dnnc.segment``, each an ONNX model of ``stages/``.
+Names in a build are those of the inputs and outputs of these models, without the IR's sigil.
 
 Invariants that ``open`` checks; InvalidInput names the one that fails:
-1. stages are numbered 0 .. S-1 in order; every listed file has the bytes that were written; stage models, and the weights that
-   they refer to, are listed;
-2. each channel has one sender and one receiver, the sender's index is the smaller one, and both sides state the same tensor and
-   type;
-3. the inputs of a stage model are its ``inputs`` and the tensors of its ``receives``; its outputs are its ``outputs`` and the
-   tensors of its ``sends`` (each once, however many channels carry it);
-4. inputs and outputs of the model have the same types in its stages; the plan has the same stages;
-5. devices can follow the schedule (``ir/ops/row_faults.py``): each does each action of its stages once, without a deadlock.
+1. every listed file has the bytes that were written; stage models, and the weights that they refer to, are listed;
+2. the outline of ``plan.ir`` satisfies the verifier of the IR: machines, channels, programs, schedule and plan fit each other;
+3. inputs and outputs of the model have the same types in its stages;
+4. the values of a member of a mesh fit its segments and collectives (``dnnc/build/members.py``).
 
-A stage on a mesh has a program for each member instead of one model (``dnnc/build/members.py``):
-6. both ends of a channel between stages of one mesh shape hold the same part of its tensor; else it crosses whole.
+The plan.ir of a ``dnnc.build/1``, which older versions wrote, has no programs: they are made again of its stages, which takes
+seconds. What its manifest says of stages besides is not read.
 
 Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annotated.onnx``, ``session.json``, ``trace.json``,
 ``report.html``, ``stages/stageK.onnx``, or ``stages/stageK.memberI.segmentJ.onnx`` for a stage on a mesh, and the weights in
@@ -24,47 +24,45 @@ Layout of the directory: ``manifest.json``, ``plan.json``, ``plan.ir``, ``annota
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnc.build.collective import Collective
 from dnnc.build.faults import (
-    BrokenChannel,
-    BrokenSchedule,
     BrokenStage,
     BuildForTraining,
-    ChannelUsedTwice,
     InvalidManifest,
+    InvalidPrograms,
+    ModuleWithoutPlan,
     NotOnnx,
     PlanOnly,
     ProfilePlanOnly,
-    TensorCrossesTwice,
     TrainingPlanOnly,
-    UnpairedChannel,
     WeightsNotInBuild,
-    WrongEntry,
 )
-from dnnc.build.members import Known, MemberProgram, in_numbers, matches, stage_faults
-from dnnc.build.plan_reader import plan_from_json
-from dnnc.build.snapshot import MANIFEST, Progress, Snapshot
+from dnnc.build.members import Known, MemberProgram, model_name, read_members, stage_faults
+from dnnc.build.snapshot import MANIFEST, ONNXRUNTIME, Progress, Snapshot
 from dnnc.onnx.protobuf.places import locations
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import Diagnostic, Fault, InvalidInput
-from ir.core.module import Action, Module, Plan, Schedule
-from ir.core.ranges import MOST_MICROBATCHES
-from ir.core.types import DType, TensorType, Type, type_bytes
+from ir.core.module import Func, Mesh, Module, Plan, Program, Schedule, Stage
+from ir.core.names import bare
+from ir.core.topology import Topology
+from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import rows
-from ir.ops.row_faults import faults
+from ir.ops.opdefs import CORE, SEGMENT, is_collective
 from ir.ops.rows import Flow
-from ir.verifier.decisions import COMM_MODELS
-from ir.verifier.machines import MOST_CORES, OPTION, PROVIDER
+from passes.model.spmd import LocalProgram, local_programs
+
+if TYPE_CHECKING:
+    from ir.text.parser import ParseResult
 
 PROGRAM = "plan.ir"
 PLAN = "plan.json"
-TORCH = "torch"
-"""The engine that the manifest of a build for training names; other builds are for ONNX Runtime and name none."""
 INPUTS = "inputs.npz"
 """The arrays that ``compile --inputs`` was given, one microbatch."""
 ANNOTATED = "annotated.onnx"
@@ -89,9 +87,6 @@ class ValueInfo:
             return cls(name, type_.dtype.numpy_name, type_.shape, str(type_))
         return cls(name, "", None, str(type_))
 
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype, "shape": self.shape, "type": self.type}
-
 
 @dataclass(frozen=True, slots=True)
 class Channel:
@@ -113,21 +108,6 @@ class Channel:
         port = ValueInfo.of(name, type_)
         known = type_bytes(type_) if port.dtype != "string" else None
         return cls(id_, name, port.dtype, port.shape, source, target, known, port.type)
-
-    def __str__(self) -> str:
-        return f"'{self.tensor}' ({self.type}, {self.nbytes} bytes) from stage {self.source} to {self.target}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "tensor": self.tensor,
-            "dtype": self.dtype,
-            "shape": self.shape,
-            "source": self.source,
-            "target": self.target,
-            "nbytes": self.nbytes,
-            "type": self.type,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +209,31 @@ class Build:
     @classmethod
     def of(cls, files: Snapshot) -> Build:
         """The build whose files these are. Raises InvalidInput."""
-        where = files.where(MANIFEST)
         require_programs(files)
-        if files.manifest.get("engine") == TORCH:
+        if files.engine != ONNXRUNTIME:
             raise InvalidInput(BuildForTraining(str(files.folder)), where=str(files.folder))
+        weights, given, source = _entry(files, "weights", str), files.manifest.get("given"), _source(files)
+        module = outline(files)
+        if module.first(Program) is None:
+            module = _with_programs(files)
+        _verify(module, files)
         try:
-            build = _from_manifest(files)
-            problems = _missing_files(build) or _broken_channels(build) or _broken_meshes(build) or _broken_rows(build)
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            build = cls(
+                files=files,
+                plan=_plan(module, files),
+                stages=_stages(module),
+                inputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in module.entry.args),
+                outputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in module.entry.results),
+                weights=weights,
+                source=source,
+                schedule=_schedule(module),
+                given=None if given is None else bool(given),
+                **_machines(module),
+            )
+            problems = [*_missing_files(build), *_broken_stages(build)]
+        except (LookupError, TypeError, ValueError, OverflowError) as error:
             reason = f"'{error.args[0]}' is missing" if isinstance(error, KeyError) else str(error)
-            raise InvalidInput(InvalidManifest(reason), where=where) from error
+            raise InvalidInput(InvalidPrograms(reason), where=files.where(PROGRAM)) from error
         if problems:
             raise InvalidInput(problems)
         return build
@@ -267,137 +262,160 @@ def read_program(files: Snapshot) -> Module:
     return load_module(files.text(PROGRAM), files.where(PROGRAM), dialects=DIALECTS)
 
 
+def outline(files: Snapshot) -> Module:
+    """What ``plan.ir`` says of machines, stages, programs, schedule and plan, and the signatures of its functions. It is not
+    verified. Raises InvalidInput for text that is no IR."""
+    return _outline(files.text(PROGRAM), files.where(PROGRAM)).module
+
+
+@lru_cache(maxsize=2)
+def _outline(text: str, where: str) -> ParseResult:
+    from ir import parse
+
+    lines, symbol, inside = [], "", False
+    for line in takewhile(lambda line: line != "}", text.split("\n")):  # behind the module are aliases, which bodies use
+        if line[:2] == "  " and line[2:3].isalpha():
+            symbol = line.split(maxsplit=1)[0]
+        inside = inside and line != "  }"
+        lines.append("" if inside or symbol in ("resource", "like") else line)  # so that each line keeps its number
+        inside = inside or (symbol in ("func", "stage") and line[-1:] == "{")
+    return parse("\n".join([*lines, "}\n"]), where)
+
+
+def plan_of(files: Snapshot) -> Plan:
+    """The plan of ``plan.ir``. Raises InvalidInput where there is none."""
+    return _plan(outline(files), files)
+
+
+def _plan(module: Module, files: Snapshot) -> Plan:
+    plan = module.first(Plan)
+    if plan is None:
+        raise InvalidInput(ModuleWithoutPlan(), where=files.where(PROGRAM))
+    return plan
+
+
 def require_programs(files: Snapshot) -> None:
-    """Raises InvalidInput where the directory holds a plan and no programs."""
-    if files.manifest.get("stages") == []:
-        raise InvalidInput(_plan_only(files), where=str(files.folder))
+    """Raises InvalidInput where the directory holds a plan and no programs; the faults differ in how the plan becomes a
+    build."""
+    if files.engine:
+        return
+    plan = plan_of(files)
+    fault: Fault = TrainingPlanOnly() if plan.minimises.trains else PlanOnly(files.where(PLAN))
+    raise InvalidInput(ProfilePlanOnly() if "profile" in dict(plan.certificate) else fault, where=str(files.folder))
 
 
-def _plan_only(files: Snapshot) -> Fault:
-    """Why there are no programs; the kinds differ in how the plan becomes a build. Raises InvalidInput for a wrong plan."""
-    plan = plan_from_json(files.json(PLAN), files.where(PLAN))
-    if "profile" in dict(plan.certificate):
-        return ProfilePlanOnly()
-    return TrainingPlanOnly() if plan.minimises.trains else PlanOnly(files.where(PLAN))
+def _entry(files: Snapshot, key: str, kind: type[Any]) -> Any:
+    """An entry of the manifest. Raises InvalidInput where it is of another kind."""
+    value = files.manifest.get(key)
+    if not isinstance(value, kind):
+        raise InvalidInput(InvalidManifest(f"'{key}' is missing or of a wrong kind"), where=files.where(MANIFEST))
+    return value
 
 
-def _from_manifest(files: Snapshot) -> Build:
-    manifest = files.manifest
-    stages = tuple(
-        StageProgram(
-            index=int(stage["index"]),
-            devices=tuple(map(str, stage["devices"])),
-            device_type=str(stage["device_type"]),
-            model=None if "members" in stage else str(stage["model"]),
-            inputs=_ports(stage["inputs"]),
-            outputs=_ports(stage["outputs"]),
-            receives=_channels(stage["receives"]),
-            sends=_channels(stage["sends"]),
-            axes=tuple((str(name), int(size)) for name, size in stage.get("axes", ())),
-            members=tuple(map(MemberProgram.from_json, stage.get("members", ()))),
-            collectives=tuple(map(Collective.from_json, stage.get("collectives", ()))),
-        )
-        for stage in manifest["stages"]
+def _source(files: Snapshot) -> Source:
+    """Raises InvalidInput where the manifest does not say where the model came from."""
+    entry = _entry(files, "source", dict)
+    data = entry.get("data", {})
+    if not isinstance(data, dict):
+        raise InvalidInput(InvalidManifest("'data' of 'source' is no object"), where=files.where(MANIFEST))
+    return Source(str(entry.get("spec", "")), str(entry.get("sha256", "")), data)
+
+
+def _with_programs(files: Snapshot) -> Module:
+    """The module of a ``plan.ir`` without programs, with those that it leads to. Raises InvalidInput."""
+    from dnnc.build.segments import cut_stages, with_segments
+    from dnnc.onnx import DIALECTS
+    from passes.framework.base import PassContext
+    from passes.localize import LocalizePass
+    from passes.model.folding import expand
+
+    module = LocalizePass().run(expand(read_program(files)), PassContext(dialects=DIALECTS))
+    return with_segments(module, cut_stages(module))
+
+
+def _verify(module: Module, files: Snapshot) -> None:
+    """Raises InvalidInput where machines, stages, programs, schedule and plan contradict each other."""
+    from ir import verify
+
+    where = files.where(PROGRAM)
+    symbols = (
+        replace(symbol, args=(), results=(), ops=()) if isinstance(symbol, Stage) else symbol
+        for symbol in module.without(Func).symbols
     )
-    if not stages or [stage.index for stage in stages] != list(range(len(stages))):
-        raise ValueError(f"stages are numbered {[stage.index for stage in stages]}, expected 0, 1, ...")
-    if any(not stage.devices for stage in stages):
-        raise ValueError("a stage has no device")
-    if any(stage.model is None and not stage.members for stage in stages):
-        raise ValueError("a stage on a mesh has no members")
-    source = manifest["source"]
-    plan = plan_from_json(files.json(PLAN), files.where(PLAN))
-    if [stage.index for stage in plan.stages] != [stage.index for stage in stages]:
-        raise ValueError(f"plan.json has {len(plan.stages)} stages, the manifest {len(stages)}")
-    inputs, outputs = _ports(manifest["inputs"]), _ports(manifest["outputs"])
-    for stage in stages:
-        for port, of_model in [*((port, inputs) for port in stage.inputs), *((port, outputs) for port in stage.outputs)]:
-            if port not in of_model:
-                raise ValueError(f"stage {stage.index} states '{port.name}' otherwise than the model")
-    return Build(
-        files=files,
-        plan=plan,
-        stages=stages,
-        inputs=inputs,
-        outputs=outputs,
-        weights=str(manifest["weights"]),
-        source=Source(str(source["spec"]), str(source["sha256"]), dict(source.get("data", {}))),
-        schedule=_schedule(manifest["schedule"]),
-        providers=_providers(manifest.get("providers", {}), {device for stage in stages for device in stage.devices}),
-        cores=_cores(manifest.get("cores", {})),
-        given=bool(manifest["given"]) if "given" in manifest else None,
-    )
+    faults = verify(replace(module, symbols=tuple(symbols)), _outline(files.text(PROGRAM), where).source_map, dialects=CORE)
+    if faults:
+        raise InvalidInput(replace(fault, where=where if fault.span else f"{where}: {fault.where}") for fault in faults)
 
 
-def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
-    """The actions of each device: kind, stage, microbatch and, for transfers, channel."""
-    rows = {
-        device: [[a.kind, a.stage, a.microbatch] + ([] if a.channel is None else [a.channel]) for a in actions]
-        for device, actions in schedule.rows
+def _schedule(module: Module) -> Schedule:
+    """Raises ValueError where there is no schedule of a stream."""
+    schedule = module.first(Schedule)
+    if schedule is None or not schedule.periodic:
+        raise ValueError("it has no schedule of a stream")
+    return schedule
+
+
+def _machines(module: Module) -> dict[str, Any]:
+    """Execution providers and cores of the devices of the stages."""
+    topology = module.first(Topology)
+    if topology is None:
+        return {}
+    devices = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices)
+    cores = {device: topology.type(topology.device(device).type).cores for device in devices}
+    return {
+        "providers": {device: provider for device in devices if (provider := Provider.of(topology, device))},
+        "cores": {device: count for device, count in cores.items() if count > 1},
     }
-    return {"slots": schedule.slots, "rows": rows}
 
 
-def _schedule(data: Mapping[str, Any]) -> Schedule:
-    """Raises ValueError for numbers that are none, or out of range."""
-    rows = []
-    for device, actions in data["rows"].items():
-        for action in actions:
-            kind, *numbers = action
-            if not isinstance(kind, str) or not 2 <= len(numbers) <= 3 or any(type(n) is not int for n in numbers):
-                raise ValueError(f"the row of '{device}' has {action!r}, expected kind, stage, microbatch and perhaps channel")
-            if abs(numbers[1]) > MOST_MICROBATCHES:
-                raise ValueError(f"the row of '{device}' has microbatch {numbers[1]}")
-        rows.append((str(device), tuple(Action(*action) for action in actions)))
-    slots = data["slots"]
-    if type(slots) is not int or not 1 <= slots <= MOST_MICROBATCHES:
-        raise ValueError(f"the schedule has {slots!r} slots")
-    return Schedule("@schedule", "stream", tuple(rows), periodic=True, slots=slots)
-
-
-def _providers(items: Mapping[str, Any], devices: set[str]) -> dict[str, Provider]:
-    """Raises ValueError for what is no provider, or one of a device that no stage is on."""
-    providers = {}
-    for device, item in items.items():
-        provider = Provider.from_json(item)
-        if device not in devices:
-            raise ValueError(f"it states the provider of '{device}', on which there is no stage")
-        if not isinstance(provider.name, str) or not PROVIDER.fullmatch(provider.name):
-            raise ValueError(f"the provider of '{device}' is no provider as onnxruntime spells them")
-        for key, value in provider.options:
-            if not isinstance(value, str) or not OPTION.fullmatch(value):
-                raise ValueError(f"the option '{key}' of the provider of '{device}' is no text that names no file")
-        providers[device] = provider
-    return providers
-
-
-def _cores(items: Mapping[str, Any]) -> dict[str, int]:
-    """Raises ValueError for what is no number of cores."""
-    for device, count in items.items():
-        if type(count) is not int or not 1 <= count <= MOST_CORES:
-            raise ValueError(f"'{device}' has {count!r} cores, not from 1 to {MOST_CORES}")
-    return dict(items)
-
-
-def _ports(items: Iterable[Mapping[str, Any]]) -> tuple[ValueInfo, ...]:
-    return tuple(ValueInfo(i["name"], _dtype(i["dtype"]), _shape(i["shape"]), i["type"]) for i in items)
-
-
-def _channels(items: Iterable[Mapping[str, Any]]) -> tuple[Channel, ...]:
+def _stages(module: Module) -> tuple[StageProgram, ...]:
+    """The stages of a module whose programs consist of segments."""
+    stages = list(module.of_type(Stage))
+    programs = {stage.index: local_programs(module, stage) for stage in stages}
+    peers = {
+        (op.name, op.get("channel")): int(op.get("peer"))
+        for program in module.of_type(Program)
+        for op in program.ops
+        if op.name in ("comm.recv", "comm.send")
+    }
+    channels = [
+        Channel.of(part.channel, bare(part.name), part.whole, peers["comm.recv", part.channel], stage.index)
+        for stage in stages
+        for part in programs[stage.index][0].receives
+    ]
+    plan = module.first(Plan)
+    types = {row.index: row.device_type for row in plan.stages} if plan is not None else {}
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     return tuple(
-        Channel(i["id"], i["tensor"], _dtype(i["dtype"]), _shape(i["shape"]), i["source"], i["target"], i["nbytes"], i["type"])
-        for i in items
+        _stage(stage, programs[stage.index], channels, types.get(stage.index, ""), meshes.get(stage.mesh)) for stage in stages
     )
 
 
-def _dtype(name: str) -> str:
-    if name and all(name != dtype.numpy_name for dtype in DType):
-        raise ValueError(f"there is no element type '{name}'")
-    return name
-
-
-def _shape(shape: list[int | str | None] | None) -> tuple[int | str | None, ...] | None:
-    return None if shape is None else tuple(shape)
+def _stage(
+    stage: Stage, programs: tuple[LocalProgram, ...], channels: list[Channel], device_type: str, mesh: Mesh | None
+) -> StageProgram:
+    steps = [op for program in programs for op in program.ops]
+    if other := next((op for op in steps if op.name != SEGMENT and not is_collective(op)), None):
+        raise ValueError(
+            f"the program of stage {stage.index} has {other.name}; it consists of segments, messages and collectives"
+        )
+    if mesh is None and [op.get("level") for op in steps] != [0]:
+        raise ValueError(f"stage {stage.index} is on no mesh and has {len(steps)} segments, one of level 0 expected")
+    tensors = {channel.id: channel.tensor for channel in channels}
+    members, collectives = read_members(programs, mesh, tensors) if mesh is not None else ((), ())
+    return StageProgram(
+        index=stage.index,
+        devices=stage.devices,
+        device_type=device_type,
+        model=None if members else model_name(stage.index),
+        inputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in stage.args),
+        outputs=tuple(ValueInfo.of(bare(value.name), value.type) for value in stage.results),
+        receives=tuple(channel for channel in channels if channel.target == stage.index),
+        sends=tuple(channel for channel in channels if channel.source == stage.index),
+        axes=mesh.axes if mesh is not None else (),
+        members=members,
+        collectives=collectives,
+    )
 
 
 def _missing_files(build: Build) -> list[Diagnostic]:
@@ -418,77 +436,17 @@ def _missing_files(build: Build) -> list[Diagnostic]:
     return problems
 
 
-def _broken_meshes(build: Build) -> list[Diagnostic]:
-    """What is wrong with stages on meshes, and with what crosses between them."""
-    where = str(build.folder / MANIFEST)
+def _broken_stages(build: Build) -> list[Diagnostic]:
+    """Inputs and outputs of stages that are none of the model, and what is wrong with stages on meshes."""
+    where = build.files.where(PROGRAM)
     inputs: dict[str, Known] = {port.name: (port.dtype, port.shape) for port in build.inputs}
     problems = []
-    for stage in (stage for stage in build.stages if stage.members):
-        borders: dict[tuple[str, int], Known] = {(port.name, -1): (port.dtype, port.shape) for port in stage.outputs}
-        borders |= {(c.tensor, c.id): (c.dtype, c.shape) for c in (*stage.receives, *stage.sends)}
-        faults = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
-        if tuple(member.device for member in stage.members) != stage.devices:
-            faults.insert(0, f"its members are not those of its devices {list(stage.devices)}")
-        problems += [BrokenStage(stage.index, reason).at(where) for reason in faults[:4]]
-    if problems:
-        return problems
-    for channel in build.channels:
-        maker, reader = build.stages[channel.source], build.stages[channel.target]
-        if maker.members or reader.members:
-            problems += [BrokenChannel(channel.id, reason).at(where) for reason in _crossing_faults(channel, maker, reader)]
+    for stage in build.stages:
+        reasons = [f"it states '{port.name}' otherwise than the model" for port in stage.inputs if port not in build.inputs]
+        reasons += [f"it states '{port.name}' otherwise than the model" for port in stage.outputs if port not in build.outputs]
+        if stage.members and not reasons:
+            borders: dict[tuple[str, int], Known] = {(port.name, -1): (port.dtype, port.shape) for port in stage.outputs}
+            borders |= {(c.tensor, c.id): (c.dtype, c.shape) for c in (*stage.receives, *stage.sends)}
+            reasons = list(stage_faults(stage.axes, stage.members, stage.collectives, inputs, borders))
+        problems += [BrokenStage(stage.index, reason).at(where) for reason in reasons[:4]]
     return problems
-
-
-def _crossing_faults(channel: Channel, maker: StageProgram, reader: StageProgram) -> Iterable[str]:
-    """What is wrong with a channel that has a mesh at one end or both."""
-    sent = [[part for part in member.sends if part.channel == channel.id] for member in maker.members]
-    received = [[part for part in member.receives if part.channel == channel.id] for member in reader.members]
-    if any(len(parts) != 1 for parts in sent + received):
-        yield "some members do not send or receive it once"
-        return
-    if matches(maker.axes, reader.axes):
-        pairs = [
-            (one[0].box, one[0].reduction, other[0].box, other[0].reduction) for one, other in zip(sent, received, strict=True)
-        ]
-        if any(left != right for *left, one, two in pairs for right in ([one, two],)):
-            yield "a member receives another part than the member of the same number sends"
-        return
-    whole = tuple((0, dim) for dim in channel.shape or ()) if in_numbers(channel.shape) else ()
-    if any(parts[0].box != whole or parts[0].reduction for parts in sent + received):
-        yield "between stages of different shape it must cross whole"
-
-
-def _broken_rows(build: Build) -> list[Diagnostic]:
-    """What keeps the rows of the schedule from being followed."""
-    if build.plan.comm not in COMM_MODELS:
-        return [WrongEntry(f"'comm' as one of {', '.join(COMM_MODELS)}", f"'{build.plan.comm}'").at(build.files.where(PLAN))]
-    where = build.files.where(MANIFEST)
-    return [BrokenSchedule(reason).at(where) for reason in faults(build.schedule, build.flow)[:4]]
-
-
-def _broken_channels(build: Build) -> list[Diagnostic]:
-    """Channels whose ends do not agree; where all agree, channels that should be one, or that one stage lists twice."""
-    where = build.files.where(MANIFEST)
-    sent = {channel.id: (stage.index, channel) for stage in build.stages for channel in stage.sends}
-    received = {channel.id: (stage.index, channel) for stage in build.stages for channel in stage.receives}
-    problems = []
-    for id_ in sorted(sent.keys() | received.keys()):
-        source, out = sent.get(id_, (-1, None))
-        target, into = received.get(id_, (-1, None))
-        if out is None or into is None or out != into or (out.source, out.target) != (source, target) or source >= target:
-            sides = _stage_text(source), str(out or "it"), _stage_text(target), str(into or "it")
-            problems.append(UnpairedChannel(id_, *sides).at(where))
-    if problems:
-        return problems
-    crossings: set[tuple[int, int, str]] = set()
-    for channel in (channel for stage in build.stages for channel in stage.receives):
-        crossing = (channel.source, channel.target, channel.tensor)
-        if crossing in crossings:
-            return [TensorCrossesTwice(channel.tensor, channel.source, channel.target).at(where)]
-        crossings.add(crossing)
-    count = sum(len(stage.sends) for stage in build.stages), sum(len(stage.receives) for stage in build.stages)
-    return [ChannelUsedTwice().at(where)] if count != (len(sent), len(received)) else []
-
-
-def _stage_text(index: int) -> str:
-    return f"stage {index}" if index >= 0 else "no stage"

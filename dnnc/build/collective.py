@@ -1,4 +1,4 @@
-"""A collective of a stage on a mesh, as a manifest describes it: its groups of members, operands and results."""
+"""A collective of a stage on a mesh, as a program describes it: its groups of members, operands and results."""
 
 from __future__ import annotations
 

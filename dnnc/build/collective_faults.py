@@ -1,4 +1,4 @@
-"""Checks a collective that a manifest describes. Workers do not import this: it needs the IR."""
+"""Checks a collective of a program. Workers do not import this: it needs the IR."""
 
 from __future__ import annotations
 

@@ -8,11 +8,12 @@ runs: types that are no CPU and name no execution provider, and in training, who
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from dnnc.build.build import outline
 from dnnc.build.faults import EmulatedRun, NoCpu, NoProvider, OtherHosts, SeveralHosts, TrainingNeedsCpu
 from dnnc.build.snapshot import Snapshot
 from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
+from ir.core.module import Plan
 from ir.core.topology import Topology
 from passes.model.graph import listing
 
@@ -42,42 +43,23 @@ def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulat
 
 
 def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
-    manifest, where = files.manifest, str(files.folder)
-    names, types = _machines(files)
-    count = max(len(names), 1)  # without a topology there is one
-    if count != hosts:
-        needed = f"{count} hosts, {listing(names)}" if count > 1 else "one host"
+    where, module = str(files.folder), outline(files)
+    topology, plan = module.first(Topology), module.first(Plan)
+    if topology is None or plan is None:
+        return
+    used = dict.fromkeys(device for stage in plan.stages for device in stage.devices)
+    names = sorted({topology.device(device).host for device in used})
+    if len(names) != hosts:
+        needed = f"{len(names)} hosts, {listing(names)}" if len(names) > 1 else "one host"
         present = "one machine" if hosts == 1 else f"{hosts}"
-        advice = f"run 'dnnc train' on each of them with --nodes {count}; " if count > 1 else "leave out --nodes; "
+        advice = f"run 'dnnc train' on each of them with --nodes {len(names)}; " if len(names) > 1 else "leave out --nodes; "
         advice = advice if trains else ""
         yield OtherHosts(needed, present, advice).at(where)
-    others = {name: kind for name, kind in _of(dict, manifest.get("kinds")).items() if kind != "cpu"}
-    named = _of(dict, manifest.get("providers"))
-    for name, kind in sorted(others.items()):
-        on = [device for device, type_ in types.items() if type_ == name]
-        lacking = on if trains else [device for device in on if device not in named]
-        if lacking:
-            fields = name, str(kind), listing(lacking)
+    for type_ in sorted((type_ for type_ in topology.types if type_.kind != "cpu"), key=lambda type_: type_.name):
+        on = [device for device in used if topology.device(device).type == type_.name]
+        if on and (trains or not type_.provider):
+            fields = type_.name, type_.kind, listing(on)
             yield (TrainingNeedsCpu(*fields) if trains else NoProvider(*fields)).at(where)
-
-
-def _machines(files: Snapshot) -> tuple[list[str], dict[str, str]]:
-    """The hosts of the devices that a build uses, and the type of each device. Manifests of earlier versions lack them; then
-    they are read from plan.ir, which takes seconds where that is large. Raises InvalidInput."""
-    from dnnc.build.build import PROGRAM, read_program
-
-    manifest = files.manifest
-    if "hosts" in manifest or PROGRAM not in files.contents:
-        return _of(list, manifest.get("hosts")), _of(dict, manifest.get("types"))
-    topology = read_program(files).first(Topology)
-    used = {device for stage in _of(list, manifest.get("stages")) for device in stage["devices"]}
-    devices = [device for device in topology.devices if device.name in used] if topology is not None else []
-    return sorted({device.host for device in devices}), {device.name: device.type for device in devices}
-
-
-def _of(kind: type[Any], value: Any) -> Any:
-    """The value, or an empty ``kind`` where the value is of another kind."""
-    return value if isinstance(value, kind) else kind()
 
 
 __all__ = ["require_here", "require_one_host", "require_row"]

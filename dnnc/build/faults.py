@@ -186,6 +186,14 @@ class InvalidManifest(Fault, code="E0322"):
     reason: str
 
 
+class InvalidPrograms(Fault, code="E0358"):
+    """What plan.ir says of machines, stages and programs lacks something that a build has."""
+
+    message = "it does not describe a build: {reason}"
+    hint = REBUILD
+    reason: str
+
+
 class PlanOnly(Fault, code="E0323"):
     """The directory was written with --plan-only, so there is nothing to run."""
 
@@ -225,58 +233,12 @@ class WeightsNotInBuild(Fault, code="E0327"):
 
 
 class BrokenStage(Fault, code="E0328"):
-    """The manifest contradicts itself about the members of a stage that runs on a mesh."""
+    """plan.ir contradicts itself about what a stage takes and makes, or about the members of its mesh."""
 
     message = "stage {stage}: {reason}"
     hint = REBUILD
     stage: int
     reason: str
-
-
-class BrokenChannel(Fault, code="E0329"):
-    """The manifest contradicts itself about a tensor that crosses between stages on meshes."""
-
-    message = "channel {channel}: {reason}"
-    hint = REBUILD
-    channel: int
-    reason: str
-
-
-class BrokenSchedule(Fault, code="E0330"):
-    """The devices cannot follow the schedule of the build."""
-
-    message = "schedule: {reason}"
-    hint = REBUILD
-    reason: str
-
-
-class UnpairedChannel(Fault, code="E0331"):
-    """A channel needs one sender and, later in the pipeline, one receiver that states the same tensor and type."""
-
-    message = "channel {channel} does not pair up: {sender} sends {sent}, {receiver} receives {received}"
-    hint = REBUILD
-    channel: int
-    sender: str
-    sent: str
-    receiver: str
-    received: str
-
-
-class TensorCrossesTwice(Fault, code="E0332"):
-    """Two channels carry one tensor between the same two stages."""
-
-    message = "tensor '{tensor}' crosses twice from stage {source} to stage {target}"
-    hint = REBUILD
-    tensor: str
-    source: int
-    target: int
-
-
-class ChannelUsedTwice(Fault, code="E0333"):
-    """One stage lists a channel twice."""
-
-    message = "a channel id is used twice"
-    hint = REBUILD
 
 
 class NotATrainingStep(Fault, code="E0334"):

@@ -1,4 +1,4 @@
-"""The members of a stage on a mesh, as a manifest describes them, and the checks of them.
+"""The members of a stage on a mesh, read from the programs of ``plan.ir``, and the checks of them.
 
 A member runs *segments*, ONNX models one after the other; after segment k it takes part in the collectives of level k, in
 channel order. Values have names: each later segment may read what a segment, a collective or a channel made. A value that
@@ -19,12 +19,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from dnnc.build.collective import Collective
 from dnnc.build.collective_faults import collective_faults
 from dnnc.onnx.elements import BY_NAME, BY_NUMBER, packed
-from ir.core.types import REDUCTIONS
+from ir.core.module import Mesh
+from ir.core.names import bare
+from ir.core.ops import Op
+from ir.core.types import REDUCTIONS, TensorType, Type
+from ir.ops.boxes import members_along
+from ir.ops.opdefs import COLLECTIVES, SEGMENT, is_collective
+from passes.model.graph import reads
+from passes.model.spmd import LocalProgram
+from passes.model.spmd import Part as LocalPart
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 Shape: TypeAlias = tuple[int, ...]
@@ -39,16 +47,6 @@ class Local:
     name: str
     dtype: str
     shape: Shape | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype, "shape": self.shape}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Local:
-        shape = data["shape"]
-        if data["dtype"] and data["dtype"] not in (*BY_NAME, "string"):
-            raise ValueError(f"there is no element type '{data['dtype']}'")
-        return cls(str(data["name"]), str(data["dtype"]), None if shape is None else tuple(int(dim) for dim in shape))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +78,6 @@ class Part:
     def shape(self) -> Shape:
         return tuple(length for _, length in self.box)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "value": self.value,
-            "box": self.box,
-            "reduction": self.reduction,
-            "delivers": self.delivers,
-            "channel": self.channel,
-            "term": self.term,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Part:
-        box = tuple((int(start), int(length)) for start, length in data["box"])
-        return cls(
-            str(data["name"]),
-            str(data["value"]),
-            box,
-            str(data["reduction"]),
-            bool(data["delivers"]),
-            int(data["channel"]),
-            int(data["term"]),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class MemberProgram:
@@ -116,41 +90,127 @@ class MemberProgram:
     sends: tuple[Part, ...]
     outputs: tuple[Part, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "inputs": self.inputs,
-            "segments": [
-                {
-                    "level": segment.level,
-                    "model": segment.model,
-                    "inputs": segment.inputs,
-                    "outputs": [value.to_json() for value in segment.outputs],
-                }
-                for segment in self.segments
-            ],
-            "receives": [part.to_json() for part in self.receives],
-            "sends": [part.to_json() for part in self.sends],
-            "outputs": [part.to_json() for part in self.outputs],
-        }
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> MemberProgram:
-        """Raises KeyError, TypeError, ValueError."""
-        return cls(
-            str(data["device"]),
-            tuple(map(str, data["inputs"])),
-            tuple(
-                Segment(
-                    int(segment["level"]),
-                    str(segment["model"]),
-                    tuple(map(str, segment["inputs"])),
-                    tuple(map(Local.from_json, segment["outputs"])),
-                )
-                for segment in data["segments"]
-            ),
-            *(tuple(map(Part.from_json, data[key])) for key in ("receives", "sends", "outputs")),
+def read_members(
+    programs: Sequence[LocalProgram], mesh: Mesh, tensors: Mapping[int, str]
+) -> tuple[tuple[MemberProgram, ...], tuple[Collective, ...]]:
+    """The members of a stage on ``mesh`` and their collectives, from the programs with segments that they run; ``tensors``: the
+    tensor of each channel."""
+    members = []
+    for program in programs:
+        segments = (
+            Segment(
+                op.get("level"),
+                model_name(program.stage, op.get("level"), program.member),
+                tuple(map(bare, op.operands)),
+                tuple(_local(value.name, value.type) for value in op.results),
+            )
+            for op in program.ops
+            if op.name == SEGMENT
         )
+        members.append(
+            MemberProgram(
+                program.device,
+                tuple(bare(value.name) for value in program.args),
+                tuple(segments),
+                tuple(_part(part, tensors[part.channel]) for part in program.receives),
+                tuple(_part(part, tensors[part.channel]) for part in program.sends),
+                tuple(_part(part, bare(part.name)) for part in program.outputs),
+            )
+        )
+    return tuple(members), collectives_of(programs, mesh)
+
+
+def model_name(stage: int, level: int = 0, member: int | None = None) -> str:
+    """The ONNX model of a stage, or of a segment of a member of its mesh. It lies beside the weights: external data lies in a
+    model's own folder or below it."""
+    return f"stages/stage{stage}.onnx" if member is None else f"stages/stage{stage}.member{member}.segment{level}.onnx"
+
+
+def collective_levels(programs: Sequence[LocalProgram]) -> dict[int, int]:
+    """By channel, the level of each collective of a stage: the largest level of its operand in any member's program."""
+    levels: dict[int, int] = {}
+    level_of: list[dict[str, int]] = [{} for _ in programs]  # by member and value
+    for pieces in zip(*(_up_to_collectives(program.ops) for program in programs), strict=True):
+        for (ops, _), own_level_of in zip(pieces, level_of, strict=True):
+            for op in ops:
+                level = max((own_level_of.get(name, 0) for name in reads(op)), default=0)
+                own_level_of.update((value.name, level) for value in op.results)
+        for (_, collective), own_level_of in zip(pieces, level_of, strict=True):
+            channel = collective.get("channel")
+            levels[channel] = max(levels.get(channel, 0), own_level_of.get(collective.operands[0], 0))
+        for (_, collective), own_level_of in zip(pieces, level_of, strict=True):
+            own_level_of[collective.results[0].name] = levels[collective.get("channel")] + 1
+    return levels
+
+
+def _up_to_collectives(ops: Sequence[Op]) -> Iterator[tuple[list[Op], Op]]:
+    """Each collective, with the ops between it and the collective before."""
+    before: list[Op] = []
+    for op in ops:
+        if is_collective(op):
+            yield before, op
+            before = []
+        else:
+            before.append(op)
+
+
+def _local(name: str, type_: Type) -> Local:
+    if not isinstance(type_, TensorType):
+        return Local(bare(name), "", None)
+    numbers = tuple(dim for dim in type_.shape or () if isinstance(dim, int))
+    known = type_.shape is not None and len(numbers) == len(type_.shape)
+    return Local(bare(name), type_.dtype.numpy_name, numbers if known else None)
+
+
+def _part(part: LocalPart, tensor: str) -> Part:
+    return Part(tensor, bare(part.name), part.box, part.reduction, part.delivers, part.channel, part.term)
+
+
+def collectives_of(programs: Sequence[LocalProgram], mesh: Mesh) -> tuple[Collective, ...]:
+    """The collectives of a stage on ``mesh``, in order of level and channel. ``programs``: of its members."""
+    levels = collective_levels(programs)
+    types = [_types(program) for program in programs]
+    collectives = []
+    for of_members in zip(*((op for op in program.ops if is_collective(op)) for program in programs), strict=True):
+        op: Op = of_members[0]
+        operand, result, kind = op.operands[0], op.results[0].name, op.name.removeprefix("comm.")
+        step = COLLECTIVES[kind]
+        groups = (members_along(mesh, member, op.get("axis")) for member in range(len(programs)))
+        collectives.append(
+            Collective(
+                kind,
+                op.get("channel"),
+                levels[op.get("channel")],
+                bare(operand),
+                bare(result),
+                _tensor(types[0][operand]).dtype.onnx_number,
+                tuple(dict.fromkeys(groups)),
+                tuple(_shape(_tensor(own[operand])) for own in types),
+                tuple(_shape(_tensor(own[result])) for own in types),
+                reduction=op.get("reduction", "sum") if step.reduces else "",
+                split=op.get(step.split) if step.split else -1,
+                join=op.get(step.join) if step.join else -1,
+            )
+        )
+    return tuple(sorted(collectives, key=lambda collective: (collective.level, collective.channel)))
+
+
+def _types(program: LocalProgram) -> dict[str, Type]:
+    """The types of all values of a program: those of the member's parts."""
+    types = {value.name: value.type for op in program.ops for value in op.results}
+    types |= {value.name: value.type for value in program.args}
+    return types | {part.name: part.type for part in program.receives}
+
+
+def _tensor(type_: Type) -> TensorType:
+    if not isinstance(type_, TensorType):
+        raise ValueError(f"a collective takes {type_}, which is no tensor")
+    return type_
+
+
+def _shape(type_: TensorType) -> tuple[int, ...]:
+    return tuple(dim for dim in type_.shape or () if isinstance(dim, int))
 
 
 def matches(left: Sequence[tuple[str, int]], right: Sequence[tuple[str, int]]) -> bool:
@@ -318,9 +378,13 @@ __all__ = [
     "MemberProgram",
     "Part",
     "Segment",
+    "collective_levels",
+    "collectives_of",
     "covers",
     "in_numbers",
     "is_whole",
     "matches",
+    "model_name",
+    "read_members",
     "stage_faults",
 ]

@@ -60,6 +60,7 @@ from typing import TYPE_CHECKING, Any
 from ir.core.diagnostics import visible_json
 from ir.core.facets import SYNCS, StageSet, sync_of
 from ir.core.module import Module, Plan, PlanStage
+from ir.core.names import bare
 from ir.core.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.spmd.notation import sync_text
@@ -138,11 +139,6 @@ def plan_text(data: Any, indent: str = "\n") -> str:
 
 def _json(data: Any) -> str:
     return visible_json(json.dumps(data, ensure_ascii=False, allow_nan=False))
-
-
-def bare(name: str) -> str:
-    """A name without its sigil."""
-    return name[1:] if name[:1] in "%@" else name
 
 
 def _stage(stage: PlanStage, ops: list[str], training: bool) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Reads and checks a plan that a person may have edited: ``plan.json`` (its schema: ``dnnc.build.plan_json``) or ``plan.ir``.
 
-``plan_from_json`` gives the plan with its numbers; ``read_plan`` and ``replay_from_json`` give the pass that replays its
-decisions on a model. A wrong entry is an InvalidInput that names the file and the entry (``stages[0].mesh.axes``).
+``read_plan`` and ``replay_from_json`` give the pass that replays its decisions on a model. A wrong entry is an InvalidInput
+that names the file and the entry (``stages[0].mesh.axes``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dnnc.build.plan_json import SCHEMA, plan_to_json
 from ir.core.diagnostics import Fault, InvalidInput
 from ir.core.facets import SEPARATOR
 from ir.core.limits import LIMITS
-from ir.core.module import Plan, PlanStage, Schedule, Stage
+from ir.core.module import Plan, Program, Schedule, Stage
 from ir.core.objectives import OBJECTIVES, THROUGHPUT, names
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, is_seconds
 from ir.system.files import read_input_text
@@ -53,55 +53,6 @@ MOST_MEMBERS = 1 << 16
 """Of a mesh along one axis."""
 READ = (SCHEMA, "dnnc.plan/1")
 """Schemas that can be read."""
-
-
-def plan_from_json(data: Any, where: str = "plan.json") -> Plan:
-    """The plan that ``plan_to_json`` wrote. Raises InvalidInput with the path of the entry that is wrong."""
-    reader = _Reader(where)
-    root = reader.schema(data)
-    stages = []
-    for position, entry in enumerate(reader.items(root, "stages", "")):
-        at = f"stages[{position}]"
-        item = reader.mapping(entry, at)
-        seconds, memory = (reader.mapping(item.get(key, {}), f"{at}.{key}") for key in ("seconds", "memory"))
-        devices = reader.devices(item, at)
-        stages.append(
-            PlanStage(
-                index=reader.integer(item, "index", at),
-                device_type=reader.text(item, "device_type", at, ""),
-                devices=devices,
-                replicas=1 if "mesh" in item else max(1, len(devices)),
-                mesh="@" + reader.text(reader.mapping(item["mesh"], f"{at}.mesh"), "name", f"{at}.mesh", "")
-                if "mesh" in item
-                else "",
-                collectives=reader.seconds({"collectives": 0.0, **seconds}, "collectives", f"{at}.seconds"),
-                backward=reader.seconds({"backward": 0.0, **seconds}, "backward", f"{at}.seconds"),
-                sync=reader.seconds({"sync": 0.0, **seconds}, "sync", f"{at}.seconds"),
-                hidden=reader.seconds({"hidden": 0.0, **seconds}, "hidden", f"{at}.seconds"),
-                ops=len(reader.items(item, "ops", at, mapping=isinstance(item.get("ops"), dict))),
-                compute=reader.seconds(seconds, "compute", f"{at}.seconds"),
-                receive=reader.seconds(seconds, "receive", f"{at}.seconds"),
-                send=reader.seconds(seconds, "send", f"{at}.seconds"),
-                weights=reader.integer(memory, "weights", f"{at}.memory", 0),
-                workspace=reader.integer(memory, "workspace", f"{at}.memory", 0),
-                buffers=reader.integer(memory, "buffers", f"{at}.memory", 0),
-            )
-        )
-    certificate = reader.mapping(root.get("certificate", {}), "certificate")
-    return Plan(
-        name="@plan",
-        objective=reader.objective(root),
-        comm=reader.text(root, "comm", "", "sum"),
-        value=reader.seconds(root, "value", ""),
-        port_value=reader.seconds(root, "port_value", ""),
-        bound=reader.seconds(root, "bound", ""),
-        status=reader.text(root, "status", "", "feasible"),
-        single=reader.seconds(root, "single", ""),
-        stages=tuple(stages),
-        certificate=tuple(sorted((str(key), str(value)) for key, value in certificate.items())),
-        microbatches=reader.microbatches(root),
-        flush=reader.flag({"flush": True, **root}, "flush", ""),
-    )
 
 
 def read_plan(path: str | Path) -> tuple[AssignPass | ReplayPass, str]:
@@ -124,7 +75,7 @@ def _stated_in_text(path: Path) -> tuple[dict[str, Any], str]:
     from passes.model.folding import expand
 
     unexpanded = load_module(read_text(path), str(path), dialects=DIALECTS)
-    module = expand(unexpanded.without(Stage))  # stages follow from what is stated
+    module = expand(unexpanded.without(Stage, Program))  # stages follow from what is stated
     if module.first(Plan) is None:
         raise InvalidInput(ModuleWithoutPlan(), where=str(path))
     module = undifferentiated(module)
@@ -373,4 +324,4 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-__all__ = ["plan_from_json", "read_plan", "replay_from_json"]
+__all__ = ["read_plan", "replay_from_json"]

@@ -59,7 +59,11 @@ from ir.system.files import open_input, raise_exhausted
 from ir.text.json_text import parse_json
 
 MANIFEST = "manifest.json"
-SCHEMA = "dnnc.build/1"
+SCHEMA = "dnnc.build/2"
+READ = (SCHEMA, "dnnc.build/1")
+"""Schemas that can be read."""
+ONNXRUNTIME, TORCH = "onnxruntime", "torch"
+"""Engines: what runs the programs of a build."""
 _EXPECTED = "a file of the build"
 _READ_WHOLE = (".onnx", ".json", ".ir", ".py", ".npz")
 """Programs, plans and arrays of inputs; every other file is held open."""
@@ -99,6 +103,12 @@ class Snapshot:
                         raise
             time.sleep(_PAUSE)
         raise AssertionError("unreachable")
+
+    @property
+    def engine(self) -> str:
+        """What runs the programs; empty for a plan alone. ONNX Runtime runs the stages, if there are any, of a ``dnnc.build/1``
+        that names no engine."""
+        return _engine(self.manifest)
 
     def read(self, name: str) -> bytes:
         """The bytes of a program or plan. Raises InvalidInput for one that the manifest does not list."""
@@ -248,7 +258,7 @@ def _read(directory: _Directory, progress: Progress, only: Collection[str] | Non
         if not right:
             faults.append(BytesDiffer().at(str(directory.folder / name)))
     if faults:
-        raise InvalidInput(_with_cure(faults, directory.folder, edited=EDITED if manifest.get("stages") else EDITED_PLAN))
+        raise InvalidInput(_with_cure(faults, directory.folder, edited=EDITED if _engine(manifest) else EDITED_PLAN))
     return Snapshot(directory.folder, manifest, contents, weights)
 
 
@@ -276,9 +286,13 @@ def _read_manifest(directory: _Directory) -> dict[str, Any]:
         raise InvalidInput(ManifestTooLarge(LIMITS.document_bytes), where=where)
     manifest = parse_json(_text(data, where), where, hint=REBUILD)
     schema = manifest.get("schema") if isinstance(manifest, dict) else None
-    if schema != SCHEMA:
+    if schema not in READ:
         raise InvalidInput(WrongSchema(repr(schema), SCHEMA), where=where)
     return dict(manifest)
+
+
+def _engine(manifest: Mapping[str, Any]) -> str:
+    return str(manifest.get("engine", ONNXRUNTIME if manifest.get("stages") else ""))
 
 
 def _text(data: bytes, where: str) -> str:
@@ -316,4 +330,4 @@ def _verify_seal(manifest: Mapping[str, Any], folder: Path) -> None:
         raise InvalidInput(ManifestChanged(), where=str(folder / MANIFEST))
 
 
-__all__ = ["MANIFEST", "SCHEMA", "Progress", "Snapshot", "read_manifest", "sealed"]
+__all__ = ["MANIFEST", "ONNXRUNTIME", "SCHEMA", "TORCH", "Progress", "Snapshot", "read_manifest", "sealed"]

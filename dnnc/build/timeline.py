@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from dnnc.build.plan_json import bare
 from dnnc.build.trace import TraceEvent
 from ir.core.facets import Direction, StageSet, Time
 from ir.core.module import Module, Plan, Stage
+from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of

@@ -130,8 +130,8 @@ def _plan_json(module: Module) -> dict[str, Any]:
 
 def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, quiet: bool) -> None:
     """Tells of a build by its files, which are verified."""
-    from dnnc.build.build import PROGRAM, TORCH, Build
-    from dnnc.build.snapshot import Snapshot
+    from dnnc.build.build import PROGRAM, Build
+    from dnnc.build.snapshot import ONNXRUNTIME, Snapshot
     from dnnc.report import plan_headline, print_table, stages_table
     from dnnc.workloads.scheduled import written_plan
 
@@ -141,7 +141,7 @@ def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, qui
         put(_text(written_plan(files), files.where(PROGRAM), short=short, programs=programs))
         return
     # Of a plan alone, and of a build for training, the plan tells all.
-    if files.manifest.get("stages") == [] or files.manifest.get("engine") == TORCH:
+    if files.engine != ONNXRUNTIME:
         _print_module(written_plan(files), None, json)
         return
     build = Build.of(files)

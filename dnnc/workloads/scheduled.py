@@ -51,11 +51,12 @@ def scheduled(subject: Path, workload: str, sink: DiagnosticSink, topology: str 
 
 
 def _of_folder(folder: Path, sink: DiagnosticSink) -> Module:
-    from dnnc.build.build import TORCH, Build
+    from dnnc.build.build import Build
+    from dnnc.build.snapshot import ONNXRUNTIME
     from passes.model.folding import expand
 
     files = Snapshot.open(folder)
-    if files.manifest.get("stages") != [] and files.manifest.get("engine") != TORCH:
+    if files.engine == ONNXRUNTIME:
         return Build.of(files).program()
     return _with_schedule(expand(written_plan(files)), sink)
 

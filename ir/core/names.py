@@ -72,6 +72,11 @@ def quote_dim(dim: int | str | None) -> str:
     return dim if _BARE_DIM.match(dim) and dim != "x" else quote_text(dim)
 
 
+def bare(name: str) -> str:
+    """A name without its sigil."""
+    return name[1:] if name[:1] in "%@" else name
+
+
 def unique(name: str, taken: set[str]) -> str:
     """``name``, or ``name_1``, ``name_2``... : one not in ``taken``, which then holds it too; the first while these are few."""
     candidate, count = name, 0

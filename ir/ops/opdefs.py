@@ -27,6 +27,8 @@ OPAQUE = "opaque"
 """Nothing is known beyond the types."""
 RESHARD = "comm.reshard"
 """The op that changes the layout of a value."""
+SEGMENT = "dnnc.segment"
+"""The op of a build's programs that runs an ONNX model."""
 COMMUNICATION = "communication"
 """Moves data between devices."""
 EFFECT = "effect"
@@ -314,6 +316,15 @@ _DNNC = (
         "Operands are the values of the stage that they read, results those that the rest of the stage reads.",
     ),
     OpDef(
+        SEGMENT,
+        attributes=(("level", AttrDef(AttrKind.INT, True)),),
+        check=lambda op: () if op.get("level") >= 0 else ("attribute 'level' is at least 0",),
+        doc="In a program of a build: an ONNX model in `stages/` of the build, `stageK.onnx` of stage K, or of member I of its "
+        "mesh `stageK.memberI.segmentL.onnx`, where L is `level`. Operands are the model's inputs, results what it makes. It "
+        "runs after the collectives of lower levels; the level of a collective is the number of collectives on the longest "
+        "path to its operand.",
+    ),
+    OpDef(
         "dnnc.work",
         attributes=(("id", AttrDef(None)), ("size", AttrDef(AttrKind.INT)), ("weight", AttrDef(AttrKind.INT))),
         traits=frozenset({OPAQUE, PURE}),
@@ -373,6 +384,7 @@ __all__ = [
     "PURE",
     "RESHARD",
     "RESHARD_STEPS",
+    "SEGMENT",
     "AttrDef",
     "Dialect",
     "Dialects",

@@ -71,7 +71,7 @@ def _check_channels(findings: Findings) -> None:
     by_index = {stage.index: stage for stage in findings.stages}
     for stage in findings.stages:
         types = {value.name: value.type for value in stage.args}
-        for op in stage.ops:
+        for op in findings.body(stage):
             kind = op.name.removeprefix("comm.")
             if op.name in ("comm.send", "comm.recv") and _is_end(op):
                 key = (kind, op.get("channel"))
@@ -134,6 +134,8 @@ def _is_end(op: Op) -> bool:
 
 
 def _moved_type(op: Op, types: dict[str, Type], findings: Findings) -> Type | None:
+    if isinstance(of := op.get("of"), Type):
+        return of  # in a program, of which this is a part
     if op.operands:
         symbol = findings.symbols.get(op.operands[0])
         return symbol.type if isinstance(symbol, Resource) else types.get(op.operands[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from ir.core.diagnostics import Diagnostic, Span
-from ir.core.module import Mesh, Module, Plan, PlanStage, Stage, Symbol
+from ir.core.module import Mesh, Module, Plan, PlanStage, Program, Stage, Symbol
 from ir.core.names import quote_name
 from ir.core.ops import Op, Region
 from ir.core.topology import Device, DeviceType, Host, Link, Route, Switch, Topology
@@ -38,6 +38,10 @@ class Findings:
         self.stages: tuple[Stage, ...] = tuple(module.of_type(Stage))
         self.diagnostics: list[Diagnostic] = []
         self.dropped = 0
+
+    def body(self, stage: Stage) -> tuple[Op, ...]:
+        """The ops of a stage, or of its first program where the module leaves out the stage's own."""
+        return stage.ops or next((program.ops for program in self.module.of_type(Program) if program.stage == stage.name), ())
 
     def add(
         self,

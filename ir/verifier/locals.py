@@ -10,7 +10,7 @@ from ir.core.module import Mesh, Program, Resource, Stage
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type, without_layout
 from ir.ops.boxes import box, placements_of
-from ir.ops.opdefs import OPDEFS, RESHARD, is_collective
+from ir.ops.opdefs import OPDEFS, RESHARD, SEGMENT, is_collective
 from ir.verifier.collectives import between_replicas, bucket_faults
 from ir.verifier.findings import Findings
 from ir.verifier.values import type_faults
@@ -44,7 +44,7 @@ def check_locals(findings: Findings) -> None:
         for op, fault in bucket_faults(program.ops):
             findings.add("INV23", f"in {program.name}: {fault}", program, op)
         one = others[0] if others[0] is not program else stage
-        if fault := _unlike(one, program):
+        if one.ops and (fault := _unlike(one, program)):
             findings.add("INV23", f"in {program.name}: {fault}", program)
     for name, programs in of_stage.items():
         run = {device for program in programs for device in program.devices}
@@ -135,6 +135,8 @@ def _unlike(one: Program | Stage, other: Program) -> str:
     """How the messages and collectives of a program and its stage, or two programs of one, differ; empty where they do not."""
     both = [[op for op in program.ops if op.name in BORDER[1:] or is_collective(op)] for program in (one, other)]
     of_stage = isinstance(one, Stage)
+    if of_stage and any(op.name == SEGMENT for op in other.ops):  # segments stand between collectives in an order of their own
+        both = [sorted(ops, key=lambda op: (op.name, op.get("channel"))) for ops in both]
     for a, b in zip(*both, strict=False):
         expected = [(key, value) for key, value in b.attributes if key != "of" or not of_stage]  # a stage has whole types
         if a.name != b.name or [*a.attributes] != expected:

@@ -25,14 +25,19 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
     """What the schedule is about, by the stage programs of the module."""
     plan = findings.plan
     training = plan is not None and plan.in_steps
-    sent = {op.get("channel"): phase_of(op.facets) for stage in findings.stages for op in stage.ops if op.name == "comm.send"}
+    sent = {
+        op.get("channel"): phase_of(op.facets)
+        for stage in findings.stages
+        for op in findings.body(stage)
+        if op.name == "comm.send"
+    }
     channels = {}
     for stage in findings.stages:
-        for op in stage.ops:
+        for op in findings.body(stage):
             if op.name == "comm.recv":
                 number, made = int(op.get("channel")), sent.get(op.get("channel"), COMPUTE)
                 channels[number] = Channel(int(op.get("peer")), stage.index, made, phase_of(op.facets))
-    written_out = any(phase_of(op.facets) != FORWARD for stage in findings.stages for op in stage.ops)
+    written_out = any(phase_of(op.facets) != FORWARD for stage in findings.stages for op in findings.body(stage))
     if training and plan is not None and not written_out:
         channels = with_gradients(channels, learned_channels(findings, plan))
     return Flow(
@@ -42,7 +47,9 @@ def flow_of(findings: Findings, schedule: Schedule) -> Flow:
         schedule.slots,
         frozenset(stage.index for stage in findings.stages if stage.mesh),
         training,
-        updates=frozenset(stage.index for stage in findings.stages if any(phase_of(op.facets) == UPDATE for op in stage.ops)),
+        updates=frozenset(
+            stage.index for stage in findings.stages if any(phase_of(op.facets) == UPDATE for op in findings.body(stage))
+        ),
     )
 
 
@@ -52,7 +59,7 @@ def learned_channels(findings: Findings, plan: Plan) -> list[int]:
     return [
         int(op.get("channel"))
         for stage in findings.stages
-        for op in stage.ops
+        for op in findings.body(stage)
         if op.name == "comm.recv" and op.results[0].name in learning.get(stage.index, ())
     ]
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 from ir.core.attributes import attributes
 from ir.core.facets import in_phase
-from ir.core.module import Func, Module, Plan, Stage
+from ir.core.module import Func, Module, Plan, Program, Stage
 from ir.core.names import unique
 from ir.core.ops import Op
 from ir.core.types import type_bytes
@@ -51,7 +51,7 @@ class LowerPass(Pass):
 
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput when an op has no stage, a stage has no op, or a value would travel backwards."""
-        return self._lowered(module.without(Stage), context)  # those that there are may be of an entry that was edited
+        return self._lowered(module.without(Stage, Program), context)  # those that there are may be of an entry that was edited
 
     @on_expanded
     def _lowered(self, module: Module, context: PassContext) -> Module:

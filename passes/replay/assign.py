@@ -19,7 +19,7 @@ from typing import ClassVar
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.facets import StageSet
-from ir.core.module import Module, Plan, PlanStage, Schedule, Stage
+from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
 from ir.core.objectives import Planned
 from ir.core.topology import Topology
 from passes.framework.base import PassContext
@@ -119,7 +119,7 @@ class AssignPass(StatedPass):
             flush=self.flush,
         )
         context.count(self.name, ops=len(stages), stages=count)
-        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+        return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
     def _devices(self, topology: Topology, net: Network, problems: list[Diagnostic]) -> dict[int, list[str]]:
         known = [device.name for device in topology.devices]

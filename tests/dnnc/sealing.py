@@ -31,4 +31,26 @@ def refresh(folder: Path, *names: str) -> Path:
     return change(folder, lambda manifest: manifest["files"].update({name: entry(folder / name) for name in names}))
 
 
-__all__ = ["change", "entry", "refresh"]
+def edit(folder: Path, *edits: tuple[str, str], name: str = "plan.ir") -> Path:
+    """Replaces texts in a file of the build, each of which stands there."""
+    text = (folder / name).read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / name).write_text(text)
+    return refresh(folder, name)
+
+
+def older(folder: Path) -> Path:
+    """Makes of a build for ONNX Runtime what dnnc wrote before: a ``dnnc.build/1``, whose plan.ir has no programs."""
+    text = (folder / "plan.ir").read_text()
+    edit(folder, (text[text.index("  program @") : text.index("  schedule @")], ""))
+
+    def first(manifest: dict[str, Any]) -> None:
+        manifest.update(schema="dnnc.build/1", stages=[{"index": 0}])
+        del manifest["engine"]
+
+    return change(folder, first)
+
+
+__all__ = ["change", "edit", "entry", "older", "refresh"]

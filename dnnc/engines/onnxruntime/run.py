@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dnnc.build.build import Build
+from dnnc.build.build import Build, outline
 from dnnc.build.elsewhere import require_here, require_row
 from dnnc.data.generate import drawn_ahead
 from dnnc.data.inputs import (
@@ -33,6 +33,7 @@ from dnnc.engines.onnxruntime.starter.results import RunResult
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU
 from ir.core.diagnostics import Diagnostic, UsageError
+from ir.core.topology import Topology
 from ir.system.host import local_cores
 
 
@@ -152,9 +153,13 @@ class RunReport:
 def foreign_types(build: Build) -> tuple[str, ...]:
     """Device types of the build that are no CPUs but run on this machine's CPU, sorted. The plan's seconds are not those of the
     run."""
-    kinds = build.files.manifest.get("kinds", {})
+    topology = outline(build.files).first(Topology)
     on_cpu = {stage.device_type for stage in build.stages if any(build.provider(d).name == CPU for d in stage.devices)}
-    return tuple(sorted(name for name in on_cpu if kinds.get(name, "cpu") != "cpu"))
+    return (
+        tuple(sorted(type_.name for type_ in topology.types if type_.name in on_cpu and type_.kind != "cpu"))
+        if topology
+        else ()
+    )
 
 
 def require_measures(build: Build, microbatches: int, threads: int) -> None:

@@ -48,14 +48,6 @@ class TrainingNotInstalled(Fault, code="E0721"):
     packages: tuple[str, ...]
 
 
-class ManifestOfNoTraining(Fault, code="E0722"):
-    """The manifest of a training build does not list its stages as dnnc writes them."""
-
-    message = "the manifest does not describe a training build: {reason}"
-    hint = REBUILD
-    reason: str
-
-
 class InitialWeightsMissing(Fault, code="E0723"):
     """A training build has no file of the weights before the first step."""
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from dnnc.build.plan_json import bare
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import counted, listed, span
 from dnnc.report.plan import EVEN, idle_devices, idle_text, unknown_sizes
 from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan, PlanStage
+from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.text.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
 from passes.model.stages.load import load, stage_seconds, step_period

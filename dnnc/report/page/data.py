@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnc.build.plan_json import bare
 from dnnc.build.trace import TraceEvent
 from dnnc.report.gantt import COLOURS, NAMES
 from dnnc.report.page.answers import Facts, answers
@@ -25,6 +24,7 @@ from dnnc.report.sharding import block_table, mesh_axes, mesh_text, shares_lines
 from dnnc.report.tables import Table
 from dnnc.report.timeline import timeline_text
 from ir.core.module import Module, Plan, PlanStage
+from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.core.types import type_bytes, without_layout
 from passes.model.folding import expand

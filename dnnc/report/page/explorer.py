@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dnnc.build.plan_json import bare
 from dnnc.report.page.blocks import layers_of
 from dnnc.report.page.texts import span
 from ir.core.module import Module, Plan
+from ir.core.names import bare
 from ir.core.types import type_bytes
 from passes.model.folding import expand
 

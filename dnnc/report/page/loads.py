@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnc.build.plan_json import bare
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import span
 from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan
+from ir.core.names import bare
 from ir.core.topology import Link, Topology
 from ir.ops.opdefs import COLLECTIVES
 from passes.model.graph import cuts_of

@@ -7,7 +7,7 @@ import operator
 from dataclasses import replace
 
 from ir.core.facets import FORWARD, ShardRule, StageSet, phase_of
-from ir.core.module import Func, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.module import Func, Mesh, Module, Plan, Program, Resource, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.types import without_layout
 from ir.ops.grads import ASSIGN
@@ -35,7 +35,7 @@ def undecided(module: Module, *, copies: bool = False) -> Module:
         else replace(symbol, type=without_layout(symbol.type))
         if isinstance(symbol, Resource) and without_layout(symbol.type) is not symbol.type
         else symbol
-        for symbol in module.without(Plan, Mesh, Stage, Schedule).symbols
+        for symbol in module.without(Plan, Mesh, Stage, Program, Schedule).symbols
     )
     same = len(symbols) == len(module.symbols) and all(map(operator.is_, symbols, module.symbols))
     return module if same else replace(module, symbols=symbols)

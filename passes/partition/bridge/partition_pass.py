@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.core.module import Module, Plan, Schedule, Stage
+from ir.core.module import Module, Plan, Program, Schedule, Stage
 from ir.core.names import unique
 from ir.core.objectives import (
     ANY,
@@ -254,7 +254,7 @@ class PartitionPass(Pass):
         )
         placed = with_stages(module, asked.members(parts))
         # What was made of a former plan does not describe this one.
-        return insert_symbols(placed.without(Plan, Schedule, Stage), (plan,))
+        return insert_symbols(placed.without(Plan, Schedule, Stage, Program), (plan,))
 
     def _asked(self, module: Module, topology: Topology, context: PassContext, steps: Steps | None) -> Asked:
         """The problem of the options."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,32 +62,16 @@ def test_changed_bytes_are_found(folder: Path) -> None:
     assert "make it again" in fault.hint
 
 
-def swap_channel(data: dict[str, Any]) -> None:
-    data["stages"][1]["receives"][0]["id"] = 9
-
-
-def reverse_channel(data: dict[str, Any]) -> None:
-    for side in (data["stages"][0]["sends"][0], data["stages"][1]["receives"][0]):
-        side["source"], side["target"] = side["target"], side["source"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda d: d.update(schema="dnnc.build/9"), "schema 'dnnc.build/9' found, 'dnnc.build/1' expected"),
-        (lambda d: d.pop("inputs"), "'inputs' is missing"),
-        (lambda d: d["stages"][0].update(index=4), "stages are numbered [4, 1, 2]"),
-        (lambda d: d["stages"][0].update(devices=[]), "a stage has no device"),
-        (lambda d: d["stages"][0].update(model="../../etc/passwd"), "lists no file '../../etc/passwd'"),
-        (lambda d: d.update(stages=3), "does not describe a build"),
+        (lambda d: d.update(schema="dnnc.build/9"), "schema 'dnnc.build/9' found, 'dnnc.build/2' expected"),
+        (lambda d: d.pop("source"), "'source' is missing or of a wrong kind"),
+        (lambda d: d.update(weights=3), "'weights' is missing or of a wrong kind"),
         (lambda d: d.update(files=[]), "does not describe a build"),
         (lambda d: d["files"].update({"../x": {"bytes": 1}}), "lies outside the build directory"),
-        (lambda d: d["stages"][0].update(index=float("inf")), "Infinity is no number"),
-        (lambda d: d["inputs"][0].update(dtype="nope"), "there is no element type 'nope'"),
-        (lambda d: d["inputs"][0].update(shape=["a"]), "stage 0 states 'x' otherwise than the model"),
-        (lambda d: d["outputs"].pop(0), "stage 2 states 'y' otherwise than the model"),
-        (swap_channel, "channel 9 does not pair up"),
-        (reverse_channel, "channel 0 does not pair up"),
+        (lambda d: d["files"].pop("stages/stage1.onnx"), "lists no file 'stages/stage1.onnx'"),
+        (lambda d: d.update(given=float("inf")), "Infinity is no number"),
     ],
 )
 def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str) -> None:
@@ -98,24 +82,52 @@ def test_a_manifest_that_lies_is_refused(folder: Path, change: Any, message: str
     assert all("manifest.json" in d.where for d in raised.value.diagnostics)
 
 
+STAGE = "stage @stage0 index 0 on [d0] (%x : tensor<"
+SENDS, RECEIVES = "    comm.send(%d) {channel = 2, peer = 2}", "    %d = comm.recv() {channel = 2, peer = 1}"
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("old", "new", "message"),
     [
-        (lambda d: d["stages"].pop(), "plan.json has 2 stages, the manifest 3"),
-        (lambda d: d.update(value=10**400), "expected 'value' in seconds, found 1000"),
-        (lambda d: d.update(bound=float("nan")), "NaN is no number"),
-        (lambda d: d["stages"][0]["seconds"].update(compute=-1.0), "expected 'compute' in seconds, found -1.0"),
+        ("program @program0 of @stage0 on [d0]", "program @program0 of @stage0 on []", "it is for no device"),
+        ("program @program0 of @stage0 on [d0]", "program @program0 of @stage0 on [d1]", "'d1' is not a device of @stage0"),
+        ("stage @stage0 index 0", "stage @stage0 index 4", "it has number 4 where 0 is next"),
+        (RECEIVES, RECEIVES.replace("2, peer", "9, peer"), "channel 9 has a recv here and no send in @stage1"),
+        (RECEIVES, RECEIVES.replace("peer = 1", "peer = 0"), "channel 2 names stage 0 as its peer, but its send is in @stage1"),
+        (SENDS, SENDS.replace("%d", "%q"), "operand %q is used but never assigned"),
+        ("{level = 0}", "{level = -1}", "attribute 'level' is at least 0"),
+        ("{level = 0}", "{level = 2}", "stage 0 is on no mesh and has 1 segments, one of level 0 expected"),
+        ("{level = 0}", '{file = "../../etc/passwd"}', "dnnc.segment has no attribute 'file'"),
+        (STAGE + "4x32x", STAGE + "4x31x", "stage 0: it states 'x' otherwise than the model"),
+        ("func @main(", "func @other() -> () {\n  }\n  func @main(", "stage 0: it states 'x' otherwise than the model"),
+        ("    status = ", "    status = no_", "INV19"),
+        ("    value = ", "    value = -", "INV19"),
+        ("  schedule @schedule {", "  schedule @other {\n    kind = stream\n  }\n  schedule @schedule {", "INV02"),
+        ("device d0 {type = ", "device d0 {type = no", "INV14"),
+        ("module @", "modul @", "expected 'module @name {'"),
     ],
 )
-def test_a_plan_that_lies_is_refused(folder: Path, change: Any, message: str) -> None:
-    path = folder / "plan.json"
-    data = json.loads(path.read_text())
-    change(data)
-    path.write_text(json.dumps(data))
-    seal.refresh(folder, "plan.json")
+def test_a_program_that_lies_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+    seal.edit(folder, (old, new))
     with pytest.raises(InvalidInput) as raised:
         Build.open(folder)
     assert message in str(raised.value)
+    assert all("plan.ir" in d.where for d in raised.value.diagnostics)
+
+
+def test_plan_json_is_only_to_be_edited(folder: Path) -> None:
+    """Whatever it says, as long as it is what the manifest lists: the programs of plan.ir are what runs."""
+    before = Build.open(folder)
+    (folder / "plan.json").write_text("{}")
+    after = Build.open(seal.refresh(folder, "plan.json"))
+    assert (after.plan, after.stages, after.schedule) == (before.plan, before.stages, before.schedule)
+
+
+def test_a_build_of_an_older_version_has_its_programs_made_again(folder: Path) -> None:
+    """``dnnc.build/1``: no programs in plan.ir, and no engine but that of training in the manifest."""
+    before = Build.open(folder)
+    after = Build.open(seal.older(folder))
+    assert replace(after, files=before.files) == before
 
 
 def test_missing_and_cut_files_are_all_named(folder: Path) -> None:

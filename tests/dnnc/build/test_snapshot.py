@@ -95,7 +95,7 @@ def test_a_linked_folder_inside_is_refused_and_a_linked_build_is_not(folder: Pat
         (lambda m: m["files"].update({"a\0b": m["files"]["plan.ir"]}), "cannot be the name of a file of a build"),
         (lambda m: m["files"].update({MANIFEST: m["files"]["plan.ir"]}), "cannot be the name of a file of a build"),
         (lambda m: m["files"].pop("stages/stage1.onnx"), "lists no file 'stages/stage1.onnx'"),
-        (lambda m: m["files"].pop("plan.json"), "lists no file 'plan.json'"),
+        (lambda m: m["files"].pop("plan.ir"), "lists no file 'plan.ir'"),
     ],
 )
 def test_what_a_manifest_says_of_its_files(folder: Path, edit: Callable[[dict[str, Any]], Any], words: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -183,15 +182,6 @@ def test_a_member_that_does_not_run_is_named(tmp_path: Path, gpt2: Path) -> None
     with pytest.raises(RuntimeFailure) as caught:
         check_build(Build.open(build.folder))
     assert caught.value.diagnostics[0].where == "stage 0 member 1 on cpu1"
-
-
-def test_a_plain_stage_looks_as_before(tmp_path: Path, shared_dir: Path) -> None:
-    """No key of a mesh in the manifest of a build without one."""
-    path = Path(shared("gpt2", shared_dir))
-    compile_model(CompileOptions(str(path), "preset:cpu-2", tmp_path / "build", stages=2, dims=DIMS["gpt2"]))
-    manifest = json.loads((tmp_path / "build/manifest.json").read_text())
-    for stage in manifest["stages"]:
-        assert list(stage) == ["index", "devices", "device_type", "model", "inputs", "outputs", "receives", "sends"]
 
 
 def test_16_bit_floats_may_differ_more_behind_collectives(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
-from ir.core.module import Func, Plan
+from ir.core.module import Func, Plan, Program
 from passes.model.folding import expand, is_block
 from passes.model.spmd.reshard_ops import plain
 from tests.dnnc.sealing import refresh
@@ -382,7 +382,7 @@ def test_what_repeats_stands_once_in_a_plan(tmp_path: Path, capsys: pytest.Captu
     assert json_of(capsys, "inspect", tmp_path / "b/plan.ir")["model"]["repeats"]
     assert json_of(capsys, "simulate", tmp_path / "b")["makespan"] > 0
     again = parse_module(dnnc(capsys, "opt", tmp_path / "b/plan.ir", "--passes", "schedule,lower"))
-    assert again == written
+    assert again == written.without(Program)  # which localize makes of the stages
     folded = tmp_path / "folded.ir"
     folded.write_text(dnnc(capsys, "import", spec, "--passes", "canonicalize,fold"))
     assert "dnnc.call" in folded.read_text()

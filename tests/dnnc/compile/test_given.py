@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from dnnc.build.build import Build
 from dnnc.cli import main
 from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.engines.onnxruntime import run_build
@@ -298,8 +299,7 @@ def test_plans_cut_where_sizes_were_measured(tmp_path: Path, cut: str) -> None:
     x = np.zeros(64, np.float32)
     x[::3] = 1
     compile_model(CompileOptions(path, "preset:cpu-2", out, inputs=_npz(tmp_path, x=x, k=4), cuts=(cut,)))
-    channels = json.loads((out / "manifest.json").read_text())["stages"][0]["sends"]
-    assert [channel["tensor"] for channel in channels] == [cut]
+    assert [channel.tensor for channel in Build.open(out).channels] == [cut]
     batches, dice = [], np.random.default_rng(2)
     for count in (0, 1, 22, 64, 5):
         given = np.zeros(64, np.float32)

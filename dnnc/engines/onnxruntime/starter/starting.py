@@ -241,7 +241,7 @@ class Processes:
         return _Models(memory, places_of_models, tuple(descriptors))
 
     def _memory(self, size: int, purpose: str) -> int:
-        """Shared memory. Raises InvalidInput where the system does not give so much: a manifest may ask for any."""
+        """Shared memory. Raises InvalidInput where the system does not give so much: a plan may ask for any."""
         try:
             descriptor = self._own(anonymous_memory(size))
             map_memory(descriptor, size)
@@ -253,7 +253,7 @@ class Processes:
 
     def _pipe(self, size: int) -> tuple[int, int]:
         """The ends of a pipe that holds ``size`` bytes, so that no writer waits for its reader, perhaps itself. Raises
-        InvalidInput where the system gives no pipe so large: the rows of a manifest may ask for any."""
+        InvalidInput where the system gives no pipe so large: the rows of a plan may ask for any."""
         read, write = map(self._own, os.pipe())
         resize, held = getattr(fcntl, "F_SETPIPE_SZ", None), getattr(fcntl, "F_GETPIPE_SZ", None)  # Linux has them
         if resize is not None and held is not None and fcntl.fcntl(write, held) < size:

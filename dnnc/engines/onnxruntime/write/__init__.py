@@ -4,8 +4,7 @@
 - ``export``: a function as an ONNX model; ``branches``, ``overwritten``: changes that onnxruntime needs to run it correctly;
   ``labelled``: a model whose nodes have unique names, for profiles;
 - ``weights_file``: weights in one flat file;
-- ``segments``: cuts the programs of a mesh at their collectives; ``members``, ``member_weights``: writes their models and
-  weights;
+- ``members``, ``member_weights``: writes the models of the members of meshes, and their weights;
 - ``annotate``, ``one_session``: the unsplit model with the stage of each node, for programs other than dnnc.
 """
 

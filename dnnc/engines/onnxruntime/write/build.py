@@ -2,10 +2,9 @@
 
 What is in it::
 
-    manifest.json    versions, source, stages with their channels; digest of itself and of every other file but the
-                     trace and the report
+    manifest.json    versions, source; digest of itself and of every other file but the trace and the report
     plan.json        the plan, to read, edit and replay (``dnnc.build.plan_json``)
-    plan.ir          the final module as text, repeated blocks folded
+    plan.ir          the final module as text, repeated blocks folded, with the programs that devices run
     trace.json       the predicted timeline, for Perfetto; a run may add the measured one
     report.html      the plan as a web page (``dnnc.report.page``)
     annotated.onnx   the unsplit model with the stage of each node (``annotate.py``)
@@ -13,7 +12,7 @@ What is in it::
     session.json     settings with which one ONNX Runtime session follows the plan, where one can (``one_session.py``)
     stages/          stageK.onnx, and weights.data (``--weights shared``) or stageK.data (``per-stage``)
 
-A stage on a mesh has a model for each segment of each member instead of stageK.onnx (``segments.py``). ``stages/`` then also
+A stage on a mesh has a model for each segment of each member instead of stageK.onnx. ``stages/`` then also
 has the members' parts of weights: parts.data (``shared``) or stageK.memberI.data (``per-stage``). With ``per-stage``,
 whole.data has the whole weights of all stages on meshes, which only annotated.onnx reads.
 
@@ -26,15 +25,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM, Channel, ValueInfo, schedule_to_json
-from dnnc.build.plan_json import bare, plan_text, plan_to_json
-from dnnc.build.snapshot import MANIFEST, SCHEMA, sealed
+from dnnc.build.build import ANNOTATED, INPUTS, PLAN, PROGRAM
+from dnnc.build.members import model_name
+from dnnc.build.plan_json import plan_text, plan_to_json
+from dnnc.build.segments import StageSegments, cut_stages, with_segments
+from dnnc.build.snapshot import MANIFEST, ONNXRUNTIME, SCHEMA, sealed
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
 from dnnc.build.transaction import refuse_foreign, whole_directory
@@ -44,20 +45,15 @@ from dnnc.engines.onnxruntime.write.branches import forget_shapes
 from dnnc.engines.onnxruntime.write.one_session import SESSION, session_settings
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from dnnc.engines.onnxruntime.write.weights_file import in_file, layout, with_places, write_weights
-from dnnc.onnx.providers import Provider
 from dnnc.onnx.weights import WeightFiles, WeightSource, check_weights, files_of, read_resource
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.core.module import Declared, External, Func, Inline, Module, Plan, Program, Resource, Schedule, Stage
-from ir.core.ops import Value
+from ir.core.module import Declared, External, Func, Inline, Module, Program, Resource, Schedule, Stage
+from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.system.digests import digest_weights
 from ir.system.scratch import PARTIAL, locked_folder, partials, refuse_special, remove_dead
 from ir.system.signals import termination_raises
-from passes.model.graph import cuts_of, reads
-from passes.model.spmd import local_programs
-
-if TYPE_CHECKING:
-    from dnnc.engines.onnxruntime.write.segments import MeshStage
+from passes.model.graph import reads
 
 Progress: TypeAlias = Callable[[str, float | None], None]
 WEIGHTS = ("shared", "per-stage", "none")
@@ -104,12 +100,13 @@ def write_build(
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         progress("write the plan", None)
-        write_plan_files(module, target, made_by)
+        cut = cut_stages(module)
+        write_plan_files(module, target, made_by, cut)
         _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         if report:
             write_report(module, target)
         files = files_of(data)
-        mesh_stages = _write_models(module, stages, files, target, weights, progress)
+        _write_models(module, cut, files, target, weights, progress)
         topology = module.first(Topology)
         if topology is not None and (settings := session_settings(stages, topology, ANNOTATED)) is not None:
             _write_json(target / SESSION, settings)
@@ -119,7 +116,8 @@ def write_build(
         if inputs:
             (target / INPUTS).write_bytes(inputs)
         progress("digest", None)
-        manifest = _manifest(module, stages, target, weights, source_of(source, out, files), mesh_stages, inputs)
+        entries = {"weights": weights, **({} if inputs is None else {"given": bool(inputs)})}
+        manifest = manifest_of(module, target, ONNXRUNTIME, source_of(source, out, files), entries)
         _write_json(target / MANIFEST, manifest)
         files.confirm()
         progress("flush to the disk", None)
@@ -128,7 +126,7 @@ def write_build(
 
 def write_plan(module: Module, out: Path, made_by: str = "", *, report: bool = True) -> dict[str, Any]:
     """Writes a build that cannot run: ``plan.json``, ``plan.ir``, ``trace.json`` if the plan has a schedule, ``report.html``,
-    and a manifest without stages. Returns the manifest. Raises as ``write_build``."""
+    and a manifest that names no engine. Returns the manifest. Raises as ``write_build``."""
     check_target(out)
     with whole_directory(out, is_build, MANIFEST) as target:
         write_plan_files(module, target, made_by)
@@ -136,7 +134,7 @@ def write_plan(module: Module, out: Path, made_by: str = "", *, report: bool = T
             _write_json(target / TRACE, to_perfetto({"predicted": predicted(module)}), compact=True)
         if report:
             write_report(module, target)
-        manifest = _manifest(module, (), target, "none", {"spec": "", "sha256": ""}, {})
+        manifest = manifest_of(module, target, "", {"spec": "", "sha256": ""}, {"weights": "none"})
         _write_json(target / MANIFEST, manifest)
     return manifest
 
@@ -185,13 +183,13 @@ def is_build(folder: Path) -> bool:
     return isinstance(manifest, dict) and str(manifest.get("schema", "")).startswith("dnnc.build/")
 
 
-def write_plan_files(module: Module, target: Path, made_by: str) -> None:
-    """``plan.ir`` and ``plan.json``."""
+def write_plan_files(module: Module, target: Path, made_by: str, cut: Sequence[StageSegments] = ()) -> None:
+    """Writes ``plan.ir``, with the programs of the stages ``cut``, and ``plan.json``."""
     from ir import print_module
     from passes.model.folding import fold
 
-    without_programs = module.without(Program)  # programs follow from the stages
-    (target / PROGRAM).write_text(made_by + print_module(fold(without_programs)), encoding="utf-8")
+    folded = with_segments(fold(module.without(Program)), cut)
+    (target / PROGRAM).write_text(made_by + print_module(folded), encoding="utf-8")
     (target / PLAN).write_text(f"{plan_text(plan_to_json(module))}\n", encoding="utf-8")
 
 
@@ -203,12 +201,12 @@ def write_report(module: Module, target: Path) -> None:
 
 
 def _write_models(
-    module: Module, stages: tuple[Stage, ...], files: WeightFiles, target: Path, weights: str, progress: Progress
-) -> dict[int, MeshStage]:
-    """Writes the stage models, their weights, and the annotated model. Returns the stages on meshes by index."""
+    module: Module, cut: Sequence[StageSegments], files: WeightFiles, target: Path, weights: str, progress: Progress
+) -> None:
+    """Writes the stage models, their weights, and the annotated model."""
     (target / "stages").mkdir()
-    resources = module.resources
-    functions = [None if stage.mesh else _function(module, stage) for stage in stages]
+    resources, stages = module.resources, tuple(own.stage for own in cut)
+    functions = [None if own.stage.mesh else own.models[0].func for own in cut]
     used = [
         [resources[name] for name in _resource_names(stage if func is None else func) if name in resources]
         for stage, func in zip(stages, functions, strict=True)
@@ -228,31 +226,19 @@ def _write_models(
     inlined = _inlined(module, used, files)
     for stage, func, stage_places in zip(stages, functions, places, strict=True):
         if func is not None:
-            _save(with_places(inlined, stage_places), func, target / "stages" / f"stage{stage.index}.onnx", program=True)
+            _save(with_places(inlined, stage_places), func, target / model_name(stage.index), program=True)
     if weights != "none":
         by_file = {place.file: stage_places for stage_places in reversed(places) for place in stage_places.values()}
         for file, places_in_file in sorted(by_file.items()):
             write_weights(target / "stages" / file, resources, places_in_file, files, progress)
-    mesh_stages: dict[int, MeshStage] = {}
     if any(stage.mesh for stage in stages):
         from dnnc.engines.onnxruntime.write.members import write_members
 
-        mesh_stages = write_members(inlined, stages, places, target, weights, progress, partial(_save, program=True))
+        write_members(inlined, cut, places, target, weights, progress, partial(_save, program=True))
     first_places: dict[str, External] = {}
     for stage_places in reversed(places):  # a weight of several stages is read from the file of the first
         first_places.update(stage_places)
     _save(with_places(inlined, first_places, "stages/"), module.entry, target / ANNOTATED, stages)
-    return mesh_stages
-
-
-def _function(module: Module, stage: Stage) -> Func:
-    """The program of a stage without a mesh, as a function without ``comm`` ops. Its arguments are the model's inputs and then
-    the received tensors; its results are the model's outputs and then the sent tensors, each tensor once."""
-    program = local_programs(module, stage)[0]
-    received = tuple(Value(part.name, part.type) for part in program.receives)
-    leaving = {part.name: part.type for part in (*program.outputs, *program.sends)}
-    results = tuple(Value(name, type_) for name, type_ in leaving.items())
-    return Func(stage.name, (*program.args, *received), results, program.ops, stage.attributes)
 
 
 def _save(module: Module, func: Func, path: Path, stages: tuple[Stage, ...] = (), *, program: bool = False) -> None:
@@ -302,77 +288,25 @@ def _inlined(module: Module, used: list[list[Resource]], files: WeightFiles) -> 
     return replace(module, symbols=symbols)
 
 
-def _manifest(
-    module: Module,
-    stages: tuple[Stage, ...],
-    target: Path,
-    weights: str,
-    source: Mapping[str, Any],
-    mesh_stages: Mapping[int, MeshStage],
-    inputs: bytes | None = None,
+def manifest_of(
+    module: Module, target: Path, engine: str, source: Mapping[str, Any], entries: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The manifest with its digest. Arguments as in ``write_build``; ``source``: as ``source_of`` returns it."""
-    types = _device_types(module)
-    channels = [
-        Channel.of(id_, bare(crossing.name), crossing.tensor.type, crossing.source, crossing.target)
-        for id_, crossing in enumerate(cuts_of(module.entry))
-    ]
-    entries = [
-        {
-            "index": stage.index,
-            "devices": list(stage.devices),
-            "device_type": types.get(stage.index, ""),
-            **({} if stage.index in mesh_stages else {"model": f"stages/stage{stage.index}.onnx"}),
-            "inputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.args],
-            "outputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in stage.results],
-            "receives": [channel.to_json() for channel in channels if channel.target == stage.index],
-            "sends": [channel.to_json() for channel in channels if channel.source == stage.index],
-            **(mesh_stages[stage.index].to_json() if stage.index in mesh_stages else {}),
-        }
-        for stage in stages
-    ]
-    schedule = module.first(Schedule)
-    rows = {"schedule": schedule_to_json(schedule)} if schedule is not None and stages else {}
-    given = {} if inputs is None else {"given": bool(inputs)}
-    return sealed(manifest_of(module, target, source, {"weights": weights, "stages": entries, **rows, **given}))
-
-
-def _device_types(module: Module) -> dict[int, str]:
-    return {stage.index: stage.device_type for plan in module.of_type(Plan) for stage in plan.stages}
-
-
-def manifest_of(module: Module, target: Path, source: Mapping[str, Any], entries: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest of the build in the folder ``target``, without its own digest. ``source``: as ``source_of`` returns it;
-    ``entries``: entries that only builds of this engine have."""
-    topology = module.first(Topology)
-    planned = {type_.name for type_ in topology.types if type_.name in _device_types(module).values()} if topology else set()
-    used = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices) if topology else {}
-    provider_of = {device: Provider.of(topology, device) for device in used} if topology and entries["stages"] else {}
-    providers = {device: provider.to_json() for device, provider in provider_of.items() if provider}
-    types = {device: topology.device(device).type for device in used} if topology else {}
-    kinds = {name: topology.type(name).kind for name in sorted({*types.values(), *planned})} if topology else {}
-    hosts = sorted({topology.device(device).host for device in used}) if topology else []
-    counts = {device: topology.type(topology.device(device).type).cores for device in used} if topology else {}
-    cores = {device: count for device, count in counts.items() if count > 1}
+    """The manifest of the build in the folder ``target``. ``engine``: what runs its programs, empty for a plan alone;
+    ``source``: as ``source_of`` returns it; ``entries``: entries that only builds of this engine have."""
     # The trace has no digest: a run adds its measured timeline to it. Nor has the page, which 'dnnc report' writes anew.
     files = sorted(path for path in target.rglob("*") if path.is_file() and path.name not in (TRACE, REPORT))
-    return {
+    manifest = {
         "schema": SCHEMA,
         "versions": _versions(),
         "source": dict(source),
         "model": bare(module.name),
-        "kinds": kinds,
-        **({"types": types} if any(kind != "cpu" for kind in kinds.values()) else {}),
-        "hosts": hosts,
-        **({"providers": providers} if providers else {}),
-        **({"cores": cores} if cores else {}),
-        "inputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in module.entry.args],
-        "outputs": [ValueInfo.of(bare(value.name), value.type).to_json() for value in module.entry.results],
+        "engine": engine,
         **entries,
         "files": {
             path.relative_to(target).as_posix(): {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in files
         },
     }
+    return sealed(manifest)
 
 
 def _digest(path: Path) -> str:

@@ -2,53 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from dnnc.build.collective_faults import collective_faults
+from dnnc.build.members import collectives_of, model_name
+from dnnc.build.segments import StageSegments
+from dnnc.engines.onnxruntime.faults import ValueNotExchanged
 from dnnc.engines.onnxruntime.write.member_weights import PARTS_FILE, MemberWeights, PartsFile, Progress, member_weights
-from dnnc.engines.onnxruntime.write.segments import MeshStage, cut_stage, model_name
-from ir.core.module import External, Func, Mesh, Module, Stage
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import External, Func, Mesh, Module
 
 
 def write_members(
     module: Module,
-    stages: tuple[Stage, ...],
+    cut: Sequence[StageSegments],
     places: list[dict[str, External]],
     target: Path,
     weights: str,
     progress: Progress,
     save: Callable[[Module, Func, Path], None],
-) -> dict[int, MeshStage]:
-    """Writes the members' programs of all stages on meshes to the build at ``target``; returns these stages by index.
+) -> None:
+    """Writes the models of all stages on meshes to the build at ``target``.
 
-    ``places[i]``: of ``stages[i]``, the place of each whole weight that is in a file; other resources have their data in the
-    module. ``weights``: ``shared``, ``per-stage`` or ``none``. ``save``: writes a function as an ONNX model. Raises
+    ``places[i]``: of the stage ``cut[i]``, the place of each whole weight that is in a file; other resources have their data in
+    the module. ``weights``: ``shared``, ``per-stage`` or ``none``. ``save``: writes a function as an ONNX model. Raises
     InvalidInput for a value that members cannot exchange."""
     files: dict[str, PartsFile] = {}
-    mesh_stages: dict[int, MeshStage] = {}
-    to_save: list[tuple[Stage, MeshStage, list[MemberWeights]]] = []
+    to_save: list[tuple[StageSegments, list[MemberWeights]]] = []
     meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
-    for stage, wholes in zip(stages, places, strict=True):
-        if not stage.mesh:
-            continue
-        progress(f"cut stage {stage.index} into segments", None)
-        mesh_stages[stage.index] = mesh_stage = cut_stage(module, stage, meshes[stage.mesh])
-        to_save.append((stage, mesh_stage, _weights_of_members(module, stage, mesh_stage, wholes, target, weights, files)))
+    for stage, wholes in zip(cut, places, strict=True):
+        if stage.stage.mesh:
+            _require_exchangeable(stage, meshes[stage.stage.mesh])
+            to_save.append((stage, _weights_of_members(module, stage, wholes, target, weights, files)))
     for file in files.values():
         if weights != "none":
             file.write(target / "stages", progress)
-    for stage, mesh_stage, of_members in to_save:
-        for model in mesh_stage.models:
+    for stage, of_members in to_save:
+        for model in stage.models:
             local = replace(module, symbols=of_members[model.member].located())
-            save(local, model.func, target / "stages" / model_name(stage, model.member, model.level))
-    return mesh_stages
+            save(local, model.func, target / model_name(stage.stage.index, model.level, model.member))
+
+
+def _require_exchangeable(cut: StageSegments, mesh: Mesh) -> None:
+    """Raises InvalidInput for a value that members cannot exchange."""
+    for collective in collectives_of(cut.members, mesh):
+        for fault in collective_faults(collective, len(cut.members)):
+            where = f"stage {cut.stage.index}, value '{collective.operand}'"
+            raise InvalidInput(ValueNotExchanged(fault), where=where)
 
 
 def _weights_of_members(
     module: Module,
-    stage: Stage,
-    mesh_stage: MeshStage,
+    cut: StageSegments,
     wholes: Mapping[str, External],
     target: Path,
     weights: str,
@@ -56,11 +63,11 @@ def _weights_of_members(
 ) -> list[MemberWeights]:
     """The weights of each member of a stage; adds the parts that are to be written to ``files``, by file name."""
     of_members = []
-    for member, parts in enumerate(mesh_stage.parts):
-        name = f"stage{stage.index}.member{member}.data" if weights == "per-stage" else PARTS_FILE
+    for member, program in enumerate(cut.members):
+        name = f"stage{cut.stage.index}.member{member}.data" if weights == "per-stage" else PARTS_FILE
         file = files.setdefault(name, PartsFile(name))
         weights_of_member = member_weights(
-            parts,
+            program.parts,
             module.resources,
             wholes,
             file,

@@ -24,13 +24,11 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dnnc.build.build import PLAN, TORCH, read_program, require_programs
-from dnnc.build.plan_reader import plan_from_json
-from dnnc.build.snapshot import MANIFEST, Snapshot
+from dnnc.build.build import plan_of, read_program, require_programs
+from dnnc.build.snapshot import TORCH, Snapshot
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory
 from dnnc.engines.torch.faults import (
     CheckpointWithoutDigest,
-    ManifestOfNoTraining,
     NotATrainingBuild,
     OptimizerStateMissing,
     TrainingNotInstalled,
@@ -120,24 +118,20 @@ class TrainingBuild:
     def open(cls, folder: Path) -> TrainingBuild:
         """Raises InvalidInput for what is no training build, UsageError where PyTorch is missing."""
         files = Snapshot.open(folder)
-        manifest = files.manifest
-        plan = plan_from_json(files.json(PLAN), files.where(PLAN))
+        plan = plan_of(files)
         if plan.minimises.trains:
             require_programs(files)
-        if manifest.get("engine") != TORCH:
+        if files.engine != TORCH:
             raise InvalidInput(NotATrainingBuild(), where=str(folder))
         missing = [name for name in ("torch", "safetensors") if importlib.util.find_spec(name) is None]
         if missing:
             raise UsageError(TrainingNotInstalled(tuple(missing)), where="dnnc train")
-        try:
-            at: dict[str, list[str]] = {}
-            for stage in manifest["stages"]:
-                for device in stage["devices"]:
-                    at.setdefault(str(device), []).append(str(int(stage["index"])))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidInput(ManifestOfNoTraining(str(error)), where=str(folder / MANIFEST)) from error
+        at: dict[str, list[str]] = {}
+        for stage in plan.stages:
+            for device in stage.devices:
+                at.setdefault(device, []).append(str(stage.index))
         labels = [f"stage{'s' if len(stages) > 1 else ''} {', '.join(stages)} on {device}" for device, stages in at.items()]
-        digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(json.dumps(files.manifest, sort_keys=True).encode()).hexdigest()
         return cls(files, tuple(labels), plan.value, digest, tuple(at))
 
     def ranks_of(self, options: TrainOptions) -> Sequence[int]:

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dnnc.build.build import TORCH
-from dnnc.build.snapshot import MANIFEST, sealed
+from dnnc.build.snapshot import MANIFEST, TORCH
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
 from dnnc.build.training import Step, file_name
@@ -34,7 +33,7 @@ from dnnc.engines.torch.write.stage_file import program_source
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.weights import WeightFiles, WeightSource, files_of, read_resource
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Declared, Module, Splat
+from ir.core.module import Declared, Module, Program, Splat
 from ir.core.ops import all_reads
 
 
@@ -63,24 +62,17 @@ def write_training_build(
         if report:
             write_report(module, target)
         (target / "stages").mkdir()
-        stages = []
         for stage in step.stages:
-            files = {}
-            for rank in (step.ranks[device] for device in stage.devices):
-                program, _ = step.program(stage, rank)
-                name = file_name(step, stage, program)
-                if name not in files:
-                    where = ", ".join(program.devices)
-                    title = f"Stage {stage.index} on {where}: {program.name} of plan.ir, as functions of PyTorch."
-                    (target / name).write_text(program_source(step.module, program, title), encoding="utf-8")
-                files[name] = list(program.devices)
-            stages.append({"index": stage.index, "devices": list(stage.devices), "programs": files})
+            for program in (program for program in step.module.of_type(Program) if program.stage == stage.name):
+                where = ", ".join(program.devices)
+                title = f"Stage {stage.index} on {where}: {program.name} of plan.ir, as functions of PyTorch."
+                source_text = program_source(step.module, program, title)
+                (target / file_name(step, stage, program)).write_text(source_text, encoding="utf-8")
         progress("write the weights", None)
         sources = files_of(data)
         _write_weights(step, sources, target / INITIAL)
         progress("digest", None)
-        entries = {"engine": TORCH, "weights": "shared", "stages": stages}
-        manifest = sealed(manifest_of(module, target, source_of(source, out, sources), entries))
+        manifest = manifest_of(module, target, TORCH, source_of(source, out, sources), {"weights": "shared"})
         sources.confirm()
         (target / MANIFEST).write_text(json.dumps(manifest, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
     return manifest

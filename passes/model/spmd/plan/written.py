@@ -22,7 +22,7 @@ from typing import Any
 
 from ir.core.attributes import attributes
 from ir.core.facets import SEPARATOR, SYNCS, ShardRule, StageSet, sync_of, with_facet
-from ir.core.module import Func, Mesh, Module, Plan, PlanStage, Resource, Schedule, Stage
+from ir.core.module import Func, Mesh, Module, Plan, PlanStage, Program, Resource, Schedule, Stage
 from ir.core.ops import Op, Value
 from ir.core.topology import Topology
 from ir.core.types import Replicate, Type
@@ -63,7 +63,7 @@ def written(
 ) -> Module:
     """``module`` with the decisions in it; ``plan``, whose value and stages are still to be filled, says what was proven, or
     ``proven`` gives it a bound once its value is known; ``memory``: the limit that it was made under, as of ``shard``."""
-    bare = module = module.without(Plan, Schedule, Stage)
+    bare = module = module.without(Plan, Schedule, Stage, Program)
     if plan.minimises.trains:
         stages = [synchronised(module, stage, plan.microbatches) for stage in stages]
     decided_on = [(stage.ops, stage.mesh) for stage in stages]

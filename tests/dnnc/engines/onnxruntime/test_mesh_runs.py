@@ -6,9 +6,8 @@ import os
 import signal
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -20,7 +19,7 @@ from dnnc.engines.onnxruntime import Pipeline, RunOptions, RuntimeFailure, run_b
 from ir.core.diagnostics import InvalidInput
 from tests.dnnc.engines.onnxruntime.mesh_builds import expected, graph, pair
 from tests.dnnc.engines.onnxruntime.processes import end_starter, nothing_left
-from tests.dnnc.sealing import change, refresh
+from tests.dnnc.sealing import edit, refresh
 
 ENDLESS = 1 << 40
 
@@ -72,33 +71,19 @@ def test_values_of_unknown_shape_cross_segments(tmp_path: Path) -> None:
         )
         onnx.save_model(graph(second), str(path.with_name(f"stage0.member{number}.segment1.onnx")))
 
-    def edit(manifest: dict[str, Any]) -> None:
-        for one in stage(manifest)["members"]:
-            one["segments"][0]["outputs"].append({"name": "q", "dtype": "int64", "shape": None})
-            one["segments"][1]["inputs"].append("q")
-
     refresh(folder, *(f"stages/stage0.member{number}.segment{level}.onnx" for number in range(2) for level in range(2)))
-    build = Build.open(change(folder, edit))
+    made = "    %p = dnnc.segment(%x) {level = 0} : tensor<4x5xf32>"
+    both = made.replace("%p", "%p, %q") + ", tensor<2 x n x i64>"
+    build = Build.open(edit(folder, (made, both), ("dnnc.segment(%s)", "dnnc.segment(%s, %q)")))
     given = inputs(5)
     for one, found in zip(given, run_build(build, given).outputs, strict=True):
         np.testing.assert_allclose(found["y"], expected(build, one)["y"], rtol=2e-5, atol=2e-5)
 
 
 def test_more_shared_memory_than_there_is(tmp_path: Path) -> None:
-    """A manifest may ask for any: refused with the number, and nothing is left."""
-    rows = 1 << 56
-    folder = pair(tmp_path, 2)
-
-    def edit(manifest: dict[str, Any]) -> None:
-        for port in (*stage(manifest)["inputs"], *stage(manifest)["outputs"], *manifest["inputs"], *manifest["outputs"]):
-            port["shape"][0] = rows
-        for one in stage(manifest)["members"]:
-            for segment in one["segments"]:
-                segment["outputs"][0]["shape"][0] = rows
-            one["outputs"][0]["box"][0][1] = rows
-        collective(manifest).update(operands=[[rows, 5]] * 2, results=[[rows, 5]] * 2)
-
-    with pytest.raises(InvalidInput) as caught, Pipeline(Build.open(change(folder, edit))):
+    """A plan may ask for any: refused with the number, and nothing is left."""
+    folder = edit(pair(tmp_path, 2), ("tensor<4x", f"tensor<{1 << 47}x"))
+    with pytest.raises(InvalidInput) as caught, Pipeline(Build.open(folder)):
         pass
     assert "bytes of shared memory, which the system does not give" in str(caught.value)
     assert caught.value.diagnostics[0].where == str(folder)
@@ -171,74 +156,55 @@ def test_interrupted_and_killed_starters_leave_nothing(tmp_path: Path) -> None:
         assert end_starter(["-c", script], number) == 4
 
 
-def stage(manifest: dict[str, Any]) -> dict[str, Any]:
-    return manifest["stages"][0]
-
-
-def member(manifest: dict[str, Any], number: int = 1) -> dict[str, Any]:
-    return stage(manifest)["members"][number]
-
-
-def collective(manifest: dict[str, Any]) -> dict[str, Any]:
-    return stage(manifest)["collectives"][0]
-
-
-def output(manifest: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    return member(manifest, number)["outputs"][0]
-
-
-HOSTILE: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("no member", lambda m: stage(m)["members"].clear(), "a stage on a mesh has no members"),
-    ("a member too few", lambda m: stage(m)["members"].pop(), "does not have 1 members"),
-    ("members not an array", lambda m: stage(m).update(members=7), "does not describe a build"),
-    ("a mesh of nothing", lambda m: stage(m).update(axes=[]), "does not have 2 members"),
-    ("an axis below 1", lambda m: stage(m).update(axes=[["a", -1], ["b", -2]]), "does not have 2 members"),
-    ("another device", lambda m: member(m).update(device="gpu9"), "not those of its devices"),
+PROGRAM = "of @stage0 on [cpu0, cpu1] (%x : tensor<4x6xf32>) -> (%y : tensor<4x5xf32>)"
+MADE = "    %p = dnnc.segment(%x) {level = 0} : tensor<4x5xf32>\n"
+SUM = '    %s = comm.all_reduce(%p) {axis = "tensor", channel = 0, mesh = @mesh, reduction = "sum"} : tensor<4x5xf32>\n'
+TWICE = SUM.replace("%s", "%r") + SUM.replace("%p", "%r").replace("= 0", "= 1")
+HOSTILE: list[tuple[str, tuple[str, str], str]] = [
+    ("no program of a member", (PROGRAM, PROGRAM.replace("cpu0, cpu1", "cpu0")), "no program of @stage0 is for cpu1"),
+    ("a mesh of nothing", ("[tensor = 2]", "[]"), "INV15"),
+    ("a mesh too large", ("[tensor = 2]", "[tensor = 3]"), "INV15"),
+    ("another device", (PROGRAM, PROGRAM.replace("cpu1", "gpu9")), "'gpu9' is not a device of @stage0"),
+    ("no segment file", ("{level = 1}", "{level = 7}"), "lists no file 'stages/stage0.member0.segment7.onnx'"),
+    ("segments out of order", ("{level = 0}", "{level = 2}"), "segments have levels [2, 1]"),
+    ("a missing segment", (MADE, ""), "operand %p is used but never assigned"),
+    ("a segment that reads nothing", ("dnnc.segment(%s)", "dnnc.segment(%q)"), "operand %q is used but never assigned"),
+    ("a segment that is read too late", (SUM, TWICE), "segment 1 reads 's', which nothing before it makes"),
     (
-        "no segment file",
-        lambda m: member(m)["segments"][0].update(model="stages/none.onnx"),
-        "lists no file 'stages/none",
+        "an unknown input",
+        (PROGRAM + " {\n" + MADE, (PROGRAM + " {\n" + MADE).replace("%x", "%z")),
+        "'z' is no input of the model",
     ),
-    ("a file outside", lambda m: member(m)["segments"][0].update(model="../../etc/passwd"), "lists no file"),
-    ("an absolute file", lambda m: member(m)["segments"][0].update(model="/etc/passwd"), "lists no file"),
-    ("segments out of order", lambda m: member(m)["segments"].reverse(), "segments have levels [1, 0]"),
-    ("a missing segment", lambda m: member(m)["segments"].pop(0), "channel 0 takes 'p'"),
-    ("a segment that reads nothing", lambda m: member(m)["segments"][1].update(inputs=["q"]), "reads 'q', which nothing"),
-    ("an unknown input", lambda m: member(m).update(inputs=["z"]), "'z' is no input of the model"),
-    ("a group that is none", lambda m: collective(m).update(groups=[[0, 0]]), "do not hold each of 2 members once"),
-    ("a group beyond the mesh", lambda m: collective(m).update(groups=[[0, 1, 2]]), "do not hold each of 2 members once"),
-    ("a group that is no list", lambda m: collective(m).update(groups=3), "does not describe a build"),
-    ("shapes apart", lambda m: collective(m).update(operands=[[4, 5], [4, 6]]), "all_reduce of 4x5, 4x6"),
+    ("an axis of no mesh", ('axis = "tensor"', 'axis = "x"'), "is along axis 'x' of @mesh, which is no axis of @mesh"),
+    ("shapes apart", (SUM, SUM.replace("4x5", "4x6")), "all_reduce of 4x5, 4x5"),
+    ("a huge dimension", (SUM, SUM.replace("4x5", f"{1 << 62}x5")), "INV07"),
+    ("packed elements", (MADE, MADE.replace("f32", "i4")), "a collective cannot move elements of type int4"),
+    ("another shape", (MADE, MADE.replace("4x5x", "n x 5 x ")), "channel 0"),
+    ("a kind of its own", ("comm.all_reduce", "comm.broadcast"), "the dialect comm has no op comm.broadcast"),
+    ("a channel twice", (SUM, SUM + SUM.replace("%s", "%t")), "each channel once"),
+    ("another output", ("-> (%y : tensor<4x5xf32>) {\n" + MADE, "-> (%y : tensor<4x4xf32>) {\n" + MADE), "INV23"),
+    ("an unknown value", ("-> (%y : tensor<4x5xf32>) {\n" + MADE, "-> (%q : tensor<4x5xf32>) {\n" + MADE), "INV05"),
     (
-        "another shape",
-        lambda m: collective(m).update(operands=[[4, 6]] * 2, results=[[4, 6]] * 2),
-        "takes 'p' as float32[4, 6]",
+        "an unknown output",
+        ("    %y = dnnc.segment", "    %q = dnnc.segment"),
+        "result %y is used but never assigned",
     ),
-    ("another element type", lambda m: collective(m).update(element=11), "takes 'p' as float64[4, 5]"),
-    ("a kind of its own", lambda m: collective(m).update(kind="broadcast"), "'broadcast' is unknown"),
-    ("a channel twice", lambda m: stage(m)["collectives"].append(dict(collective(m))), "each channel once"),
-    ("a huge dimension", lambda m: collective(m).update(results=[[1 << 70, 5]] * 2), "all_reduce of 4x5"),
-    ("a box outside", lambda m: output(m).update(box=[[1, 4], [0, 5]]), "lies outside its shape [4, 5]"),
-    ("a box below 0", lambda m: output(m).update(box=[[-1, 4], [0, 5]]), "lies outside its shape [4, 5]"),
-    ("a box of another rank", lambda m: output(m).update(box=[[0, 4]]), "lies outside its shape [4, 5]"),
-    ("a smaller box", lambda m: output(m).update(box=[[0, 3], [0, 5]]), "'y' is [4, 5], its box of 'y' [3, 5]"),
-    ("a box that is none", lambda m: output(m).update(box=[[0]]), "does not describe a build"),
-    ("nobody delivers", lambda m: output(m).update(delivers=False), "'y' of shape [4, 5] is not made of its parts []"),
-    ("both deliver", lambda m: output(m, 1).update(delivers=True), "is not made of its parts"),
-    ("an unknown value", lambda m: output(m).update(value="q"), "'q' leaves it as part of 'y', and nothing makes it"),
-    ("an unknown output", lambda m: output(m).update(name="q"), "'q' does not cross the stage's border"),
-    ("a reduction", lambda m: output(m).update(reduction="mean"), "reduction 'mean' of 'y' is unknown"),
-    ("a missing key", lambda m: output(m).pop("term"), "'term' is missing"),
+    ("a reduction", ('reduction = "sum"', 'reduction = "mean"'), "mean"),
+    ("no tensor", (MADE, MADE.replace("tensor<4x5xf32>", "seq<tensor<f32>>")), "takes seq<tensor<f32>>, which is no tensor"),
+    ("an op that no model holds", (MADE, MADE + "    %z = onnx.Neg(%x) : tensor<4x6xf32>\n"), "has onnx.Neg"),
+    ("rows of one step", ("    periodic = true\n", ""), "it has no schedule of a stream"),
+    ("no schedule", ("    row cpu1 [F(0, 0)]\n", ""), "the row of 'cpu1' lacks F"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "words"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
-def test_hostile_manifests(tmp_path: Path, edit: Callable[[dict[str, Any]], Any], words: str) -> None:
+@pytest.mark.parametrize(("change", "words"), [case[1:] for case in HOSTILE], ids=[case[0] for case in HOSTILE])
+def test_hostile_programs(tmp_path: Path, change: tuple[str, str], words: str) -> None:
     """InvalidInput that says what is wrong and where, before anything runs."""
     folder = pair(tmp_path, 2)
     Build.open(folder)
-    change(folder, edit)
+    edit(folder, change)
     with pytest.raises(InvalidInput) as caught:
         Build.open(folder)
     assert words in str(caught.value)
-    assert any("manifest.json" in (found.where or "") for found in caught.value.diagnostics)
+    places = {Path(found.where.partition(": ")[0]).name for found in caught.value.diagnostics}
+    assert places <= {"plan.ir", "manifest.json"}

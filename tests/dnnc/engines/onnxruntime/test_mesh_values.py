@@ -19,7 +19,7 @@ from ir.core.module import Module
 from passes.canonicalize.unfuse import UnfusePass
 from passes.cost import CostPass
 from passes.schedule import SchedulePass
-from tests.dnnc.sealing import change
+from tests.dnnc.sealing import edit
 from tests.passes.model.spmd.members import localized
 from tests.passes.model.spmd.planning import inputs_of, lowered, random_plan, through
 from tests.passes.running import run
@@ -123,6 +123,6 @@ def test_interleaved_heads_are_split(width: int, weights: str, tmp_path: Path) -
 
 def test_a_channel_to_no_stage_is_refused(tmp_path: Path) -> None:
     folder = written(parsed(SCALAR), [(2,), (2,)], 0, tmp_path)
-    change(folder, lambda manifest: manifest["stages"][1]["receives"][0].update(target=10**12))
-    with pytest.raises(InvalidInput, match="channel 0 does not pair up"):
+    edit(folder, ("peer = 1}", f"peer = {10**12}}}"))
+    with pytest.raises(InvalidInput, match="the peer of channel 0 is 1000000000000, which is no other stage"):
         Build.open(folder)

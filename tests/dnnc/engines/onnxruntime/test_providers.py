@@ -93,7 +93,7 @@ def test_a_missing_provider_is_an_error_that_says_what_to_install(
 def test_the_cpu_by_name_gives_the_bits_of_no_name(tmp_path: Path, plain: Build) -> None:
     named = built(tmp_path, 'provider = "CPUExecutionProvider"')
     assert named.providers == {"b": Provider()}
-    assert "providers" not in plain.files.manifest
+    assert plain.providers == {}
     batch = random_inputs(plain)
     for one, other in zip(plain.stages, named.stages, strict=True):
         assert [plain.model(name)[0] for name in one.models] == [named.model(name)[0] for name in other.models]
@@ -161,21 +161,17 @@ def test_only_what_runs_on_the_cpu_for_want_of_a_provider_is_foreign(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("providers", "words"),
+    ("provider", "words"),
     [
-        ({"c": {"provider": "CPUExecutionProvider", "options": {}}}, "'c', on which there is no stage"),
-        ({"b": {"provider": "cuda", "options": {}}}, "the provider of 'b'"),
-        ({"b": {"provider": "CPUExecutionProvider", "options": {"a": 1}}}, "the option 'a' of the provider of 'b'"),
-        ({"b": {"provider": "QNNExecutionProvider", "options": {"backend_path": "/x.so"}}}, "names no file"),
-        ({"b": {"provider": "CPUExecutionProvider"}}, "'options' is missing"),
-        ({"b": "CPUExecutionProvider"}, "does not describe a build"),
-        (["b"], "does not describe a build"),
+        ("cuda", "INV14"),
+        ('"/x.so"', "INV14"),
+        ('CPUExecutionProvider, provider_options = {a = "/x.so"}', "INV14"),
     ],
 )
-def test_what_a_manifest_says_of_providers_is_checked(tmp_path: Path, providers: Any, words: str) -> None:
-    folder = built(tmp_path).folder
+def test_what_a_plan_says_of_providers_is_checked(tmp_path: Path, provider: str, words: str) -> None:
+    folder = built(tmp_path, 'provider = "CPUExecutionProvider"').folder
     with pytest.raises(InvalidInput, match=words):
-        Build.open(sealing.change(folder, lambda manifest: manifest.update(providers=providers)))
+        Build.open(sealing.edit(folder, ("provider = CPUExecutionProvider", f"provider = {provider}")))
 
 
 def test_the_table_of_packages_knows_this_one() -> None:

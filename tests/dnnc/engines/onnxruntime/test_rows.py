@@ -10,16 +10,16 @@ from random import Random
 import numpy as np
 import pytest
 
-from dnnc.build.build import Build, schedule_to_json
+from dnnc.build.build import Build
 from dnnc.cli import main
 from dnnc.engines.onnxruntime import Pipeline, RunOptions, RunResult, RuntimeFailure
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Action
 from ir.ops.row_faults import faults
 from ir.ops.rows import stream, unrolled
+from tests.dnnc import sealing as seal
 from tests.dnnc.engines.onnxruntime.builds import make_build, scheduled
 from tests.dnnc.engines.onnxruntime.test_pipeline import _nothing_left, floats  # noqa: F401  (a fixture)
-from tests.dnnc.sealing import change
 
 MODEL = "zoo:mlp,layers=6,hidden=32,batch=4"
 MACHINES = "preset:cpu-2,cores=2"
@@ -217,14 +217,16 @@ def test_rows_of_other_stages_are_told_how_to_be_made_anew(
 def test_a_build_whose_rows_cannot_be_followed_is_not_opened(tmp_path: Path, compiled: Path) -> None:
     command = edited(compiled, tmp_path)
     assert main(command) == 0
-    folder, told = tmp_path / "build", schedule_to_json(Build.open(compiled).schedule)
-    for rows, message in (
-        ({**told["rows"], "cpu1": [["F", 1, 1], *told["rows"]["cpu1"][::2]]}, "wait for each other in a circle: on cpu1, recv"),
-        ({**told["rows"], "cpu1": told["rows"]["cpu1"][:2]}, "the row of 'cpu1' lacks send of stage 1 for channel 1"),
-        ({"cpu0": told["rows"]["cpu0"]}, "the row of 'cpu1' lacks recv"),
-        ({**told["rows"], "cpu1": [["F", 1, "1"]]}, "expected kind, stage, microbatch"),
+    folder = tmp_path / "build"
+    row = ROW1
+    for changed, message in (
+        ("row cpu1 [F(1, 1), recv(1, 1, 0), send(1, 1, 1)]", "wait for each other in a circle: on cpu1, recv"),
+        ("row cpu1 [recv(1, 1, 0), F(1, 1)]", "the row of 'cpu1' lacks send of stage 1 for channel 1"),
+        ("", "'cpu1'"),
+        ("row cpu1 [F(1, one)]", "found 'F"),
     ):
-        change(folder, lambda manifest, rows=rows: manifest["schedule"].update(rows=rows))  # type: ignore[misc]
+        seal.edit(folder, (row, changed or "// none"))
+        row = changed or "// none"
         with pytest.raises(InvalidInput, match=message):
             Build.open(folder)
 

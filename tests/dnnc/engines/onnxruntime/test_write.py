@@ -14,18 +14,22 @@ import pytest
 
 import ir
 from dnnc.build.build import ANNOTATED, Build
+from dnnc.build.segments import cut_stages, with_segments
 from dnnc.build.timeline import predicted
 from dnnc.build.trace import to_perfetto
 from dnnc.check.reference import why_not_the_original
 from dnnc.engines.onnxruntime.write import check_target, write_build, write_plan
 from dnnc.engines.onnxruntime.write.annotate import annotation_faults
+from dnnc.onnx import DIALECTS
 from dnnc.onnx.weights import WeightFiles
 from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput, UsageError
-from ir.core.module import Declared, External, Func, Module, Program, Resource, Stage
+from ir.core.module import Declared, External, Func, Module, Resource, Stage
 from ir.core.ops import Op, Region, Value
 from ir.core.types import DType, TensorType
 from ir.system.digests import OpenFile
+from passes.framework.base import PassContext
+from passes.localize import LocalizePass
 from passes.model.folding import expand
 from tests.dnnc.engines.onnxruntime.building import lowered, model, run, session_of
 from tests.dnnc.report.test_timeline import overlaps
@@ -105,8 +109,10 @@ def test_the_source_is_found_again_until_it_changes(tmp_path: Path) -> None:
 def test_plan_ir_is_the_whole_module_and_parses(tmp_path: Path) -> None:
     module = lowered(model(), (0, 0, 1, 1, 2, 2))
     write_build(module, tmp_path, "zoo:small", tmp_path / "out")
-    assert expand(ir.parse_module((tmp_path / "out/plan.ir").read_text())) == module.without(Program)
-    assert Build.open(tmp_path / "out").program() == module.without(Program)
+    written = expand(ir.load_module((tmp_path / "out/plan.ir").read_text(), dialects=DIALECTS))
+    assert written == with_segments(module, cut_stages(module))
+    assert Build.open(tmp_path / "out").program() == written
+    assert LocalizePass().run(written, PassContext(dialects=DIALECTS)) == module
 
 
 def test_the_trace_has_a_track_per_device(tmp_path: Path) -> None:
