@@ -40,6 +40,8 @@ SECONDS = 15
 BUSY = 0.15
 """A relative spread of a rate above this is not that of a quiet machine, which had 0.02 to 0.08."""
 DTYPES = ("f32", "f64", "f16", "bf16")
+UNSTEADY = 0.5
+"""A rate of another element type than f32 whose relative spread is above this is not believed."""
 ROUNDS = 20
 """Runs of each op that count."""
 CHAIN_ROUNDS = 100
@@ -56,7 +58,8 @@ Progress = Callable[[str, float | None], None]
 @dataclass(slots=True)
 class _Measured:
     """Measurements of the devices of one type, with relative spreads; ``alone``: the f32 rate of one device while the others
-    rest; ``missing``: element types whose matrices onnxruntime does not multiply here."""
+    rest; ``missing``: element types whose matrices onnxruntime does not multiply here; ``unsteady``: spreads of the rates that
+    are not believed."""
 
     rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     efficiency: dict[str, float] = field(default_factory=dict)
@@ -65,6 +68,7 @@ class _Measured:
     overhead: tuple[float, float] = (0.0, 0.0)
     alone: float = 0.0
     missing: list[str] = field(default_factory=list)
+    unsteady: dict[str, float] = field(default_factory=dict)
 
     @property
     def spread(self) -> float:
@@ -146,6 +150,9 @@ def _of_types(
         except NotRun:
             for each in measurements.values():
                 each.missing.append(dtype)
+    for each in measurements.values():
+        each.unsteady = {dtype: spread for dtype, (_, spread) in each.rates.items() if dtype != "f32" and spread > UNSTEADY}
+        each.rates = {dtype: rate for dtype, rate in each.rates.items() if dtype not in each.unsteady}
     for work in products("f32"):
         for name, numbers in by_type.items():
             one = sample("kernels", work.model, ROUNDS, numbers[:1])[name]
@@ -261,11 +268,14 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
     table = f"types.{type_.name}"
     peaks = ", ".join(f"{dtype} +-{percent_text(spread)}" for dtype, (_, spread) in sorted(found.rates.items()))
     missing = f"; {', '.join(found.missing)}: this onnxruntime multiplies none" if found.missing else ""
+    unsteady = "".join(f"; {dtype} not believed (+-{percent_text(spread)})" for dtype, spread in sorted(found.unsteady.items()))
+    unmeasured = sorted(set(dict(before.rates)) - set(found.rates))
+    others = f"; kept, not measured: {', '.join(unmeasured)}" if unmeasured else ""
     alone = f"; f32 of a device alone {rate_text(found.alone, 'FLOP/s')}" if found.alone else ""
     ops = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ops.items()))
     kept = sorted(set(dict(type_.efficiency)) - set(found.efficiency))
     return {
-        (table, "rates"): f"measured: products, all devices at once, {peaks}{alone}{missing}",
+        (table, "rates"): f"measured: products, all devices at once, {peaks}{alone}{missing}{unsteady}{others}",
         (
             table,
             "memory_bandwidth",

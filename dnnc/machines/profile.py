@@ -2,8 +2,9 @@
 
 Each distinct segment (``passes.model.profiled``) runs alone as a small ONNX model, with the options of ``dnnc run``, on all CPU
 devices of a type at once, each on its own cores, as in a pipeline. Its seconds are the median of what onnxruntime's profiler
-reports for its kernels. Before each run the caches are filled with other data, because in a whole model weights come from
-memory. The largest segments are measured first.
+reports for its kernels. Before each run of a segment with large weights the caches are filled with other data, because in a
+whole model these come from memory; not of others, whose inputs were just computed, and whose code would be cold too. The
+largest segments are measured first.
 
 For a training step, the forward and the backward pass of each distinct op run alone, as functions of the kernels that ``dnnc
 train`` calls. Their seconds are those of the whole function, because ``dnnc train`` pays for starting each kernel too.
@@ -49,7 +50,10 @@ from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segment
 SCHEMA = "dnnc.profile/1"
 ROUNDS, WARM = 11, 2
 EVICTED = 64 << 20
-"""Bytes written before each run to evict the caches: more than the private caches of a core hold."""
+"""Bytes written before a run to evict the caches: more than the private caches of a core hold."""
+COLD = 1 << 18
+"""From this many bytes of weights on, a segment is measured with cold caches: to read these from memory takes longer than the
+20 to 50 us that cold code adds to any op."""
 LARGEST = 1 << 30
 """Most bytes of weights and values of a segment that is measured."""
 LONGEST = 64 << 20
@@ -331,7 +335,8 @@ def _run(running: Probes, segment: Segment, data: WeightSource) -> Entry:
     symbols = [_with_data(resource) for name, resource in segment.module.resources.items() if name in names]
     module = replace(segment.module, symbols=(*symbols, replace(segment.func, name=segment.module.entry.name)))
     path = running.model(labelled_model(module, data)[0])
-    order = {"do": "kernels", "model": str(path), "evict": EVICTED}
+    weights = sum(type_bytes(resource.type) or 0 for resource in symbols)
+    order = {"do": "kernels", "model": str(path), "evict": EVICTED if weights >= COLD else 0}
     answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
     path.unlink()
     return _entry(answers)

@@ -12,7 +12,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.machines import detected, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
 from dnnc.machines.cache import cache_file
-from dnnc.machines.measure import _fit, _Measured
+from dnnc.machines.measure import _fit, _Measured, _notes, _type
 from dnnc.machines.probes import Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -133,6 +133,17 @@ def test_rates_and_efficiencies_say_what_the_ops_took() -> None:
     assert found.efficiency == {"conv": 1.0, "matmul": 0.4, "softmax": 0.05}
     assert rates["f32"] == pytest.approx(200e9)
     assert rates["f64"] * found.efficiency["matmul"] == pytest.approx(40e9)
+
+
+def test_notes_tell_which_rates_were_not_measured() -> None:
+    found = _Measured(rates={"f32": (100e9, 0.02)}, missing=["bf16"], unsteady={"f16": 2.12})
+    before = replace(load_topology("preset:cpu-1", DiagnosticSink()).types[0], rates=(("f16", 1e9), ("f32", 2e9), ("i8", 3e9)))
+    text = _notes(_type(before, before.name, found), found, before)[f"types.{before.name}", "rates"]
+    assert "f32 +-2.0 %" in text
+    assert "bf16: this onnxruntime multiplies none" in text
+    assert "f16 not believed (+-212.0 %)" in text
+    assert text.endswith("kept, not measured: f16, i8")
+    assert dict(_type(before, before.name, found).rates) == {"f16": 1e9, "f32": 100e9, "i8": 3e9}
 
 
 def test_spread_of_a_sample() -> None:
