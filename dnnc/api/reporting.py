@@ -95,7 +95,9 @@ def _errors(found: Mapping[str, Any] | None) -> dict[str, float]:
     rows = found["comparisons"] if found is not None else ()
     differences = {str(row["tensor"]): row["alone"] if row["chained"] is None else row["chained"] for row in rows}
     numbers = {tensor: INFINITE if value == "inf" else value for tensor, value in differences.items()}
-    return {tensor: float(value) for tensor, value in numbers.items() if isinstance(value, int | float)}
+    return {
+        tensor: float(value) for tensor, value in numbers.items() if isinstance(value, int | float) and abs(value) <= INFINITE
+    }
 
 
 __all__ = ["checked", "measured", "planned", "write_page"]

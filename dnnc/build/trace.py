@@ -7,10 +7,12 @@ to nanoseconds, so that bars which follow each other still do.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+LONGEST = 1e9
+"""Seconds that a timeline may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,10 @@ def from_perfetto(data: Any, title: str) -> list[TraceEvent]:
 
 
 def _event(row: Mapping[str, Any], track: str) -> TraceEvent:
-    start, length = float(row["ts"]) / 1e6, float(row["dur"]) / 1e6
-    if not (0 <= start < math.inf and 0 <= length < math.inf):
-        raise ValueError("a time that is none")
+    start, length = row["ts"], row["dur"]
+    if not all(isinstance(time, int | float) and 0 <= time <= LONGEST * 1e6 for time in (start, length)):
+        raise ValueError("an event whose time is no number of microseconds")
+    start, length = start / 1e6, length / 1e6
     args = tuple((str(key), value) for key, value in row["args"].items() if isinstance(value, int | float | str))
     device, _, lane = track.partition(" ")
     return TraceEvent(device, str(row["name"]), str(row["cat"]), start, start + length, args, lane)

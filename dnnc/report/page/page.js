@@ -78,6 +78,8 @@ function drawAnswers() {
 
 const OP = { name: 0, operator: 1, compute: 2, collectives: 3, bytes: 4, weights: 5, type: 6, strategy: 7, exchange: 8 };
 const MOST_OPS = 300; // operators of a box that is drawn open
+const MOST_BOXES = 500; // boxes that are drawn
+const MOST_PLACES = 700; // boxes, and ranks that edges pass, which the layout looks at: its time grows with these
 const opened = new Set();
 let scale = 0; // not chosen yet: what fits the width
 
@@ -132,11 +134,46 @@ function layout() {
     edge.crosses = fromRun >= 0 && toRun >= 0 && data.runs[fromRun].stage !== data.runs[toRun].stage ? format.bytes(size) : "";
     graph.setEdge(from, to, edge);
   }
+  const long = withoutLong(graph);
   dagre.layout(graph);
+  for (const [key, edge] of long) {
+    const [from, to] = [graph.node(key.v), graph.node(key.w)];
+    const ends = [{ x: from.x, y: from.y + from.height / 2 }, { x: to.x, y: to.y - to.height / 2 }];
+    graph.setEdge(key.v, key.w, { ...edge, crosses: "", far: true, points: [ends[0], { x: ends[0].x, y: (ends[0].y + ends[1].y) / 2 }, ends[1]] });
+  }
   return graph;
 }
 
+// Takes the edges out that pass most ranks until there are few enough places; returns them.
+function withoutLong(graph) {
+  const rank = new Map(), left = new Map(graph.nodes().map((id) => [id, graph.inEdges(id).length]));
+  const ready = [...left].filter(([, count]) => !count).map(([id]) => id);
+  while (ready.length) {
+    const id = ready.pop();
+    for (const { w } of graph.outEdges(id)) {
+      rank.set(w, Math.max(rank.get(w) ?? 0, (rank.get(id) ?? 0) + 1));
+      left.set(w, left.get(w) - 1);
+      if (!left.get(w)) ready.push(w);
+    }
+  }
+  const span = (key) => Math.max(1, (rank.get(key.w) ?? 0) - (rank.get(key.v) ?? 0));
+  let places = graph.nodeCount() + graph.edges().reduce((sum, key) => sum + span(key) - 1, 0);
+  const out = [];
+  for (const key of graph.edges().sort((one, two) => span(two) - span(one))) {
+    if (places <= MOST_PLACES || span(key) < 2) break;
+    places -= span(key) - 1;
+    out.push([key, graph.edge(key)]);
+    graph.removeEdge(key.v, key.w);
+  }
+  return out;
+}
+
 function drawGraph() {
+  const boxes = data.runs.reduce((sum, run, number) => sum + (opened.has(number) ? opsOf(run).length : 1), 0);
+  if (boxes > MOST_BOXES) {
+    show("graph", make("p", { class: "empty" }, `${boxes} boxes are too many to draw; the table of operators lists what is in them.`));
+    return;
+  }
   const graph = layout();
   const { width, height } = graph.graph();
   if (!scale) scale = Math.min(1, Math.max(0.5, ($("graph").clientWidth - 4) / width));
@@ -147,7 +184,7 @@ function drawGraph() {
   for (const key of graph.edges()) {
     const edge = graph.edge(key);
     const middle = edge.points[Math.floor(edge.points.length / 2)];
-    edges.append(make("g", { class: "edge" }, make("title", {}, (edge.tensors ?? []).slice(0, 8).join("\n")),
+    edges.append(make("g", { class: edge.far ? "edge far" : "edge" }, make("title", {}, (edge.tensors ?? []).slice(0, 8).join("\n")),
       make("path", { d: line(edge.points), "marker-end": "url(#arrow)" }),
       edge.crosses ? make("text", { x: middle.x + 5, y: middle.y }, edge.crosses) : null));
   }

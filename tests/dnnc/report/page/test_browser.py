@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dnnc.report.page import frame, page
 from ir.text.units import bytes_text, percent_text, seconds_text
 from tests.dnnc.report.page.browser import Page, browser, chromium
 from tests.dnnc.report.page.planning import planned
-from tests.dnnc.report.page.test_document import HOSTILE, hostile
+from tests.dnnc.report.page.test_document import HOSTILE, data_of, hostile
 
 __all__ = ["hostile"]
 
@@ -94,7 +95,7 @@ def test_buttons_change_the_timeline_and_the_theme(shown: Page) -> None:
 
 @pytest.mark.parametrize("shown", ["stages"], indirect=True)
 def test_numbers_read_as_in_the_tables_of_the_command(shown: Page) -> None:
-    values = [0.0, 1e-10, 9.9949e-7, 1e-6, 0.001234, 0.0099951, 0.9994, 0.9996, 12.3456, 3600.0]
+    values = [0.0, 1e-10, 9.9949e-7, 1e-6, 0.001234, 0.0099951, 0.0997, 0.9994, 0.9996, 12.3456, 3600.0]
     sizes = [0, 1, 999, 1023, 1024, 1500, 1 << 20, 123456789, 1 << 40]
     shares = [0.0, 0.0004, 0.0006, 0.12345, 1.0]
     for name, python, numbers in (
@@ -102,6 +103,30 @@ def test_numbers_read_as_in_the_tables_of_the_command(shown: Page) -> None:
     ):  # fmt: skip
         told = shown.value(f"{json.dumps(numbers)}.map(format.{name})")
         assert told == [python(number) for number in numbers]
+
+
+def with_runs(count: int) -> str:
+    """A page with so many runs, each of which reads the one before, and the first."""
+    text = page(planned("stages"))
+    data = data_of(text)
+    (old,) = re.findall(r'id="data">(.*?)</script>', text, re.DOTALL)
+    run = {**data["runs"][0], "loops": False}
+    data["runs"] = [{**run, "stage": 2 * number // count, "layers": [f"layer.{number}"]} for number in range(count)]
+    data["edges"] = [[source, 0, number, 0, "t", 8] for number in range(1, count) for source in {0, number - 1}]
+    return text.replace(old, json.dumps(data).replace("<", "\\u003c"))
+
+
+@pytest.mark.parametrize(("count_", "drawn", "far"), [(20, 20, 0), (80, 80, 1), (800, 0, 0)])
+def test_a_graph_of_many_boxes_is_drawn_as_far_as_it_can(
+    window: Page, tmp_path: Path, count_: int, drawn: int, far: int
+) -> None:
+    """Edges over many ranks are what the layout takes long for: it is spared those; still more boxes are not drawn."""
+    (tmp_path / "page.html").write_text(with_runs(count_), encoding="utf-8")
+    window.open(tmp_path / "page.html")
+    assert count(window, "#graph .node") == drawn
+    assert (count(window, ".edge.far") > 0) == bool(far)
+    assert ("too many to draw" in window.value("document.getElementById('graph').textContent")) == (drawn == 0)
+    assert window.errors == []
 
 
 def test_hostile_names_are_shown_and_not_obeyed(window: Page, hostile: Path, tmp_path: Path) -> None:

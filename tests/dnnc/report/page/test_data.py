@@ -21,6 +21,10 @@ from ir.core.module import Module, Plan
 from passes.model.folding import expand, fold
 from tests.dnnc.report.page.planning import planned
 
+NAMED = (
+    {"ph": "M", "name": "process_name", "pid": 2, "args": {"name": "measured"}},
+    {"ph": "M", "name": "thread_name", "pid": 2, "tid": 1, "args": {"name": "cpu0"}},
+)
 KINDS = ("stages", "mesh", "training", "replicas", "latency")
 
 
@@ -154,7 +158,9 @@ def test_what_is_said_of_the_bound_is_what_is_proven(bound: float, status: str, 
     module = planned("stages")
     plan = plan_of(module)
     changed = module.replace(plan, replace(plan, bound=plan.value * bound, status=status))
-    assert expected in sentences(page_data(changed), "How good is it?")
+    data = page_data(changed)
+    assert expected in sentences(data, "How good is it?")
+    assert ("a better plan would have at most 2.00x the speed" in sentences(data, "What would help?")) == (bound == 0.5)
 
 
 def test_a_measured_timeline_stands_beside_the_predicted_one() -> None:
@@ -172,7 +178,20 @@ def replace_end(event: TraceEvent) -> TraceEvent:
 
 
 @pytest.mark.parametrize(
-    "data", [None, [], {}, {"traceEvents": 1}, {"traceEvents": [1]}, {"traceEvents": [{"ph": "M", "name": "process_name"}]}]
+    "data",
+    [
+        None,
+        [],
+        {},
+        {"traceEvents": 1},
+        {"traceEvents": [1]},
+        {"traceEvents": [{"ph": "M", "name": "process_name"}]},
+        *(
+            {"traceEvents": [*NAMED, {"ph": "X", "pid": 2, "tid": 1, "name": "F", "cat": "F", "args": {}, "ts": ts, "dur": 1}]}
+            for ts in (-1, "1", 10**400, None)
+        ),
+        {"traceEvents": [*NAMED, {"ph": "X", "pid": 2, "tid": [], "ts": 1, "dur": 1}]},
+    ],
 )
 def test_what_is_no_trace_is_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="event"):
