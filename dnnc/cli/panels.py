@@ -102,7 +102,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
         _OUTPUT,
     ),
     "profile": (
-        ("Most used", ("--topology", "--out", "--merge", "--dim", "--time-limit")),
+        ("Most used", ("--topology", "--out", "--compare", "--merge", "--dim", "--time-limit")),
         (
             "Training step (--objective training)",
             ("--objective", "--loss", "--trainable", "--frozen", "--batchnorm", "--dropout"),

@@ -47,6 +47,9 @@ def profile(
     limit: opt.LimitOption = None,
     time_limit: TimeLimit = 120.0,
     seed: Annotated[int, typer.Option("--seed", min=0, max=(1 << 32) - 1, metavar="N", help="Seed of the random inputs.")] = 0,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Print predicted and measured seconds by operator: which prediction is wrong.")
+    ] = False,
     emulate: opt.EmulateOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
@@ -95,6 +98,27 @@ def profile(
     files.confirm()
     write_whole(out, measured.file.text())
     _tell(measured, out, quiet, training=training)
+    if compare:
+        _compare(measured)
+
+
+def _compare(measured: Measured) -> None:
+    """A row for each operator and device type, those of most seconds first."""
+    from dnnc.report import Table, columns, print_table, ratio_text, seconds_text
+
+    several = len({row.device_type for row in measured.compared}) > 1
+    rows = [
+        (
+            *([row.device_type] if several else []),
+            row.operator,
+            str(row.copies),
+            seconds_text(row.modelled),
+            seconds_text(row.measured),
+            ratio_text(row.modelled / row.measured) if row.measured else "-",
+        )
+        for row in measured.compared
+    ]
+    print_table(Table(columns(f"{'<type ' if several else ''}<operator copies predicted measured ratio"), tuple(rows)))
 
 
 def _tell(measured: Measured, out: Path, quiet: bool, *, training: bool) -> None:

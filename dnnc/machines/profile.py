@@ -19,7 +19,7 @@ import importlib.metadata
 import json
 import math
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -157,12 +157,14 @@ def machine_here(*, training: bool = False) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment to measure; ``func``: it alone, of ``module``; ``modelled``: seconds of all its copies; ``operator`` and ``id``
-    of its first op; ``fresh``, ``summed``: as of ``PassAlone``, of a pass of a training step."""
+    """A segment to measure; ``func``: it alone, of ``module``; ``copies``: how often it occurs; ``modelled``: seconds of all
+    of them; ``operator`` and ``id`` of its first op; ``fresh``, ``summed``: as of ``PassAlone``, of a pass of a training
+    step."""
 
     key: str
     module: Module
     func: Func
+    copies: int
     modelled: float
     size: int
     operator: str
@@ -172,10 +174,22 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """All segments of a device type that begin with one operator: how many there are, with copies, and the seconds of all of
+    them together, by the model and as measured."""
+
+    operator: str
+    device_type: str
+    copies: int
+    modelled: float
+    measured: float
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """``new``, ``known``: numbers of segments measured now, and before; ``left``: number and modelled seconds of segments for
     which there was no time; ``large``: number of segments above ``LARGEST`` bytes; ``refused``: segments that onnxruntime, or
-    torch, did not run, with its message."""
+    torch, did not run, with its message; ``compared``: all that the file has of this model."""
 
     file: ProfileFile
     new: int
@@ -183,6 +197,7 @@ class Measured:
     left: tuple[int, float]
     large: int
     refused: tuple[tuple[str, str], ...]
+    compared: tuple[Compared, ...]
 
 
 def measure_profile(
@@ -209,6 +224,7 @@ def measure_profile(
     new = before = large = left = 0
     left_seconds = 0.0
     refused: list[tuple[str, str]] = []
+    compared: dict[tuple[str, str], Compared] = {}
     for type_ in types:
         number = sum(device.type == type_.name for device in topology.devices)
         facts = read_facts()
@@ -234,14 +250,24 @@ def measure_profile(
                         new += 1
                     except NotRun as error:
                         refused.append((segment.id, str(error)))
+                if place in entries:
+                    of_all = compared.get((type_.name, segment.operator), Compared(segment.operator, type_.name, 0, 0.0, 0.0))
+                    compared[type_.name, segment.operator] = replace(
+                        of_all,
+                        copies=of_all.copies + segment.copies,
+                        modelled=of_all.modelled + segment.modelled,
+                        measured=of_all.measured + segment.copies * entries[place].seconds,
+                    )
     file = replace(known, entries=entries)
-    return Measured(file, new, before, (left, left_seconds), large, tuple(refused))
+    rows = sorted(compared.values(), key=lambda row: (-max(row.modelled, row.measured), row.device_type, row.operator))
+    return Measured(file, new, before, (left, left_seconds), large, tuple(refused), tuple(rows))
 
 
 def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
     """The distinct segments, in decreasing order of their modelled seconds."""
     by_key: dict[str, Segment] = {}
     total: dict[str, float] = defaultdict(float)
+    copies: Counter[str] = Counter()
     for module, modelled in modules:
         entry = module.entry
         types = types_of(module, entry)
@@ -252,6 +278,7 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
             if key is None:
                 continue
             total[key] += math.fsum(modelled[i] for i in positions)
+            copies[key] += 1
             if key in by_key:
                 continue
             arguments = [name for name in inputs_of(ops) if name[:1] != "@"]
@@ -263,8 +290,8 @@ def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
             size = sum(type_bytes(types[name]) or 0 for name in inputs_of(ops))
             size += sum(type_bytes(value.type) or 0 for op in ops for value in op.results)
             func = Func("@main", args, results, tuple(ops))
-            by_key[key] = Segment(key, module, func, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
-    segments = [replace(segment, modelled=total[key]) for key, segment in by_key.items()]
+            by_key[key] = Segment(key, module, func, 0, 0.0, size, ops[0].name.removeprefix("onnx."), ops[0].id)
+    segments = [replace(segment, copies=copies[key], modelled=total[key]) for key, segment in by_key.items()]
     return sorted((s for s in segments if s.func.results and s.func.args), key=lambda s: (-s.modelled, s.key))
 
 
@@ -273,6 +300,7 @@ def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[lis
     measured, with the reason."""
     by_key: dict[str, Segment] = {}
     total: dict[str, float] = defaultdict(float)
+    copies: Counter[str] = Counter()
     refused: dict[str, tuple[str, str]] = {}
     for module in modules:
         alone = Alone(module, OnnxBodies())
@@ -284,6 +312,7 @@ def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[lis
                 (one.forward, one.backward), passes_seconds(op, type_, cost.input_grad + cost.weight_grad), strict=True
             ):
                 total[key or ""] += seconds
+                copies[key or ""] += 1
             if one.forward in by_key:
                 continue
             try:
@@ -296,8 +325,8 @@ def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[lis
                     entry, types = own.module.entry, types_of(own.module, own.module.entry)
                     size = sum(type_bytes(type_) or 0 for type_ in types.values())
                     operator = f"{op.name.removeprefix('onnx.')}{what}"
-                    by_key[key] = Segment(key, own.module, entry, 0.0, size, operator, op.id, own.fresh, own.summed)
-    segments = [replace(segment, modelled=total[key]) for key, segment in by_key.items()]
+                    by_key[key] = Segment(key, own.module, entry, 0, 0.0, size, operator, op.id, own.fresh, own.summed)
+    segments = [replace(segment, copies=copies[key], modelled=total[key]) for key, segment in by_key.items()]
     return sorted(segments, key=lambda s: (-s.modelled, s.key)), list(refused.values())
 
 

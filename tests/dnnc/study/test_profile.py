@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,21 @@ def test_what_is_known_is_not_measured_again(measured: Path, capsys: pytest.Capt
     assert main(["profile", MODEL, "-t", "preset:cpu-1", "-o", str(measured)]) == 0
     assert measured.read_text() == before
     assert "measured 0 kinds of operators" in capsys.readouterr().err
+
+
+def test_predicted_and_measured_seconds_stand_side_by_side(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", MODEL, "-t", "preset:cpu-1", "-o", str(measured), "--compare"]) == 0
+    header, *rows = capsys.readouterr().out.splitlines()
+    assert header.split() == ["operator", "copies", "predicted", "measured", "ratio"]
+    ops = Counter(op.name.removeprefix("onnx.") for op in costed().entry.ops)
+    for row in rows:
+        operator, copies, *_, ratio = row.split()
+        assert 1 <= int(copies) <= ops[operator]  # epilogues are measured with the op before them
+        assert float(ratio.removesuffix("x")) > 0
+    (products,) = (row.split() for row in rows if row.split()[0] in ("Gemm", "MatMul"))
+    entries = [entry["seconds"] for entry in json.loads(measured.read_text())["segments"]]
+    seconds = float(products[4]) * {"s": 1.0, "ms": 1e-3, "us": 1e-6}[products[5]]
+    assert min(entries) * int(products[1]) <= seconds * 1.01 <= max(entries) * int(products[1]) * 1.03
 
 
 def test_copies_of_a_layer_have_one_key_and_its_epilogues_no_seconds() -> None:
