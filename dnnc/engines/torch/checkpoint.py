@@ -16,10 +16,11 @@ import json
 import math
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import torch
 from safetensors import SafetensorError
@@ -108,13 +109,27 @@ def write_checkpoint(path: Path, tensors: Mapping[str, torch.Tensor], position: 
             digest = _digest_of(contiguous, position)
             header = {"step": str(position.step), "seed": str(position.seed), "sha256": digest}
             save_file(contiguous, str(whole), header)
-            with whole.open("rb") as file:
+            with whole.open("r+b") as file:
+                _sort_metadata(file)
                 os.fsync(file.fileno())
             whole.chmod(0o666 & ~umask())
             os.replace(whole, path)
     except (OSError, SafetensorError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise InvalidInput(FileNotWritten(reason), where=str(path)) from error
+
+
+def _sort_metadata(file: BinaryIO) -> None:
+    """Writes the header anew with its metadata in order: safetensors writes them in another order each time, and equal tensors
+    are to give equal bytes."""
+    (length,) = struct.unpack("<Q", file.read(8))
+    header = json.loads(file.read(length))
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(text) <= length:
+        file.seek(8)
+        file.write(text.ljust(length))
+        file.flush()
 
 
 @dataclass(frozen=True, slots=True)

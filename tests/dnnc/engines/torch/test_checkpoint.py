@@ -23,7 +23,7 @@ from ir.system.signals import Terminated
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
 
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import load_file, save_file  # noqa: E402
 
 from dnnc.engines.torch import checkpoint  # noqa: E402
 from dnnc.engines.torch.checkpoint import Checkpoint, Part, Position, from_array, write_checkpoint  # noqa: E402
@@ -53,6 +53,16 @@ def test_what_was_written_is_read(path: Path) -> None:
     assert opened.position == Position(7, 3)
     assert path.stat().st_mode & 0o600 == 0o600
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
+
+
+def test_equal_tensors_give_equal_bytes(tmp_path: Path) -> None:
+    """safetensors writes metadata in another order each time."""
+    tensors, written = {"b/ü\n": torch.arange(6.0), "a": torch.ones(3)}, set()
+    for number in range(12):
+        write_checkpoint(tmp_path / f"{number}.safetensors", tensors, Position(3, 5))
+        written.add((tmp_path / f"{number}.safetensors").read_bytes())
+    assert len(written) == 1
+    assert torch.equal(load_file(tmp_path / "0.safetensors")["b/ü\n"], tensors["b/ü\n"])
 
 
 def test_parts_are_read(path: Path) -> None:
