@@ -48,7 +48,7 @@ def table_text(table: Table, indent: str = "") -> str:
 
 
 def print_table(table: Table, file: TextIO | None = None) -> None:
-    """Writes the table to ``file`` (standard output): styled on a terminal, plain elsewhere."""
+    """Writes the table to ``file``, by default standard output: styled, with long cells folded, on a terminal, else plain."""
     file = file if file is not None else sys.stdout
     if not file.isatty():
         file.write(table_text(table))
@@ -67,12 +67,13 @@ def print_table(table: Table, file: TextIO | None = None) -> None:
 
 
 def columns(text: str) -> tuple[Column, ...]:
-    """Columns from their headers, separated by spaces. A column whose header starts with ``<`` holds text, others numbers."""
+    """Columns from headers separated by spaces: ``<device peak_memory``. A column whose header starts with ``<`` holds text,
+    others numbers; ``_`` stands for a space within a header."""
     return tuple(Column(name.lstrip("<").replace("_", " "), not name.startswith("<")) for name in text.split())
 
 
 def key_values(pairs: Sequence[tuple[str, str]]) -> str:
-    """``key  value`` lines with the values in one column."""
+    """Lines ``key  value`` with the values in one column; control characters are escaped as in ``Table``."""
     shown = [(visible(key), visible(value)) for key, value in pairs]
     width = max((len(key) for key, _ in shown), default=0)
     return "".join(f"{key.ljust(width)}  {value}".rstrip() + "\n" for key, value in shown)

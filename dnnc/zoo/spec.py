@@ -1,8 +1,8 @@
 """Parses ``zoo:NAME,option=value,...`` into a model and its options.
 
-Options need no shell quoting: they consist of words, digits, ``,``, ``.`` and ``=``. One InvalidInput holds every fault, each
-with its position in the text. A number whose default is 0 may stay 0: the model's ``complete`` then derives it from the other
-options. ``complete`` also reports options that contradict each other.
+Options need no shell quoting: they consist of words, digits, ``,``, ``.`` and ``=``. The prefix ``zoo:`` may be left out. A
+number is from 1 to ``LIMIT``, but ``layers`` at most ``MOST_LAYERS``. A number whose default is 0 may also be 0: the model's
+``complete`` then derives it from the other options. ``complete`` also reports options that contradict each other.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from dnnc.zoo.graph import Graph
 from ir.core.diagnostics import Diagnostic, Fault, InvalidInput, Span
 
 LIMIT = 1 << 20
-"""Largest number that an option may have, except ``layers``."""
+"""Largest value of a number, except ``layers``."""
 MOST_LAYERS = 10_000
+"""Largest value of ``layers``."""
 
 Value = int | str
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a model: a number, or one of ``choices`` where these are not empty."""
+    """An option of a model: one of the words ``choices``, or a number where there are none."""
 
     name: str
     default: Value
@@ -35,7 +36,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The value of every option of a model."""
+    """The value of every option of a model: ``options["hidden"]`` of a number, ``options.word("kind")`` of a word."""
 
     values: Mapping[str, Value]
 
@@ -47,9 +48,9 @@ class Options:
 
 
 Write = Callable[[Graph, Options], list[str]]
-"""Adds the ops of a model to a graph; returns the names of its outputs."""
+"""Adds the ops of a model with these options to a graph; returns the names of the model's outputs."""
 Complete = Callable[[dict[str, Value]], list[Fault]]
-"""Replaces each 0 that means "derive it" in place; returns a fault for each contradiction between options."""
+"""Replaces, in the dict of all options, each 0 that means "derive it"; returns a fault for each contradiction between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +65,39 @@ class Entry:
 
 
 def parse_spec(spec: str, entries: Sequence[Entry]) -> tuple[Entry, dict[str, Value], Options]:
-    """The entry, the options in ``spec``, and all options with defaults filled in. Raises InvalidInput with every fault."""
+    """The entry, the options that ``spec`` states, and all options of the model, completed. Raises InvalidInput with every
+    fault of single options and its position or, where there is none, with every contradiction between options."""
     text = spec if spec.startswith("zoo:") else f"zoo:{spec}"
     name, *parts = text.removeprefix("zoo:").split(",")
     entry = next((entry for entry in entries if entry.name == name), None)
     if entry is None:
         raise InvalidInput(_at(text, 4, name, _unknown(name, entries)))
     faults: list[Diagnostic] = []
-    given: dict[str, Value] = {}
+    stated: dict[str, Value] = {}
     start = 5 + len(name)
     for part in parts:
-        fault = _read_option(entry, part, given)
+        fault = _read_option(entry, part, stated)
         if fault:
             faults.append(_at(text, start, part, fault))
         start += len(part) + 1
-    values = {option.name: given.get(option.name, option.default) for option in entry.options}
+    values = {option.name: stated.get(option.name, option.default) for option in entry.options}
     if not faults:
         faults += [_at(text, 4, text[4:], fault) for fault in entry.complete(values)]
     if faults:
         raise InvalidInput(faults)
-    return entry, given, Options(values)
+    return entry, stated, Options(values)
 
 
 def _unknown(name: str, entries: Sequence[Entry]) -> Fault:
+    """The fault of a name that no entry has; it suggests names that begin so, or else the most similar one."""
     names = [entry.name for entry in entries]
     longer = [other for other in names if name and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, names, n=1)
     return UnknownModel(name, tuple(near), tuple(names))
 
 
-def _read_option(entry: Entry, part: str, given: dict[str, Value]) -> Fault | None:
-    """Adds option ``part``, ``key=value``, to ``given``; returns a fault if it is invalid."""
+def _read_option(entry: Entry, part: str, stated: dict[str, Value]) -> Fault | None:
+    """Adds option ``part``, ``key=value``, to ``stated``; returns a fault if it is invalid."""
     key, equals, value = part.partition("=")
     option = next((option for option in entry.options if option.name == key), None)
     if option is None or not equals:
@@ -103,19 +106,20 @@ def _read_option(entry: Entry, part: str, given: dict[str, Value]) -> Fault | No
             return OptionWithoutValue(key, options)
         near = difflib.get_close_matches(key, [option.name for option in entry.options], n=1)
         return UnknownOption(key, entry.name, near[0] if near else "", options)
-    if key in given:
+    if key in stated:
         return OptionTwice(key)
     if option.choices:
         if value not in option.choices:
             return NoSuchChoice(key, value, option.choices)
-        given[key] = value
+        stated[key] = value
         return None
     least, most = (0 if option.default == 0 else 1), (MOST_LAYERS if key == "layers" else LIMIT)
     if not re.fullmatch(r"[0-9]{1,12}", value) or not least <= int(value) <= most:
         return NotInRange(key, value, least, most)
-    given[key] = int(value)
+    stated[key] = int(value)
     return None
 
 
 def _at(text: str, start: int, part: str, fault: Fault) -> Diagnostic:
+    """The fault, placed at ``part``, which begins at offset ``start`` of ``text``."""
     return fault.at(text, Span(1, start + 1, max(1, len(part)), text))

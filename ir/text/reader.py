@@ -1,10 +1,9 @@
 """Builds what each rule of ``module.lark`` describes; the LALR parser calls it as it reduces.
 
-Methods are named like rules and take the list of children: tokens (``str`` with ``type`` and ``start_pos``) and what other
-methods returned. A part that follows the grammar and means nothing (an unknown facet, a field of the wrong kind) is recorded as
-a fault at its place and replaced by a stand-in, and reading goes on: one run shows every fault.
-
-The reader lives as long as the process; ``begin`` clears what belongs to one text. ``ir.text.tokens`` reads single tokens.
+A method named like a rule takes the rule's children, tokens (``str`` with ``type`` and ``start_pos``) and what other methods
+returned, and returns what the rule describes. A part that follows the grammar and means nothing (an unknown facet, a field of
+the wrong kind) is recorded as a fault at its place and replaced by a stand-in, or left out (None), and reading goes on: one run
+shows every fault. One reader reads many texts: ``begin`` forgets the last one. ``ir.text.tokens`` reads single tokens.
 """
 
 from __future__ import annotations
@@ -46,15 +45,15 @@ from ir.core.types import UNKNOWN, DType, TensorType, Type
 from ir.text import faults
 from ir.text.aliases import CALL, REST
 from ir.text.dense import bytes_from_text, dense_data
-from ir.text.likeness import LISTED, alike, of_beginning
+from ir.text.likeness import LISTED, copies_of, with_prefix
 from ir.text.records import RecordFault, Table, read_record
 from ir.text.renaming import Renaming
 from ir.text.tokens import MAX_DEPTH, TextFaultError, TokenReader
 
 T = TypeVar("T")
 
-MOST_ALIKE = 1 << 20
-"""Resources that lines ``like`` of one text may stand for."""
+MOST_COPIES = 1 << 20
+"""The most resources that the lines ``like`` of one text may make."""
 
 _LOC, _DATA = re.compile("#loc[0-9]*"), re.compile("#data[0-9]*")
 
@@ -69,20 +68,13 @@ class Field:
 
 
 class Fields(list[Field]):
-    """What stands in braces, before it is known what it makes."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceActions:
-    """The line of a schedule for one device."""
-
-    device: str
-    actions: tuple[Action, ...]
+    """The fields of a table in braces; whether they make a record or a ``Table`` depends on the rule around them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A clause that is not a token: a digest, the mesh of a stage, the data of an inline resource."""
+    """A clause for the rule around it: ``digest`` with its text, ``mesh`` with the name of a stage's mesh, ``inline`` with the
+    token of data, which the resource's type tells how to read, ``row`` with a device and its actions."""
 
     keyword: str
     value: Any
@@ -92,14 +84,14 @@ class Reader(TokenReader):
     """See the module docstring."""
 
     def begin(self, text: str = "") -> None:
-        """Starts on ``text``, whose aliases may be used before they are defined."""
+        """Forgets the last text and collects the aliases of ``text``, which may be used before they are defined."""
         super().begin(text)
-        self.defined: set[str] = set()
-        self.resources: list[Resource] = []
-        self.alike = 0
-        self.calls: dict[str, tuple[str, ...]] = {}
-        self.positions: dict[int, int] = {}
-        self.depths: dict[int, int] = {}
+        self.defined: set[str] = set()  # aliases whose definition was reached
+        self.resources: list[Resource] = []  # those read in full: what ``like`` copies
+        self.copies = 0  # resources made by lines ``like``
+        self.calls: dict[str, tuple[str, ...]] = {}  # operands of the first call, by callee
+        self.positions: dict[int, int] = {}  # offset in the text, by id of a symbol, op, region or record
+        self.depths: dict[int, int] = {}  # levels of regions in an op or region, by id
 
     # -- module ------------------------------------------------------------------------------------------------------
 
@@ -109,7 +101,7 @@ class Reader(TokenReader):
         return self.placed(children[0], Module(self.name(children[0]), tuple(children[-1]), attributes))
 
     def alias(self, children: list[Any]) -> None:
-        """``begin`` has read it; here its faults are told."""
+        """Reports what is wrong with the definition of an alias; ``begin`` has collected its text."""
         alias, text = children
         kind = {"LOCATION": "location", "BYTES": "text of bytes"}.get(text.type, "facet")
         expected = "location" if _LOC.fullmatch(alias) else "text of bytes" if _DATA.fullmatch(alias) else "facet"
@@ -136,6 +128,7 @@ class Reader(TokenReader):
         return symbols
 
     def placed(self, token: Any, symbol: T) -> T:
+        """``symbol``, after ``positions`` has noted that it begins at ``token``."""
         self.positions[id(symbol)] = token.start_pos
         return symbol
 
@@ -158,7 +151,7 @@ class Reader(TokenReader):
         return resource
 
     def like(self, children: list[Any]) -> list[Resource]:
-        """Resources that are like those read before, as ``ir/text/likeness.py`` says."""
+        """The copies that a line ``like`` makes of resources read before (``ir.text.likeness``)."""
         keyword, pair, *tables = children
         if len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
             self.fault(keyword, faults.LikeWithoutNames())
@@ -169,17 +162,17 @@ class Reader(TokenReader):
                 self.fault(field.token, faults.WrongLikeTable(" or ".join(LISTED)))
                 return []
             listed[field.key] = list(field.value)
-        models = of_beginning(self.resources, pair[0])
+        models = with_prefix(self.resources, pair[0])
         if not models:
             self.fault(keyword, faults.NothingAlike(pair[0]))
         try:
-            copies = alike(models, Renaming(pair), listed)
+            copies = copies_of(models, Renaming(pair), listed)
         except ValueError as error:
             self.fault(keyword, faults.WrongLikeCount(str(error)))
             return []
-        self.alike += len(copies)
-        if self.alike > MOST_ALIKE:
-            self.fault(keyword, faults.TooManyAlike(f"{MOST_ALIKE:,}"))
+        self.copies += len(copies)
+        if self.copies > MOST_COPIES:
+            self.fault(keyword, faults.TooManyAlike(f"{MOST_COPIES:,}"))
             return []
         return [self.placed(keyword, resource) for resource in copies]
 
@@ -194,6 +187,7 @@ class Reader(TokenReader):
         return Part("inline", children[0])
 
     def inline_data(self, token: Any, type_: Type) -> Inline:
+        """The data of an inline resource of type ``type_``, from elements, bytes or an alias of bytes; empty after a fault."""
         dtype = type_.dtype if isinstance(type_, TensorType) else DType.U8
         text = str(token)
         if text[0] == "#":
@@ -327,7 +321,8 @@ class Reader(TokenReader):
         return op
 
     def call_operands(self, token: Any, operands: tuple[str, ...], attributes: dict[str, Attribute]) -> tuple[str, ...]:
-        """``operands`` with ``..`` at their end replaced by what the first call of the function has there, renamed."""
+        """The operands of a call. ``..`` at their end stands for the operands that the first call of the same function has from
+        there on, renamed by the call's attribute ``rename``."""
         callee = attributes["callee"].value if "callee" in attributes else ""
         if operands and operands[-1] == REST:
             if callee not in self.calls:
@@ -388,8 +383,8 @@ class Reader(TokenReader):
         return tuple(children)
 
     def build(self, cls: type[T], token: Any, fields: Iterable[Field], **given: Any) -> T | None:
-        """A ``cls`` of ``given`` and ``fields``, placed at ``token``. None after a fault, at the field or, where one is
-        missing, at ``token``."""
+        """The record ``cls(**given, **fields)``, placed at ``token``. After a fault None; the fault is reported at the wrong
+        field or, where a field is missing, at ``token``."""
         fields = list(fields)
         try:
             return self.placed(token, read_record(cls, [(field.key, field.value) for field in fields], given))
@@ -399,6 +394,7 @@ class Reader(TokenReader):
             return None
 
     def words(self, token: Any, values: tuple[Any, ...]) -> tuple[str, ...]:
+        """The array ``values`` as names; empty after the fault, at ``token``, that something else is among them."""
         if not all(isinstance(value, str) for value in values):
             self.fault(token, faults.NotNames())
             return ()
@@ -407,6 +403,7 @@ class Reader(TokenReader):
     # -- machines, schedules, plans ----------------------------------------------------------------------------------
 
     def named(self, cls: type[T], children: list[Any]) -> T | None:
+        """The record ``cls`` of a rule that has a name and then a table or nothing; None after a fault."""
         return self.build(cls, children[0], children[1] if len(children) > 1 else (), name=self.word_or_text(children[0]))
 
     def device_type(self, children: list[Any]) -> DeviceType | None:
@@ -459,11 +456,12 @@ class Reader(TokenReader):
             mesh = replace(mesh, shares=tuple(along or mesh.along(axis) for axis, along in enumerate(shares)))
         return self.placed(name, mesh)
 
-    def row(self, children: list[Any]) -> DeviceActions:
+    def row(self, children: list[Any]) -> Part:
         device, *actions = children
-        return DeviceActions(self.word_or_text(device), tuple(map(self.action, actions)))
+        return Part("row", (self.word_or_text(device), tuple(map(self.action, actions))))
 
     def action(self, token: Any) -> Action:
+        """The action ``KIND(STAGE, MICROBATCH)`` or ``KIND(STAGE, MICROBATCH, CHANNEL)``, with ``_`` for no microbatch."""
         kind, _, inside = token.rpartition("(")
         stage, microbatch, *channel = map(str.strip, inside[:-1].split(","))
         try:
@@ -479,7 +477,7 @@ class Reader(TokenReader):
 
     def schedule(self, children: list[Any]) -> Schedule:
         name, *entries = children
-        rows = tuple((row.device, row.actions) for row in _only(DeviceActions, entries))
+        rows = tuple(row.value for row in _only(Part, entries))
         schedule = self.build(Schedule, name, _only(Field, entries), name=self.name(name), rows=rows)
         return self.placed(name, schedule or Schedule(self.name(name), "", rows))
 
@@ -497,4 +495,5 @@ _CONSTANTS: dict[str, int | float] = {"inf": math.inf, "nan": math.nan, "true": 
 
 
 def _only(kind: type[T], parts: Iterable[Any]) -> tuple[T, ...]:
+    """Those of the parts that are of ``kind`` itself, in order."""
     return tuple(part for part in parts if type(part) is kind)

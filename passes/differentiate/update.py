@@ -1,9 +1,13 @@
 """Phase U: once a step, gradients are averaged over the microbatches, summed over replicas and stages, and weights are updated.
 
-Of each trained weight: a ``grad.accumulate`` in each stage that has a gradient of it, a ``comm.all_reduce`` over the replicas
-of a replicated stage, the sum over stages and the optimizer's op in the first of them, and a ``grad.assign`` in every stage
-that reads the weight, for it and, in the first, for its state. Of running averages of a replicated stage, their mean over the
-replicas.
+The ops of each trained weight, in order, where *home* is the first stage that has a gradient of the weight:
+
+1. in each stage that has a gradient: ``grad.accumulate``, the mean over the step's microbatches (in a replica, its part of the
+   mean), and where the stage is replicated, ``comm.all_reduce``, the sum over the replicas;
+2. at home: the sum over stages, the optimizer's op, and a ``grad.assign`` to each resource of the optimizer's state;
+3. in home and every stage that reads the weight: a ``grad.assign`` of the new weight.
+
+Besides, the replicas of a stage with running averages (of batch normalisation) assign the mean of theirs to each.
 """
 
 from __future__ import annotations
@@ -22,26 +26,34 @@ from passes.differentiate.site import Added, Program
 from passes.differentiate.tape import Gradients
 
 REPLICAS = "replicas"
-"""The axis of a mesh of a stage's replicas."""
+"""The name of the one axis of the mesh of a stage's replicas."""
 
 
 @dataclass(slots=True)
 class Updates:
-    """Writes the ops of phase U into ``program.added``. ``readers[resource]``: stages that read it; ``replicas[stage]``: the
-    mesh of a replicated stage; ``states``: the resources made here, ``state_of`` those of each weight."""
+    """Appends the ops of phase U to ``program.added``. In every method ``source`` is the forward op that the new ops belong to,
+    and ``at`` the stages that run them."""
 
     program: Program
     microbatches: int
+    """Those of a step, over all replicas."""
     numbers: Mapping[str, float]
+    """Numbers of the optimizers (learning rate ..) that replace their defaults."""
     readers: Mapping[str, Sequence[int]]
+    """The stages that read each resource."""
     replicas: Mapping[int, Mesh]
+    """The mesh of each replicated stage."""
     staged: bool
+    """Whether the program has stages; without, all is in stage 0 and no op names it."""
     states: list[Resource] = field(default_factory=list)
+    """Filled here: all resources of optimizer state."""
     state_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Filled here: the names of the state of each weight."""
     steps: dict[int, str] = field(default_factory=dict)
+    """Filled here: in each stage that asked for it, the value that holds the number of the step."""
 
     def write(self, resource: Resource, gradients: Gradients) -> None:
-        """The update of one weight."""
+        """Adds all ops that update the trained weight ``resource``, which has a gradient in ``gradients``."""
         parts = gradients.weights[resource.name]
         type_ = without_layout(resource.type)
         home = min(parts)
@@ -62,7 +74,8 @@ class Updates:
         self.optimize(resource, total, at, source)
 
     def optimize(self, resource: Resource, gradient: str, at: tuple[int, ...], source: Op) -> None:
-        """The optimizer's op and what keeps its results."""
+        """Adds the optimizer's op, and the assignments of the new weight and the new state. ``gradient``: the name of the sum
+        over stages; ``at``: home."""
         optimizer = next(facet.name for facet in resource.facets if isinstance(facet, OptimizerState))
         type_ = without_layout(resource.type)
         states = [self.state(resource, suffix) for suffix in STATE[optimizer]]
@@ -71,16 +84,17 @@ class Updates:
         if optimizer in COUNTS:
             operands.append(self.step(at, source))
         numbers = {key: self.numbers.get(key, value) for key, value in DEFAULTS[optimizer].items()}
-        wanted = [(f"{name[1:]}.new", type_) for name in (resource.name, *states)]
-        new, *others = self.op(f"grad.{optimizer}", operands, wanted, attributes(numbers), at, source)
+        results = [(f"{name[1:]}.new", type_) for name in (resource.name, *states)]
+        new, *others = self.op(f"grad.{optimizer}", operands, results, attributes(numbers), at, source)
         everywhere = tuple(sorted({*at, *self.readers.get(resource.name, ())}))
         self.op(ASSIGN, (resource.name, new), [], (), everywhere, source)
         for state, value in zip(states, others, strict=True):
             self.op(ASSIGN, (state, value), [], (), at, source)
 
     def average(self, stage: int, averages: Mapping[str, Op]) -> None:
-        """Replicas of a stage that each moved running averages by their own microbatches go on from the mean of these, which
-        travel in one message. ``averages``: of one element type, each with its batch normalisation."""
+        """Sets the running averages of a stage's replicas, each of which updated its own by its own microbatches, to their mean
+        over the replicas, by one all-reduce. ``averages``: resources (vectors of one element type), each with its batch
+        normalisation."""
         mesh, source = self.replicas[stage], next(iter(averages.values()))
         bare = (without_layout(self.program.around.types[name]) for name in averages)
         types = [type_ for type_ in bare if isinstance(type_, TensorType)]
@@ -98,14 +112,14 @@ class Updates:
             self.op(ASSIGN, (name, new), [], (), at, source)
 
     def state(self, resource: Resource, suffix: str) -> str:
-        """A resource of the weight's type that is zero at first; its name."""
+        """Makes a resource of the weight's type that is zero at first; returns its name, ``@weight.suffix`` if that is free."""
         name = unique(f"{resource.name}.{suffix}", self.program.symbols)
         self.states.append(Resource(name, without_layout(resource.type), Splat(0.0)))
         self.program.around.types[name] = without_layout(resource.type)
         return name
 
     def step(self, at: tuple[int, ...], source: Op) -> str:
-        """The number of the step, read once in each stage."""
+        """The name of the value (scalar int64) that holds the number of the step; one op per stage reads it."""
         if at[0] not in self.steps:
             (self.steps[at[0]],) = self.op(STEP, (), [("step", TensorType(DType.I64, ()))], (), at, source)
         return self.steps[at[0]]
@@ -116,18 +130,20 @@ class Updates:
         operands: Sequence[str],
         results: Sequence[tuple[str, Type]],
         fields: Attributes,
-        stages: tuple[int, ...],
+        at: tuple[int, ...],
         source: Op,
     ) -> tuple[str, ...]:
-        """Adds an op of phase U whose results are called so, or nearly; their names."""
+        """Adds an op of phase U. ``results``: for each the name that it gets, made unique if taken, and its type. Returns the
+        names of the results."""
         values = tuple(Value(unique(f"%{wanted}", self.program.taken), type_) for wanted, type_ in results)
         self.program.around.types.update((value.name, value.type) for value in values)
         op = Op(name, tuple(operands), values, fields, location=source.location)
-        self.program.added.append(Added(op, source, stages if self.staged else (), UPDATE))
+        self.program.added.append(Added(op, source, at if self.staged else (), UPDATE))
         return tuple(value.name for value in values)
 
 
 def _reduction(mesh: Mesh) -> Attributes:
+    """The attributes of an all-reduce that sums over the replicas of ``mesh``."""
     where = Attribute(AttrKind.SYMBOL, mesh.name)
     return attributes(axis=REPLICAS, channel=0, mesh=where, reduction="sum")
 

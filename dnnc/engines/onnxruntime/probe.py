@@ -1,8 +1,10 @@
 """A process that measures its cores. ``dnnc.machines.probes`` starts it as ``python -m dnnc.engines.onnxruntime.probe CORES
 THREADS``: CORES is a list such as ``0,1``, THREADS the number of threads of onnxruntime.
 
-Each line of standard input is an order in JSON (``ORDERS``); each line of standard output is its answer, ``{"seconds": [..]}``
-or ``{"error": reason}``. Sessions and edges are those of ``dnnc run``. The process exits when its standard input ends.
+Each line of standard input is an order, a JSON object whose ``do`` names a function of ``ORDERS`` and whose other keys are its
+arguments. All have ``rounds``, the number of seconds in the answer, and ``warm``, how often to do it before without measuring.
+Each line of standard output is the answer to one order: ``{"seconds": [..]}`` or ``{"error": reason}``. Models run and tensors
+travel by the same code as in ``dnnc run``. The process exits when its standard input ends, even in the middle of an order.
 """
 
 from __future__ import annotations
@@ -54,8 +56,9 @@ def _feeds(session: Any, seed: int) -> dict[str, Any]:
 
 
 def kernels(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of all kernels of a model in each of ``rounds`` runs, after ``warm`` runs. ``evict``: bytes to write before each
-    run, so that the caches hold no weights."""
+    """For each run of a model the sum of the seconds of its kernels, by onnxruntime's profile, without ``_LAYOUTS``. Keys of
+    the order: ``model``, its path; ``seed`` of random inputs; ``profile``, prefix of a temporary file's path; ``evict``, bytes
+    (default 0) to write before each run, so that the caches hold no weights."""
     rounds, warm = order["rounds"], order["warm"]
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1, profile=order["profile"]))
     feeds = _feeds(session, order["seed"])
@@ -78,7 +81,7 @@ def kernels(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def runs(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Wall-clock seconds of a model in each of ``rounds`` runs, after ``warm`` runs."""
+    """Wall-clock seconds of each run of a model. Keys of the order: ``model``, its path; ``seed`` of random inputs."""
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1))
     feeds = _feeds(session, order["seed"])
     seconds = []
@@ -91,8 +94,10 @@ def runs(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of ``rounds`` round trips of a tensor to another process and back, after ``warm`` ones. One way is a copy into a
-    slot of the edge and a copy out of it at the other end. Only the answer of the process that ``begins`` is meaningful."""
+    """Seconds of each round trip of a tensor to another process, which has the mirrored order, and back. One way is a copy into
+    a slot of the edge and a copy out of it at the other end. Keys of the order: ``begins``, whether this process sends first
+    (only its answer is meaningful); ``edges``, first the one to send by, then the one to receive by, each as ``[Edge in JSON,
+    Descriptors]``."""
     edges = [(Edge.from_json(edge), Descriptors(*ends)) for edge, ends in order["edges"]]
     sender, receiver = Sender(*edges[0]), Receiver(*edges[1])
     (name,) = sender.views(0)
@@ -125,8 +130,8 @@ def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 def copies(order: Mapping[str, Any], threads: int) -> list[float]:
-    """Seconds of the four copies of a round trip of ``exchange``, made within this process: what the processes add is the
-    rest."""
+    """Seconds of the four copies of ``size`` bytes that a round trip of ``exchange`` makes, within this process. An exchange
+    takes longer by what the two processes need to wake each other."""
     source = np.ones(order["size"], np.uint8)
     middle, target = np.empty_like(source), np.empty_like(source)
     seconds = []
@@ -149,14 +154,15 @@ ORDERS: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = {
 
 
 def _listen(orders: SimpleQueue[str]) -> None:
+    """Queues the lines of standard input; ends the process, not only this thread, when there are no more."""
     for line in sys.stdin:
         orders.put(line)
     os._exit(0)
 
 
 def main(handlers: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = ORDERS) -> None:
-    """Executes orders until standard input ends. ``handlers``: by the name of an order (``do``), from the order and the number
-    of threads to seconds."""
+    """Executes orders one after another until standard input ends. ``handlers[do]`` takes the order and the number of threads,
+    and returns seconds."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the starter ends this one
     cores, threads = [int(core) for core in sys.argv[1].split(",")], int(sys.argv[2])
     if hasattr(os, "sched_setaffinity"):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dnnc.onnx.protobuf.varint import read_varint, varint
 
 _MARK = re.compile(rb"\x0a\x08location")
-"""The bytes of the key of an external location; messages that do not contain them are copied unchanged."""
+"""The entry key ``location`` as it is serialised; a message without these bytes has no location and is copied unchanged."""
 # message -> {field number: message in that field}, for all paths that lead to a location.
 _CHILDREN: dict[str, dict[int, str]] = {
     "Model": {7: "Graph", 25: "Function"},
@@ -25,18 +25,18 @@ _CHILDREN: dict[str, dict[int, str]] = {
     "Tensor": {13: "Entry"},
 }
 _DEPTH_LIMIT = 100
-"""Protobuf itself refuses deeper nesting."""
+"""The most levels of nested messages that protobuf itself reads."""
 
 
 def relocated(model: bytes, place: Callable[[str], str]) -> bytes:
-    """The serialised model with every external location L replaced by ``place(L)``. Raises ValueError where the bytes are no
-    model."""
+    """The serialised model with every external location L replaced by ``place(L)``, called once per tensor, in order. Raises
+    ValueError for a malformed message on the way to a location; messages without a location are not looked into."""
     marks = [match.start() for match in _MARK.finditer(model)]
     return _rewritten(model, 0, len(model), "Model", marks, place, 0)
 
 
 def locations(model: bytes) -> tuple[str, ...]:
-    """The distinct external locations in the model, in order. Raises ValueError as ``relocated``."""
+    """The distinct external locations in the model, by first occurrence. Raises ValueError as ``relocated``."""
     names: dict[str, None] = {}
     if not _MARK.search(model):
         return ()
@@ -52,7 +52,8 @@ def locations(model: bytes) -> tuple[str, ...]:
 def _rewritten(
     data: bytes, start: int, end: int, message: str, marks: list[int], place: Callable[[str], str], depth: int
 ) -> bytes:
-    """The message in ``data[start:end]`` with its locations replaced."""
+    """The message in ``data[start:end]`` with its locations replaced. ``message``: its kind, a key of ``_CHILDREN`` or
+    ``Entry``; ``marks``: ascending offsets of ``_MARK`` in ``data``; ``depth``: how many messages are around it."""
     if depth > _DEPTH_LIMIT:
         raise ValueError(f"nested more than {_DEPTH_LIMIT} levels deep")
     if message == "Entry":
@@ -86,7 +87,8 @@ def _rewritten_entry(data: bytes, start: int, end: int, place: Callable[[str], s
 
 
 def _field(data: bytes, at: int, end: int) -> tuple[int, int, int]:
-    """The field at ``at``: its number, the offset of its content (-1 if it has no length: a number), and its end."""
+    """Of the field at offset ``at``: its number; the offset of its bytes, -1 for a field of a fixed or variable-length number,
+    which holds no message; the offset of its end."""
     key, at = read_varint(data, at, end)
     body = -1
     match key & 7:

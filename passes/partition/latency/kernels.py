@@ -1,13 +1,15 @@
-"""The compiled loops of the latency search: steps between ideals, and the least time still to come. Arrays in, arrays out.
+"""The compiled loops of the latency search: steps between ideals, and a lower bound of the time still to come (tails).
 
-A plan is a sequence of *steps*, each a CPU node or a whole piece, such that what is done after each step is an ideal. A *label*
-is what a beginning of a plan leaves: the ideal, the pieces that may still be used of each kind (a number k in mixed radix, see
-``digits``), and when each tensor that is still to be read becomes ready. ``Graph`` and ``Lattice`` hold the arrays.
+A plan is a sequence of *steps*: each adds one CPU node or a whole piece to an ideal, which gives a larger ideal. A *label* is
+what matters of the steps so far: the ideal reached, how many pieces of each kind are left (a number k in mixed radix, see
+``digits``), and when each tensor that is still to be read becomes ready. ``Graph`` and ``Lattice`` hold the arrays. The
+*frontier* of an ideal is its nodes with a reader outside; ``lattice.front`` lists it, and a node's *place* is its position
+there from 1.
 
-``tails`` walks the ideals backward. The tail of a node u at the frontier of ideal I with pieces k is the least, over all ways
-to go on, of the time from when u is ready to the end: no way to go on ends before ready[u] + tail(u). Entry 0 of each ideal is
-the same for time 0, when the sample arrives. Taking the least for each u apart makes this a bound, not the truth; so does that
-accelerators which run several pieces share their memory among them, which states k do not know.
+``tails`` walks the ideals backward. For ideal I, state k and a node u of the frontier, the tail is the least, over all ways to
+complete the plan, of the time from when u is ready to the end: every completion ends at or after ready[u] + tail(u). Place 0
+holds the same if all of I is ready at time 0. This is a bound and not the truth, since the minimum is taken for each u apart,
+and since k does not tell how the pieces of one accelerator share its memory and wait for each other.
 """
 
 from __future__ import annotations
@@ -23,70 +25,61 @@ NEVER = np.inf
 
 class Graph(NamedTuple):
     """A ``reduce.Reduced`` as arrays: nodes (its groups) [n], tensors [H], kinds of accelerators [T], colours [C], free sources
-    [F] (``reduce.Free``). A set of nodes is a row of bits in 64-bit words; ``x_ptr[v]`` is where the row of v begins in ``x``.
+    [F] (``reduce.Free``). Where ``programs``, also weights [W], ops [N] and values [V] of ``problem.Programs``; else W, N and V
+    are 0, and bytes of a piece are a sum over its nodes. A *set* is a row of bits in 64-bit words, one bit per node. ``x_ptr``
+    goes with a flat array ``x``: the part of v is ``x[x_ptr[v]:x_ptr[v + 1]]``."""
 
-    ``before``: nodes that come before each; ``follow``: those that read a tensor of it; ``made``: its tensors; ``makers``: the
-    nodes whose tensors it reads; ``seconds[T, n]``, 0 where ``lacking[T, n]``: the kind cannot run it; ``early``: no plan has
-    it ready before; ``limit[T]``: bytes; ``one_piece``: accelerators run one piece each, so a colour is within one piece.
-
-    ``free_groups``: the nodes that read a free source; ``free_inside[T, F]``: the kind can hold it; ``evict[T, F]``: all of
-    them, the cheapest transfer per byte first. The first ``attended`` may cost something even if all fit in memory.
-
-    Where ``programs``, bytes of a piece are no sum over nodes: ``received``, ``weights`` (the readers of each) and
-    ``weight_bytes`` are as in ``problem.Programs``; of its ``Liveness`` are ``ops`` (the node of each, -1 for none), ``inner``,
-    the values ``op_made`` and ``op_read``, ``value_bytes`` and ``argument``; ``left`` is for ``workspace``, all 0."""
-
-    before: Any
-    follow: Any
+    before: Any  # [n] sets: nodes that come before the node
+    follow: Any  # [n] sets: nodes that read a tensor of the node
     made_ptr: Any
-    made: Any
-    readers: Any
-    transfer: Any
+    made: Any  # by node: tensors that it makes
+    readers: Any  # [H] sets: nodes that read the tensor
+    transfer: Any  # [T, H] seconds into or out of a piece
     maker_ptr: Any
-    makers: Any
-    seconds: Any
-    lacking: Any
-    cpu: Any
-    size: Any
-    limit: Any
-    colours: Any
-    free_groups: Any
-    free_transfer: Any
-    free_size: Any
-    free_inside: Any
-    evict: Any
-    early: Any
-    attended: int
-    one_piece: bool
+    makers: Any  # by node: nodes whose tensors it reads
+    seconds: Any  # [T, n], 0 where ``lacking``
+    lacking: Any  # [T, n]: whether the kind cannot run the node
+    cpu: Any  # [n] seconds, infinite where no CPU runs the node
+    size: Any  # [n] bytes
+    limit: Any  # [T] bytes of memory
+    colours: Any  # [C] sets
+    free_groups: Any  # [F] sets: nodes that read the free source
+    free_transfer: Any  # [T, F] seconds
+    free_size: Any  # [F] bytes
+    free_inside: Any  # [T, F]: whether the kind can hold the free source
+    evict: Any  # [T, F]: all free sources, those that a CPU holds at the fewest seconds of transfer per byte first
+    early: Any  # [n] seconds: the node is ready no earlier in any plan
+    attended: int  # free sources below this number can cost something in a piece that fits in memory; the others cannot
+    one_piece: bool  # each accelerator runs one piece, so each colour lies in one piece
     programs: bool
-    received: Any
-    weights: Any
-    weight_bytes: Any
-    ops: Any
-    inner: Any
+    received: Any  # [H] bytes of a piece that receives the tensor
+    weights: Any  # [W] sets: nodes that read the weight
+    weight_bytes: Any  # [W]
+    ops: Any  # [N]: the node of the op, -1 for none
+    inner: Any  # [N] bytes alive in the regions of the op
     op_made_ptr: Any
-    op_made: Any
+    op_made: Any  # by op: values that it makes
     op_read_ptr: Any
-    op_read: Any
-    value_bytes: Any
-    argument: Any
-    left: Any
+    op_read: Any  # by op: values that it reads
+    value_bytes: Any  # [V]
+    argument: Any  # [V]: whether no op makes the value
+    left: Any  # [V]: scratch memory of ``workspace``, all 0 between calls
 
 
 class Lattice(NamedTuple):
-    """Ideals [I], smaller first. ``cover_node``, ``cover_to``: the node added and the ideal reached, by ``cover_ptr``;
-    ``front``: nodes with a reader outside, ascending, by ``front_ptr``. The rest are sums over the ideal."""
+    """Ideals [I], smaller first: ideal 0 is empty, the last one has all nodes. A cover of an ideal has one node more. A sum
+    over the piece i - j is the difference of two sums over ideals."""
 
-    bits: Any
+    bits: Any  # [I] sets
     cover_ptr: Any
-    cover_node: Any
-    cover_to: Any
+    cover_node: Any  # by ideal: the node that a cover adds
+    cover_to: Any  # by ideal: the cover
     front_ptr: Any
-    front: Any
-    seconds: Any
-    lacking: Any
-    size: Any
-    free_size: Any
+    front: Any  # by ideal: its frontier, ascending
+    seconds: Any  # [I, T]: sum over the nodes
+    lacking: Any  # [I, T]: the number of nodes that the kind cannot run
+    size: Any  # [I] bytes: sum over the nodes
+    free_size: Any  # [I] bytes of the free sources whose last reader is in the ideal
 
 
 @compiled
@@ -124,7 +117,7 @@ def within(row: Any, inner: Any, outer: Any) -> bool:
 
 @inlined
 def begun(colours: Any, bits: Any, j: int, i: int) -> bool:
-    """Whether a colour of i - j also has nodes in j: it is torn, and so it is by every larger i."""
+    """Whether a colour with nodes in i - j also has nodes in j. No ideal larger than i repairs that."""
     found = False
     for c in range(len(colours)):
         if meets(colours[c], bits[j], bits[i]) and meets(colours[c], bits[0], bits[j]):
@@ -135,7 +128,7 @@ def begun(colours: Any, bits: Any, j: int, i: int) -> bool:
 
 @inlined
 def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
-    """Whether a colour of i - j also has nodes elsewhere."""
+    """Whether a colour with nodes in i - j also has nodes outside it."""
     found = False
     for c in range(len(colours)):
         if meets(colours[c], bits[j], bits[i]) and not within(colours[c], bits[j], bits[i]):
@@ -146,8 +139,9 @@ def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
 
 @compiled
 def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: Any) -> int:
-    """Fills ``queue`` with the ideals i > j whose difference tears no colour apart and some kind can run in its memory in at
-    most ``most`` seconds; ``stamp`` tells ideals seen for this j. Returns their number."""
+    """Fills ``queue`` with the ideals i > j, smaller first, for which i - j may be a piece: it tears no colour, and some kind
+    runs it within its memory and ``most`` seconds, transfers, free sources and what ``programs`` adds left out (``seconds_of``
+    is exact). Returns their number. ``stamp[i]``: j once i is seen."""
     kinds = len(graph.limit)
     count = 0
     head = -1
@@ -184,8 +178,8 @@ def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: 
 
 @compiled
 def workspace(graph: Any, inner: Any, outer: Any) -> Any:
-    """Most bytes alive at once while the ops of outer - inner run. ``left[value]``: the number of its readers in the piece that
-    are still to come; of a value that is alive and counted, -1 less that number."""
+    """The most bytes alive at once while the ops of the piece outer - inner run (``Liveness.workspace``). With r readers in the
+    piece still to come, ``left[value]`` is r before the value is counted as alive and -1 - r while it is."""
     left, most, alive = graph.left, 0, 0
     for turn in range(2):  # the first counts readers, the second runs the ops
         for o in range(len(graph.ops)):
@@ -223,7 +217,7 @@ def workspace(graph: Any, inner: Any, outer: Any) -> Any:
 
 @compiled
 def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
-    """Bytes of the piece i - j, free sources left out."""
+    """Bytes of the piece i - j without free sources."""
     total = lattice.size[i] - lattice.size[j]
     if not graph.programs:
         return total
@@ -243,8 +237,9 @@ def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
 
 @compiled
 def seconds_of(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
-    """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself; infinite where it cannot. Where its free
-    sources do not fit, the cheapest per byte are left out, the last in part: a lower bound."""
+    """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself, transfers included; infinite where the
+    kind cannot run it or it does not fit. Where its free sources do not fit, those cheapest per byte stay on a CPU and are
+    transferred, the last in part (a fractional knapsack): a lower bound."""
     if lattice.lacking[i, t] != lattice.lacking[j, t] or bytes_of(graph, lattice, j, i) > limit:
         return NEVER
     inner, outer = lattice.bits[j], lattice.bits[i]
@@ -287,7 +282,7 @@ def seconds_of(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> 
 
 @compiled
 def place(lattice: Any, i: int, u: int) -> Any:
-    """The position of node u in the frontier of ideal i, from 1; 0 when it is not there."""
+    """The place of node u in the frontier of ideal i; 0 when it is not there."""
     for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
         if lattice.front[x] == u:
             return x - lattice.front_ptr[i] + 1
@@ -296,8 +291,8 @@ def place(lattice: Any, i: int, u: int) -> Any:
 
 @compiled
 def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
-    """Step number ``q`` from ideal j, nodes on CPUs first, then the pieces of ``queue``: (the node, -1 for a piece; the ideal
-    reached, -1 where no CPU runs the node)."""
+    """Step number ``q`` from ideal j as (node, ideal reached). The steps are first the covers of j, the node on a CPU (ideal -1
+    where no CPU runs it), then the pieces that ``supersets`` wrote in ``queue`` (node -1)."""
     c = lattice.cover_ptr[j] + q
     if c >= lattice.cover_ptr[j + 1]:
         return -1, queue[c - lattice.cover_ptr[j + 1]]
@@ -307,7 +302,7 @@ def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
 
 @compiled
 def mark_read(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
-    """Sets ``read[x]``, of each node of the frontier of ideal j, to whether the step i - j reads it."""
+    """Sets ``read[x]`` to whether the step i - j reads a tensor of the x-th node (from 0) of the frontier of ideal j."""
     first = lattice.front_ptr[j]
     for x in range(lattice.front_ptr[j + 1] - first):
         read[x] = meets(graph.follow[lattice.front[first + x]], lattice.bits[j], lattice.bits[i])
@@ -315,7 +310,7 @@ def mark_read(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
 
 @compiled
 def longest_tail(tail: Any, onward: int, fresh: int, new: Any) -> Any:
-    """The longest tail among the positions ``new[:fresh]`` of the frontier whose tails begin at ``onward``."""
+    """The longest tail among the places ``new[:fresh]`` of the ideal and state whose tails begin at ``tail[onward]``."""
     longest = 0.0
     for x in range(fresh):
         longest = max(longest, tail[onward + new[x]])
@@ -335,8 +330,9 @@ def tails(
     begin: int,
     work: int,
 ) -> Any:
-    """Fills ``tail[start[j] + k * (1 + width of the frontier) + place]`` for ideals from ``begin`` down, until about ``work``
-    steps are done. What takes more than ``most`` is left out. Returns (the next ideal, -1 when done; steps)."""
+    """Fills ``tail[start[j] + k * (1 + width of the frontier of j) + place]``, seconds, for ideals j from ``begin`` down to 0,
+    until about ``work`` steps are done. Completions that take more than ``most`` are left out; where there is no other the tail
+    is infinite. Returns (the next ideal j, -1 when all are done; the number of steps done)."""
     kinds, last, done = len(graph.limit), len(lattice.bits) - 1, 0
     states = stride[kinds]
     new = np.empty(len(graph.cpu) + 1, np.int64)

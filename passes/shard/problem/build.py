@@ -1,4 +1,4 @@
-"""From a function to a ``ShardProblem``.
+"""Builds the ``ShardProblem`` of a function on a mesh.
 
 Nodes: the ops, by their place in the function; then each weight; then each result of the function. The choices of an op are the
 strategies of its layout rule, one per axis; an op without a rule runs whole everywhere. A weight chooses the layout in which it
@@ -7,12 +7,19 @@ is kept; other layouts are made from it in every run. A result may leave in any 
 What is free: arguments arrive in whatever layouts are asked for, and small constants are on every device. What a choice costs,
 in seconds and bytes, is in ``costs``.
 
-Communication adds to computation, except that sums of gradients may travel beside the last backward pass of a step. A step
-takes C + S - H: S seconds of such sums, of which H are hidden, and C of all else (sums of what that pass makes last included:
-nothing is left to hide them). H depends on the order of both and is no sum over nodes (``price`` counts it), but it is at most
-S, and at most the seconds B of the backward pass of one microbatch. So for any ``overlap`` L from 0 to 1 no step takes less
-than C + S - ((1 - L) S + L B) = C + L (S - B). The problem has these seconds, so its bound is one of all plans. With L =
-``UNSUMMED`` no sum counts, those in C included: that bounds plans that agree on gradients without sums (``sync``) as well.
+*Overlap.* Communication adds to computation, but in training the sums of gradients over devices may run beside the
+last backward pass of a step. Such a step takes C + S - H seconds:
+
+- S: all sums that may run beside that pass; H: the part of S that it hides;
+- C: everything else, with the sums of the gradients that the pass makes last, as nothing is left to hide those.
+
+H depends on the order in which gradients are made and is no sum over nodes (``price`` computes it). But H <= S and H <= B, the
+seconds of the backward pass of one microbatch. So H <= (1 - L) S + L B for every ``overlap`` L from 0 to 1, and
+
+    C + S - H >= C + L (S - B).
+
+The problem minimises the right side, so its lower bound holds for every plan. With L = ``UNSUMMED`` no sum costs anything,
+those in C included: that bounds plans that agree on gradients in other ways than by sums (``sync``) as well.
 """
 
 from __future__ import annotations
@@ -51,44 +58,48 @@ from passes.shard.problem.outline import (
 from passes.shard.problem.problem import Floats, NodeKind, ShardProblem, ValueKind
 
 OVERLAPS = (1e-10, 1.0)
-"""The values of ``overlap`` (``build``) by which a training step on one mesh is searched: right where the backward pass hides
-all sums, and where they hide all of it. Not 0, so that of two plans the one with fewer sums is found."""
+"""The values of ``overlap`` for which a training step on one mesh is searched. C + L (S - B) is near the truth for L = 0 where
+the backward pass can hide all sums, and for L = 1 where the sums are longer. Instead of 0 a number so small that it only
+decides between plans that are else equal, for the one with fewer sums."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardInput:
-    """The problem with what its numbers mean. ``strategies[node kind][choice]``: of an op, one per axis; choices that differ
-    only in what they claim to be fused (``fused``) have the same tuple object. ``kept[node]``: the resource of a weight's node;
-    ``outputs[node]``: the value of a result's; ``layouts[name]``: the layouts of a value (``layout_number``: by source)."""
+    """The problem with what its numbers mean."""
 
     problem: ShardProblem
     mesh: DeviceMesh
     func: Func
     strategies: tuple[tuple[tuple[Strategy | None, ...], ...], ...]
+    """``strategies[node kind][choice]``: of an op, one strategy per axis; of other nodes there is none. Choices that differ
+    only in their claim to be fused (``fused``) share one tuple object."""
     kept: dict[int, str]
+    """By node of a weight: the name of the resource."""
     outputs: dict[int, str]
+    """By node of a result: the name of the value."""
     layouts: dict[str, Layouts]
+    """By name of a value or weight; ``layout_number`` takes a source to its place there."""
     unsharded: tuple[str, ...]
-    """Operators without a rule, sorted."""
+    """Names of the operators that have no layout rule, sorted."""
     trained: frozenset[str] = frozenset()
-    """In training, values and weights that have a gradient."""
+    """In training, the names of values and weights that have a gradient."""
     filled: frozenset[str] = frozenset()
-    """Resources that repeat one number."""
+    """Names of resources all of whose elements are one number."""
     saved: tuple[Floats, ...] = ()
-    """In training, the part of ``NodeKind.memory`` that is saved for the backward pass of one microbatch, by kind of node;
-    kinds that a stage adds behind these save nothing."""
+    """In training, ``saved[node kind][choice]``: the bytes of ``NodeKind.memory`` that are saved for the backward pass of one
+    microbatch. Kinds that a stage adds behind these save nothing."""
     overlap: float | None = None
-    """As of ``build``."""
+    """The one that the problem was built with."""
 
     def keeping(self, in_flight: int) -> ShardInput:
-        """This problem, which was built for one microbatch in flight, with ``in_flight`` of them."""
+        """The problem in which ``in_flight`` microbatches save bytes for their backward passes; this one has one in flight."""
         kinds = list(self.problem.node_kinds)
         for number, saved in enumerate(self.saved if in_flight != 1 else ()):
             kinds[number] = replace(kinds[number], memory=kinds[number].memory + (in_flight - 1) * saved)
         return replace(self, problem=replace(self.problem, node_kinds=tuple(kinds)))
 
     def layout_number(self, name: str, source: int) -> int:
-        """The number of the layout that a source of a value stands for; a link has two sources for each (``_ValueDraft``)."""
+        """The number of a source's layout in ``layouts[name]``: a link has two sources for each layout (``_ValueDraft``)."""
         return source % len(self.layouts[name].placements)
 
 
@@ -106,8 +117,9 @@ class Builder:
         uneven: bool = False,
         microbatches: int = 1,
     ) -> None:
-        """``folding``: of ``func``. ``microbatches``: runs that share one synchronisation of the gradients of weights, of which
-        each is charged its part."""
+        """``folding``: the repeats of ``func``; ``uneven``: whether a dimension may be cut into parts that are not in
+        proportion to the shares of the axis; ``microbatches``: those of a step. All seconds are per microbatch, so each is
+        charged its part of the synchronisation of gradients, which happens once a step."""
         self.module, self.func, self.folding = module, func, folding
         self.training, self.uneven, self.microbatches = training, uneven, microbatches
         self.outlines: dict[object, Outline] = {}
@@ -115,9 +127,8 @@ class Builder:
         self.last: _OnMesh | None = None
 
     def build(self, mesh: DeviceMesh, *, overlap: float | None = None, in_flight: int = 1) -> ShardInput:
-        """The problem on a mesh. ``in_flight``: of how many microbatches a device holds what their backward passes need at
-        once. ``overlap``: from 0 to 1, where the synchronisation of gradients may travel beside a backward pass; None: nothing
-        overlaps."""
+        """The problem on a mesh. ``overlap``: the L of the module, where sums of gradients may run beside a backward pass; None
+        where nothing overlaps. ``in_flight``: how many microbatches a device holds saved values of at once."""
         apart, types = overlap is not None, () if self.training else mesh.types
         if (apart, types) not in self.outlines:
             chains = chains_of(self.func, types, training=self.training)
@@ -142,18 +153,20 @@ def build(
     in_flight: int = 1,
     overlap: float | None = None,
 ) -> ShardInput:
-    """The problem of ``func`` on one mesh; options as of ``Builder``."""
+    """The problem of ``func`` on one mesh; options as of ``Builder`` and ``Builder.build``."""
     builder = Builder(module, func, folding, training=training, uneven=uneven, microbatches=microbatches)
     return builder.build(mesh, overlap=overlap, in_flight=in_flight)
 
 
 @dataclass(slots=True)
 class _ValueDraft:
-    """A kind of values on a mesh while ``needs`` are added to it. ``flows``, ``link``: as of ``ValueForm``; ``back[from, to]``:
-    seconds in which a gradient is brought from layout to layout.
+    """A ``ValueKind`` under construction: ops add ``needs``, then ``finish`` makes it. ``flows``, ``link``: as of
+    ``ValueForm``; ``back[from, to]``: seconds to reshard a gradient.
 
-    Sources: the layouts; of a link again each layout, as made by an op of a chain (``fused``). Keys: the layouts in which the
-    value is read; the layouts in which its gradient comes back; what epilogues cost more that are not fused."""
+    With n layouts, sources 0 .. n - 1 are the layouts; n .. 2n - 1, of a link only, the same layouts made by a chain
+    (``fused``). Keys 0 .. n - 1 are the layouts in which the value is read, n .. 2n - 1 those in which readers give its
+    gradient back; then there is one key for each cost of an epilogue that is not fused. ``needs[layout, gradient, unfused]`` is
+    a need's number."""
 
     layouts: Layouts
     flows: bool
@@ -162,12 +175,12 @@ class _ValueDraft:
     needs: dict[tuple[int, int, float], int] = field(default_factory=dict)
 
     def need(self, layout: int, gradient: int, unfused: float = 0.0) -> int:
-        """The number of the need of ``layout`` whose gradient comes back in ``gradient`` (-1: none). ``unfused``: seconds that
-        the reader takes more where the value is not of a chain or not made in ``layout``."""
+        """The number of the need of a reader that takes the value in ``layout`` and gives its gradient in ``gradient`` (-1:
+        none). ``unfused``: seconds that the reader takes more unless a chain makes the value in ``layout``."""
         return self.needs.setdefault((layout, gradient if self.flows else -1, unfused), len(self.needs))
 
     def finish(self, counted: float) -> ValueKind:
-        """``counted``: by how much the seconds of gradients count."""
+        """The kind; seconds to reshard a gradient are multiplied by ``counted``."""
         convert, count = self.layouts.convert, len(self.layouts.placements)
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
         back = self.back[:, wanted].T * counted if self.flows else np.zeros((count, count))
@@ -188,8 +201,8 @@ class _ValueDraft:
 
 
 class _OnMesh:
-    """What all overlaps share on one mesh: the choices (``rows``) of each form of ops, and the kinds (``fixed``) of weights
-    and results."""
+    """What the problems on one mesh share, whatever the overlap: the choices of each form of ops (``rows``), and the kinds of
+    the nodes of weights and results (``fixed``), both by number of the form."""
 
     def __init__(self, builder: Builder, outline: Outline, mesh: DeviceMesh) -> None:
         self.builder, self.outline, self.mesh = builder, outline, mesh
@@ -247,7 +260,7 @@ class _OnMesh:
         )
 
     def value(self, form: ValueForm, *, weight: bool) -> _ValueDraft:
-        """The draft of a form of values, or of weights alone, without needs."""
+        """The draft, without needs, of a form of values. ``weight``: whether only weights have this form."""
         layouts = layouts_of(form.type, self.mesh, self.uneven, weight=weight)
         back = layouts.convert
         if form.flows and form.summed:  # once a step, in buckets
@@ -257,58 +270,61 @@ class _OnMesh:
     # -- nodes ---------------------------------------------------------------------------------------------------------
 
     def op(self, form: OpForm) -> list[_Row]:
-        """Every combination of strategies whose layouts the values of a form of ops can have. An epilogue has a row for each
-        operand by which it may be fused; where further epilogues may follow it, these rows claim that it is, and one more row
-        does not (``fused``)."""
+        """The choices of a form of ops: every combination of strategies whose layouts its operands and results can have. An
+        epilogue has one for each operand that it may be fused by; if it makes a link, these claim that it is fused, and one
+        more does not (module ``fused``). Their needs are added to the drafts."""
         op, operands, drafts = form.op, form.operands, self.drafts
         results = [value.type for value in op.results]
         link = len(form.makes) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
         rows: list[_Row] = []
         for strategies, gradients in self.combinations(form.rule, operands, results):
             if form.rule is None:
-                lies: list[Placements] = [self.whole] * (len(operands) + len(results))
+                placements: list[Placements] = [self.whole] * (len(operands) + len(results))
             else:
-                lies = [tuple([s.operands[i] for s in strategies if s]) for i in range(len(operands))]
-                lies += [tuple([s.results[i] for s in strategies if s]) for i in range(len(results))]
-            if not all(map(coherent, lies)):
+                placements = [tuple([s.operands[i] for s in strategies if s]) for i in range(len(operands))]
+                placements += [tuple([s.results[i] for s in strategies if s]) for i in range(len(results))]
+            if not all(map(coherent, placements)):
                 continue
             needs = []
             for i, kind in form.reads:
                 draft = drafts[kind]
-                layout = draft.layouts.number(lies[i] if i >= 0 else self.whole)
+                layout = draft.layouts.number(placements[i] if i >= 0 else self.whole)
                 back = gradients[i] if i >= 0 else None
                 needs.append(-1 if layout < 0 else draft.need(layout, draft.layouts.number(back) if back else -1))
             made = [
-                drafts[kind].layouts.number(lies[len(operands) + i]) if kind >= 0 else 0 for i, kind in enumerate(form.makes)
+                drafts[kind].layouts.number(placements[len(operands) + i]) if kind >= 0 else 0
+                for i, kind in enumerate(form.makes)
             ]
             if -1 in needs or -1 in made:
                 continue
-            saved = self.costs.saved(op, operands, strategies, lies) if form.flows else 0.0
-            longest, backward = self.costs.seconds(form, strategies, lies)
-            row = _Row(longest, backward, saved, self.costs.held(op, lies), tuple(needs), tuple(made), strategies)
+            saved = self.costs.saved(op, operands, strategies, placements) if form.flows else 0.0
+            longest, backward = self.costs.seconds(form, strategies, placements)
+            row = _Row(longest, backward, saved, self.costs.held(op, placements), tuple(needs), tuple(made), strategies)
             of_chain = replace(row, made=(made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:])) if link else row
             for port in form.epilogue.ports if form.epilogue else ():
-                rows.append(self.fused(form, of_chain, lies, port, link))
+                rows.append(self.fused(form, of_chain, placements, port, link))
             if not form.epilogue or link:
                 rows.append(of_chain if is_head(op) else row)
         return rows
 
-    def fused(self, form: OpForm, row: _Row, lies: Sequence[Placements], port: int, link: bool) -> _Row:
-        """The row with the op fused into what makes operand ``port``. Where that is of no chain or made in another layout than
-        is read, the need costs what fusion saves or, of an op that makes a link, ``Epilogue.false`` more."""
-        seconds, _ = self.costs.seconds(form, row.strategies, lies, port)
+    def fused(self, form: OpForm, row: _Row, placements: Sequence[Placements], port: int, link: bool) -> _Row:
+        """The choice ``row`` with the op fused into what makes operand ``port``. ``link``: whether the op makes a link. Unless
+        a chain makes that operand in the layout that is read, the need costs the seconds that fusion saves or, for an op that
+        makes a link, ``Epilogue.penalty``."""
+        seconds, _ = self.costs.seconds(form, row.strategies, placements, port)
         place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
         draft = self.drafts[form.reads[place][1]]
         unfused = row.longest - seconds if seconds < row.longest else 0.0
         if form.epilogue and link:
-            unfused = form.epilogue.false
-        need = draft.need(draft.layouts.number(lies[port]), -1, unfused)
+            unfused = form.epilogue.penalty
+        need = draft.need(draft.layouts.number(placements[port]), -1, unfused)
         return replace(row, longest=seconds, needs=(*row.needs[:place], need, *row.needs[place + 1 :]))
 
     def combinations(
         self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
     ) -> Iterable[tuple[tuple[Strategy | None, ...], list[Placements | None]]]:
-        """One strategy per axis, with the layouts of the operands' gradients."""
+        """Every choice of one strategy per axis that the types allow, with the layout in which it makes the gradient of each
+        operand (None: it makes none). Without a rule there is one choice, in which the op runs whole everywhere (None)."""
         if rule is None:
             yield (None,) * len(self.mesh.axes), [None] * len(operands)
             return
@@ -331,7 +347,8 @@ class _OnMesh:
             yield tuple(back.strategy for back in picked), gradients
 
     def weight(self, form: WeightForm) -> NodeKind:
-        """A resource that chooses where it is kept."""
+        """The kind of a weight: it chooses the layout in which it is kept, any but a partial one. Its seconds, in training, are
+        those of the optimizer."""
         type_, layouts = self.resources[form.name].type, self.drafts[form.value].layouts
         kept = [i for i, p in enumerate(layouts.placements) if not any(isinstance(q, Partial) for q in p)]
         size, seconds = type_bytes(type_) or 0, np.zeros(len(kept))
@@ -350,18 +367,20 @@ class _OnMesh:
         )
 
     def output(self, form: OutputForm) -> NodeKind:
-        """A result of the function, in any layout but a partial one; its gradient comes in that layout."""
+        """The kind of a result of the function, which may leave in any layout but a partial one; its gradient comes in the
+        same."""
         draft = self.drafts[form.value]
-        free = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
-        needs = np.array([draft.need(i, i) for i in free], np.int64)
-        labels = tuple(", ".join(map(str, draft.layouts.placements[i])) for i in free)
-        return NodeKind(labels, np.zeros(len(free)), np.zeros(len(free)), reads=(needs,))
+        allowed = [i for i, p in enumerate(draft.layouts.placements) if not any(isinstance(q, Partial) for q in p)]
+        needs = np.array([draft.need(i, i) for i in allowed], np.int64)
+        labels = tuple(", ".join(map(str, draft.layouts.placements[i])) for i in allowed)
+        return NodeKind(labels, np.zeros(len(allowed)), np.zeros(len(allowed)), reads=(needs,))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One choice of an op. ``longest``: seconds of both passes of the member that takes longest; ``backward``: of the longest
-    backward pass; ``saved`` and other (``held``) bytes; ``needs``, ``made``: of each value that it reads and makes."""
+    """One choice of an op. ``longest``: seconds of the slowest member, of both passes in training; ``backward``: seconds of the
+    backward pass of the member where it is longest; ``saved``: bytes kept for one backward pass; ``held``: other bytes;
+    ``needs``: of each value read its need's number; ``made``: of each result its source."""
 
     longest: float
     backward: float
@@ -372,7 +391,7 @@ class _Row:
     strategies: tuple[Strategy | None, ...]
 
     def seconds(self, hiding: float) -> float:
-        """Without ``hiding`` times the backward pass, which hides sums of gradients."""
+        """Seconds less ``hiding`` times the backward pass: L B of the module, per microbatch."""
         return self.longest - hiding * self.backward if math.isfinite(self.longest) else self.longest
 
     @property
@@ -395,8 +414,8 @@ def _node_kind(rows: Sequence[_Row], hiding: float, ports: int, results: int) ->
 
 
 def _undominated(rows: Sequence[_Row], hiding: float) -> list[_Row]:
-    """Of rows of equal needs and layouts those that no other dominates in seconds and saved bytes, of equal ones the first. In
-    the given order."""
+    """Of rows with the same needs and results, and so the same held bytes, those that no other dominates in seconds and saved
+    bytes; of equal rows the first. They stay in order."""
     alike: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
     seconds = [row.seconds(hiding) for row in rows]
     for number, row in enumerate(rows):

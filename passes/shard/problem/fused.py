@@ -1,16 +1,21 @@
-"""Chains: what follows a product or convolution of a function element by element, fused into it where no layout is between.
+"""Chains: element-by-element ops that are fused into the matrix product or convolution before them.
 
-``passes.model.op_time`` says what an epilogue is and costs. In a lowered program it is one where the value that it follows by,
-a *link*, reaches it in the layout in which the op before makes it: a collective or a slice between them writes the value to
-memory. So, as numbers of a problem:
+A *head* is a matrix product or convolution. An *epilogue* is an op that can be fused into the head or epilogue whose result it
+alone reads (``passes.model.op_time`` says which ops, and what they cost); that result is a *link*. A *chain* is a head and the
+epilogues fused, one after another, into it. In training nothing is fused.
 
-- an epilogue's node costs its fused seconds; its need of a link has one more key, the seconds that it costs more by itself,
-  which is free from the sources that are of a chain and lie as needed;
-- what makes a link makes it as one of a chain if it is a product or convolution, or a fused epilogue. Whether one is fused is
-  a claim of its choice, which stands there twice. To claim it falsely costs more than all that follows could gain, to deny it
-  is no cheaper than to say it: of choices that differ in claims alone the cheapest is the truth (``decide.truthful``).
+Fusing takes that the epilogue reads the link in the layout in which the op before makes it: a collective or a slice between
+them writes the value to memory. In the numbers of a problem:
 
-A sum of two chains has a choice for each by which it could be fused. In training nothing is fused.
+- A link has two sources for each layout: made by a chain (by a head, or by an epilogue that is fused), or not.
+- An epilogue's node costs its fused seconds. Its need of the link has one more key, which costs the seconds that fusion saves,
+  but nothing from the source that is made by a chain in the layout that is read.
+- An epilogue that makes a link has two choices of the same strategies: one *claims* to be fused, that is, makes the link's
+  source of a chain; the other does not. Where the claim is false, the key costs ``Epilogue.penalty`` instead, which is at least
+  what fusing this op and all that follow it can save. Where it is true, not to claim costs no less than to claim. So of two
+  choices that differ in the claim alone the cheaper one is the truth (``decide.truthful``).
+
+An epilogue that adds the results of two chains has a choice for each of the two that it could be fused into.
 """
 
 from __future__ import annotations
@@ -26,38 +31,38 @@ from passes.model.op_time import epilogues, fuses, op_seconds
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """``ports``: the operands by which an op may follow a chain. ``false``: seconds that the claim to be fused costs where it
-    is not, of an op that further epilogues follow; else 0, and nothing is claimed."""
+    """An op that may be fused. ``ports``: the operands that are links. ``penalty``: of an op that makes a link, the seconds
+    that a false claim costs; of others 0, since they claim nothing."""
 
     ports: tuple[int, ...]
-    false: float
+    penalty: float
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """``epilogues``: what may be fused, by position in the function; ``links``: the values that it would follow by."""
+    """``epilogues``: by position in ``Func.ops``; ``links``: the names of the values that they may be fused by."""
 
     epilogues: dict[int, Epilogue]
     links: frozenset[str]
 
 
 def chains_of(func: Func, types: Sequence[DeviceType], *, training: bool = False) -> Chains:
-    """The chains of ``func`` on devices of ``types``."""
+    """The chains of ``func`` on devices of ``types``; none where no type fuses."""
     if training or not any(map(fuses, types)):
         return Chains({}, frozenset())
-    found = epilogues(func.ops, [value.name for value in func.results])
-    links: dict[str, int] = {func.ops[i].operands[port]: i for i, ports in found.items() for port in ports}
-    told: dict[int, Epilogue] = {}
-    gain: dict[int, float] = {}  # at most, of an epilogue and all that follow it
-    for i in sorted(found, reverse=True):
+    ports = epilogues(func.ops, [value.name for value in func.results])
+    reader = {func.ops[i].operands[port]: i for i, read in ports.items() for port in read}
+    fusible: dict[int, Epilogue] = {}
+    saving: dict[int, float] = {}  # at least what fusing the epilogue and all that follow it saves, in seconds
+    for i in sorted(ports, reverse=True):
         op = func.ops[i]
-        behind = links.get(op.results[0].name)
-        stated = op.facet(Cost) is None or op.facet(Time) is not None
-        gain[i] = 0.0 if stated else max(op_seconds(op, type_) for type_ in types)
-        if behind is not None:
-            gain[i] += gain[behind]
-        told[i] = Epilogue(found[i], gain[i] if behind is not None else 0.0)
-    return Chains(told, frozenset(links))
+        follower = reader.get(op.results[0].name)
+        stated = op.facet(Cost) is None or op.facet(Time) is not None  # not fused: ``fused_seconds``
+        saving[i] = 0.0 if stated else max(op_seconds(op, type_) for type_ in types)
+        if follower is not None:
+            saving[i] += saving[follower]
+        fusible[i] = Epilogue(ports[i], saving[i] if follower is not None else 0.0)
+    return Chains(fusible, frozenset(reader))
 
 
 __all__ = ["Chains", "Epilogue", "chains_of"]

@@ -118,9 +118,9 @@ def test_chains_and_claims() -> None:
     """Only what further epilogues follow claims anything; a sum of two chains may follow either."""
     biased = chains_of(written(*BIASED).entry, (FUSING,))
     assert biased.links == {"%h", "%a"}
-    assert [(row.ports, row.false > 0) for row in biased.epilogues.values()] == [((0,), False), ((0,), True)]
+    assert [(row.ports, row.penalty > 0) for row in biased.epilogues.values()] == [((0,), False), ((0,), True)]
     two = chains_of(written(*TWO, args=f"%x : {MATRIX}, %z : {MATRIX}").entry, (FUSING,))
-    assert [(row.ports, row.false > 0) for row in two.epilogues.values()] == [((0, 1), False)]
+    assert [(row.ports, row.penalty > 0) for row in two.epilogues.values()] == [((0, 1), False)]
 
 
 def test_nothing_is_fused_in_training_nor_by_types_that_fuse_nothing() -> None:
