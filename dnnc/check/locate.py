@@ -1,8 +1,9 @@
 """Finds the member of a mesh that goes wrong first, in a stage whose result diverges.
 
 After a collective, an error of one member is in the values of all. So the stage runs once more on the values of the unsplit
-model, and every value that members hold between segments is compared with the unsplit model, level by level: parts member by
-member, terms by their sum. The stage program in ``plan.ir`` has the layout of each value and its name in the model.
+model, and every value that members hold between segments is compared with the unsplit model, level by level: parts (of a
+sharded or replicated value) member by member, terms (of a partial value) after their reduction. The stage program in
+``plan.ir`` has the layout of each value and its name in the model.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from ir.system.scratch import scratch_folder
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first difference inside a stage: the value, the segment that computed it, and the members whose part is wrong, or
-    whose terms have a wrong sum."""
+    """The first difference inside a stage: the value, by its name in the unsplit model; the level of the segments that computed
+    it; the members whose part is wrong, or whose terms reduce to a wrong value."""
 
     value: str
     level: int
@@ -36,7 +37,8 @@ class FirstDifference:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A value that members hold. ``origin``: its name in the unsplit model; ``type``, ``placements``: of the whole value."""
+    """A value of the stage program. ``name``: there; ``origin``: in the unsplit model; ``type``: of the whole value;
+    ``placements``: how the members hold it, one per axis of the mesh."""
 
     name: str
     origin: str
@@ -46,7 +48,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _Tolerance:
-    """The difference that passes: the one that precision and roundings allow, and at least ``allowed``."""
+    """The difference that passes: the larger of ``allowed`` and of what ``precision`` and ``roundings`` allow."""
 
     precision: Precision
     roundings: int
@@ -66,9 +68,10 @@ def first_wrong(
     allowed: float,
     threads: int,
 ) -> FirstDifference | None:
-    """The first difference inside ``stage``, given the model's inputs and the values of the unsplit model at the cuts. None if
-    no value with a name in the unsplit model differs, or if the unsplit model does not run again. ``allowed``: of the tensor
-    that diverges at the end of the stage; values inside may differ by as much."""
+    """The first difference inside ``stage``, None where none is found. ``feeds``: the model's inputs; ``expected``: values of
+    the unsplit model at the cuts, both by name; ``precisions``: of its values, by name; ``allowed``: the difference allowed at
+    the end of the stage, by which values inside may differ too. Only values with a name in the unsplit model are compared, and
+    where that does not run again, only those of ``expected``. Raises MemberError."""
     program = next((s for s in module.of_type(Stage) if s.index == stage.index), None)
     mesh = next((m for m in module.of_type(Mesh) if program is not None and m.name == program.mesh), None)
     if program is None or mesh is None:
@@ -100,30 +103,30 @@ def _levels(stage: StageProgram) -> list[tuple[int, list[str]]]:
 
 
 def _held(module: Module, program: Stage, mesh: Mesh) -> dict[str, _Held]:
-    """Tensors of the stage program by name (without its sigil), each with its name in the model."""
+    """By name the tensors of the stage program that have a name in the unsplit model; names are without ``%``."""
     from ir.ops.boxes import placements_of
     from passes.model.graph import origins
 
     names = origins(module.entry)
     entry = {value.name for op in module.entry.ops for value in op.results}
-    of: dict[str, str] = {}
+    origin_of: dict[str, str] = {}
     types: dict[str, Type] = {}
     for op in program.ops:
         for value in op.results:
             if value.name in entry:
-                of[value.name] = names.get(value.name, value.name)
-            elif op.dialect == "comm" and op.operands[0] in of:  # between the layouts of a reshard
-                of[value.name] = of[op.operands[0]]
+                origin_of[value.name] = names.get(value.name, value.name)
+            elif op.dialect == "comm" and op.operands[0] in origin_of:  # between the layouts of a reshard
+                origin_of[value.name] = origin_of[op.operands[0]]
             types[value.name] = value.type
     held = {}
-    for name, origin in of.items():
+    for name, origin in origin_of.items():
         if origin[:1] == "%" and isinstance(types[name], TensorType):
             held[name[1:]] = _Held(name[1:], origin[1:], types[name], placements_of(types[name], mesh))
     return held
 
 
 def _reference(build: Build, wanted: Iterable[_Held], feeds: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    """Values of the unsplit model inside the stage."""
+    """The values ``wanted``, computed by the unsplit model, by name; empty where it does not run."""
     specs = {h.origin: ValueSpec(h.origin, _element(h.type)) for h in wanted}
     with scratch_folder() as scratch:
         for reference in references(build, specs, scratch):
@@ -141,7 +144,7 @@ def _element(type_: Type) -> int:
 
 
 def _wrong(held: _Held, mesh: Mesh, expected: Raw, values: list[Values], tolerance: _Tolerance) -> tuple[int, ...]:
-    """Members whose part differs from ``expected``, or whose terms do not add up to it."""
+    """Members whose part differs from that of ``expected``, or whose terms do not reduce to it. ``values``: by member."""
     from dnnc.build.members import Part
     from dnnc.engines.onnxruntime.transport.parts import assemble
     from ir.ops.boxes import box, coordinates

@@ -1,7 +1,8 @@
 """Runs all members of a mesh in one process, level by level: how ``dnnc check`` runs a stage on a mesh.
 
 Collectives use the arithmetic of a run (``collectives.combine``), so results are equal bit for bit. One session is open at a
-time. Several cases (samples, or inputs of different origin) go through it, so each model is loaded once.
+time. Several cases (samples, or inputs of different origin) go through it, so each model is loaded once. At each level first
+the segments of all members run, then the collectives.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from dnnc.engines.onnxruntime.transport.parts import assemble, neutral, part_of
 from dnnc.onnx.elements import BY_NAME, BY_NUMBER
 
 Values = dict[str, Any]
-"""Values of one member by its names."""
+"""The values of one member, by the names that its models use."""
 
 
 class MemberError(Exception):
-    """A segment of ``member`` does not run."""
+    """The segment of ``member`` at a level does not run; the text says why."""
 
     def __init__(self, member: int, level: int, error: Exception) -> None:
         super().__init__(f"segment {level} of member {member}: {error}")
@@ -36,8 +37,8 @@ class MemberError(Exception):
 def run_members(
     build: Build, stage: StageProgram, cases: Sequence[Sequence[Values]], *, threads: int = 1, optimize: bool = True
 ) -> list[list[Values]]:
-    """Runs every case. A case holds the input values of each member; its result holds, for each member, the values that a later
-    level or the stage's border reads. Raises MemberError."""
+    """Runs every case: a list of the input values of each member (``fed``). Of each case the result is, for each member, its
+    inputs and all outputs of its segments and collectives. Raises MemberError."""
     values = [[dict(member) for member in case] for case in cases]
     levels = {segment.level for member in stage.members for segment in member.segments}
     levels |= {collective.level for collective in stage.collectives}
@@ -64,13 +65,14 @@ def run_members(
 
 
 def _spec(value: Local) -> ValueSpec:
-    """The spec without a shape, which onnxruntime reports."""
+    """What to ask onnxruntime for; it reports the shape itself."""
     return ValueSpec(value.name, BY_NAME[value.dtype].number if value.dtype in BY_NAME else 0)
 
 
 def fed(member: MemberProgram, values: Mapping[str, Any], ready: Mapping[int, Any] | None = None) -> Values:
-    """The inputs of a member, cut from whole ``values`` by tensor name. ``ready``: parts that are ready, by channel. If a
-    tensor arrives as terms of a sum, the first term is the whole tensor and the others are neutral."""
+    """The inputs of a member, cut from whole tensors: ``values`` by name in the unsplit model. ``ready``: by channel, parts to
+    take instead. Of a tensor that arrives as terms of a reduction, one member gets the whole and the others the neutral
+    element."""
     inputs = {name: values[name] for name in member.inputs}
     for part in member.receives:
         if ready and part.channel in ready:
@@ -85,7 +87,7 @@ def fed(member: MemberProgram, values: Mapping[str, Any], ready: Mapping[int, An
 
 @dataclass(frozen=True, slots=True)
 class Border:
-    """A tensor that leaves a stage, as an output (``channel`` -1) or through a channel, with the part of each member."""
+    """A tensor that leaves a stage, as an output of the model (``channel`` -1) or through a channel; ``parts``: by member."""
 
     name: str
     channel: int
@@ -93,12 +95,12 @@ class Border:
     parts: tuple[Part, ...]
 
     def whole(self, values: Sequence[Values]) -> Raw:
-        """The tensor, assembled from the parts of the members."""
+        """The tensor, assembled from the parts of the members that deliver it. ``values``: by member."""
         pieces = [(part, member[part.value]) for part, member in zip(self.parts, values, strict=True) if part.delivers]
         return assemble(self.shape, pieces)
 
     def of_members(self, values: Sequence[Values]) -> list[tuple[int, Part, Any]]:
-        """Number, part and value of each member that holds a part of the tensor, not a term of a sum."""
+        """(Member, part, value) of each member that holds a part of the tensor and no term of a reduction."""
         held = zip(range(len(self.parts)), self.parts, values, strict=True)
         return [(number, part, member[part.value]) for number, part, member in held if not part.reduction]
 

@@ -1,4 +1,7 @@
-"""Runs TAG's search in place of dnnc's own: gives the pass that states its plan, and a text for the certificate."""
+"""Runs TAG's search in place of dnnc's own.
+
+The pass ``shard`` of a pipeline, which would search a plan, is replaced by a pass that states the plan that TAG found.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +27,8 @@ NAME = "tag"
 
 @dataclass(frozen=True, slots=True)
 class TagOptions:
-    """``prior``: an ``.npz`` of ``dnnc tag train``, None for a uniform prior; ``iterations``: of the tree search, None for
-    ``ITERATIONS``; ``microbatches``: of a step, run one after another."""
+    """``prior``: an ``.npz`` that ``dnnc tag train`` wrote, None for a uniform prior; ``iterations``: of the tree search, None
+    for ``ITERATIONS``; ``microbatches``: of a step, run one after another."""
 
     prior: Path | None = None
     iterations: int | None = None
@@ -34,7 +37,7 @@ class TagOptions:
 
 @dataclass(frozen=True, slots=True)
 class TagPlan:
-    """The pipeline that states the plan, the result of the search, and a sentence on both for the certificate."""
+    """``pipeline``: states the plan; ``found``: what the search gave; ``text``: a sentence on both for the certificate."""
 
     pipeline: tuple[Pass, ...]
     found: Found
@@ -42,7 +45,9 @@ class TagPlan:
 
 
 def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, options: TagOptions) -> TagPlan:
-    """Searches a plan for ``module``, which has a topology, by TAG's method, and puts it in place of the pass ``shard``.
+    """Runs ``pipeline`` on ``module``, which has a topology, up to the pass ``shard``, searches a plan by TAG's method, and
+    returns the pipeline in which that plan replaces ``shard``. TAG's plan may be expressed in dnnc in several ways; the one of
+    least value by dnnc's own cost counts.
 
     Raises InvalidInput for a file that is no prior and a topology with too many device groups, UsageError if METIS is not
     installed, Infeasible if no plan fits that dnnc can express."""
@@ -70,7 +75,7 @@ def tag_plan(pipeline: Sequence[Pass], module: Module, context: PassContext, opt
 
 
 def _cheapest(candidates: Sequence[Expressed], facts: Module, context: PassContext) -> Expressed:
-    """The candidate whose plan has the least value. Raises the last fault if no candidate is a plan."""
+    """The candidate whose plan has the least value by dnnc's cost. Raises the last fault if none is a plan."""
     if len(candidates) == 1:
         return candidates[0]
     best: tuple[float, Expressed] | None = None

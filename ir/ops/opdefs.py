@@ -48,11 +48,10 @@ class AttrDef:
 
 @dataclass(frozen=True, slots=True)
 class ReshardStep:
-    """How an op of ``comm`` changes the placement along its axis: from class ``before`` to class ``after``. Placements on other
-    axes stay.
-
-    ``join``: name of the attribute with the dimension along which shards are joined; ``split``: of that with the dimension
-    along which they are cut. ``rounds``: a ring of n members takes rounds * (n - 1) steps; 0 where nothing moves."""
+    """How an op of ``comm`` changes the placement along one axis of a mesh: from class ``before`` to class ``after``.
+    Placements on other axes stay. With n members along the axis, a ring takes ``rounds`` * (n - 1) steps; ``rounds`` is 0 where
+    nothing moves. ``join``: the op's attribute that says the dimension of a ``before`` that is ``Shard``; ``split``: likewise
+    of ``after``; empty where that is no ``Shard``."""
 
     before: type[Placement]
     after: type[Placement]
@@ -104,28 +103,32 @@ def _placement(kind: type[Placement], op: Op, key: str) -> Placement:
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """What an op called ``name`` looks like. ``attributes`` are those it may have; with ``extensible`` it may have others
-    too. ``regions`` are the keys of its regions. ``check`` gives messages about an op that arity and kinds do not catch,
-    ``typed`` those about the types of its operands (None: not known) and results. ``step``: what an op of ``comm`` does to
-    placements; ``layout``: how the layout rule of another is drawn (``ir.layout_rules``), None where it has none. ``missing``:
-    why the dialect has no such op, empty where it has."""
+    """What an op called ``name`` looks like, and what is known about it."""
 
     name: str
     operands: Arity = (0, None)
     results: Arity = (0, None)
     attributes: tuple[tuple[str, AttrDef], ...] = ()
     regions: tuple[str, ...] = ()
+    """The keys of its regions."""
     traits: frozenset[str] = frozenset()
+    """Some of ``PURE``, ``OPAQUE``, ``COMMUNICATION``, ``EFFECT`` and, of ONNX's operators, those of ``ir.ops.operators``."""
     extensible: bool = False
+    """Whether it may have other attributes too."""
     check: Callable[[Op], Iterable[str]] | None = None
+    """Further messages about an op that has the right arity, attributes and regions."""
     typed: Callable[[Op, Sequence[Type | None]], Iterable[str]] | None = None
+    """Messages about the types of its operands (None: not known) and results."""
     doc: str = ""
     step: ReshardStep | None = None
+    """Of an op of ``comm``: what it does to placements."""
     layout: Callable[[Any], None] | None = None
+    """Of other ops: writes the layout rule (``ir.layout_rules``); None where the op has no rule."""
     missing: str = ""
+    """Of an op that the dialect does not have: the message that says so."""
 
     def faults(self, op: Op) -> list[str]:
-        """The ways in which ``op`` contradicts this definition."""
+        """A message for each way in which ``op`` contradicts this definition, types (``typed``) aside."""
         if self.missing:
             return [self.missing]
         messages = []
@@ -168,8 +171,9 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The ops whose names begin with ``name`` and a dot. ``lookup`` gives the definition of one by its full name and the
-    module's opsets (domain to version): one with ``missing`` where there is no such op, None where the op is opaque."""
+    """The ops whose names begin with ``name`` and a dot. ``lookup`` takes an op's full name and the module's opsets
+    (``module_opsets``) and returns its definition, None where the op is opaque. Where there is no such op, the definition
+    states that as ``missing``."""
 
     name: str
     lookup: Callable[[str, Mapping[str, int]], OpDef | None]
@@ -179,7 +183,7 @@ Dialects: TypeAlias = tuple[Dialect, ...]
 
 
 def opdef(name: str, opsets: Mapping[str, int], dialects: Dialects) -> OpDef | None:
-    """The definition of the op called ``name`` in these dialects and under these opsets; None when it is opaque."""
+    """The definition of the op called ``name`` under these opsets; None when it is opaque or of none of these dialects."""
     wanted = name.partition(".")[0]
     for dialect in dialects:
         if dialect.name == wanted:
@@ -188,7 +192,8 @@ def opdef(name: str, opsets: Mapping[str, int], dialects: Dialects) -> OpDef | N
 
 
 def module_opsets(module: Module) -> dict[str, int]:
-    """Opset versions that the module's attributes state, by domain: ``opset.onnx`` is the default domain's."""
+    """The opset version of each domain that the module states: attribute ``opset.D`` that of domain D, where ``onnx`` stands
+    for ONNX's default domain."""
     return {
         key.removeprefix("opset."): attribute.value
         for key, attribute in module.attributes
@@ -200,7 +205,7 @@ def module_opsets(module: Module) -> dict[str, int]:
 
 
 def _sensible(op: Op) -> Iterable[str]:
-    """Numbers and words of an op of ``comm``."""
+    """The check of the ops of ``comm``: numbers and words in range."""
     if op.get("channel", 0) < 0:
         yield f"a channel is at least 0, not {op.get('channel')}"
     for key in ("dim", "split_dim", "concat_dim", "peer", "through"):

@@ -1,4 +1,8 @@
-"""INV07, INV08 and INV09 on a single type, attribute dictionary or facet: what makes sense by itself."""
+"""INV07, INV08 and INV09 on a single type, attribute dictionary or set of facets, as far as they need nothing else to judge it.
+
+``type_faults`` is INV07, ``attribute_faults`` INV08, ``facet_faults`` INV09 (``ir.verifier``). Each returns a message for each
+fault, an empty list where there is none.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +52,13 @@ from ir.core.types import (
 from ir.text.dense import storage_fault
 
 MAX_NESTING = 64
+"""The most levels of sequences, optionals and maps in a type."""
 MOST_DIMENSIONS = 64
-"""Dimensions of a tensor; numpy and onnxruntime hold as many."""
+"""The most dimensions of a tensor: as many as numpy and onnxruntime take."""
 
 
 def type_faults(type_: Type, meshes: Mapping[str, Mesh] | None) -> list[str]:
-    """What is wrong with ``type_``; without ``meshes``, layouts are not looked at."""
+    """What is wrong with ``type_``. ``meshes``: the module's, by name; None: layouts are not checked."""
     for _ in range(MAX_NESTING):
         if isinstance(type_, SeqType | OptionalType):
             type_ = type_.element
@@ -102,7 +107,8 @@ def _layout_faults(type_: TensorType, layout: Layout, meshes: Mapping[str, Mesh]
 
 
 def compatible(one: Type, other: Type) -> bool:
-    """Whether a value of one type may stand where the other is declared: nothing known of both differs."""
+    """Whether a value of one type may be used where the other is declared: what both know (unknown types, shapes and dimensions
+    aside) is equal, layouts included."""
     if one == other or isinstance(one, UnknownType) or isinstance(other, UnknownType):
         return True
     if isinstance(one, SeqType) and isinstance(other, SeqType):
@@ -141,7 +147,7 @@ _ITEMS: dict[AttrKind, AttrKind] = {
 
 
 def attribute_faults(attributes: Attributes) -> list[str]:
-    """What is wrong with a dictionary of attributes, references to symbols aside."""
+    """What is wrong with a dictionary of attributes; whether the symbols that they name exist is not checked here."""
     faults = []
     previous = None
     for key, attribute in attributes:
@@ -177,7 +183,7 @@ def _scalar_faults(kind: AttrKind, value: Any) -> list[str]:
 
 
 def facet_faults(facets: Facets, op: Op | None) -> list[str]:
-    """What is wrong with the facets of ``op`` (None: of a resource)."""
+    """What is wrong with the facets of ``op``, or of a resource (None). Whether a facet may be there at all is not checked."""
     faults = []
     previous = ""
     for facet in facets:

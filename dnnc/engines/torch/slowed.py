@@ -16,28 +16,27 @@ from dnnc.engines.torch.faults import NotASlowDevice
 from ir.core.diagnostics import UsageError
 
 _LEAST = 1e-4
-"""Seconds: shorter waits are added up, for a sleep may be this much too long."""
+"""Seconds: shorter waits are added up, since a sleep may be longer than asked for by this much."""
 
 MOST = 1000.0
-"""The largest factor: ranks give up on one that they wait for too long."""
+"""The largest factor: other ranks stop with an error when they wait for one for too long."""
 
 
 @dataclass(slots=True)
 class Slowed:
-    """The waits of this process's main thread. ``factor``: seconds to wait for each one that it computes, 0 for none;
-    ``owed``: seconds that it has not waited yet, below 0 where a sleep was too long; ``seen``: processor seconds of the thread
-    that were accounted for."""
+    """The waits of this process's main thread. ``factor``: seconds to wait for each second of computing, 0 for none; ``owed``:
+    seconds still to wait, negative after too long a sleep; ``seen``: the thread's processor seconds at the last call."""
 
     factor: float = 0.0
     owed: float = 0.0
     seen: float = field(default_factory=time.thread_time)
 
     def begin(self) -> None:
-        """Leave out what was computed until now."""
+        """Start counting now: what was computed before is not waited for."""
         self.seen = time.thread_time()
 
     def wait(self) -> None:
-        """Wait for what was computed since the last call."""
+        """Sleep for what was computed since the last call of ``begin`` or ``wait``."""
         if not self.factor:
             return
         now = time.thread_time()
@@ -50,7 +49,7 @@ class Slowed:
 
 
 def slow_devices(texts: Iterable[str]) -> dict[str, float]:
-    """The factors of devices, from texts ``DEVICE=K``. Raises UsageError."""
+    """The factor of each device, from texts ``DEVICE=K`` of the option ``--slow``. Raises UsageError."""
     factors = {}
     for text in texts:
         device, _, number = text.rpartition("=")

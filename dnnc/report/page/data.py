@@ -1,9 +1,14 @@
 """What the page shows, as one JSON document: schema ``dnnc.report/1``.
 
-``answers``: the first screen in sentences. ``headline``, ``table``: what the command prints of the plan. ``stages``, ``runs``
-of equal layers and the ``edges`` between them; ``variants``: each distinct layer with its ops. ``devices``, ``links``,
-``transfers``: loads. ``predicted``, ``measured``: timelines; ``memory``: of each device over time. Seconds, bytes; null stands
-for unknown or infinite. Equal modules give equal documents: nothing here depends on the machine or the time.
+- ``model`` .. ``status``, ``certificate``: those of the plan; ``headline``, ``table``: what the command prints of the plan;
+- ``answers``: the first screen in sentences; ``inputs``, ``outputs``: of the model;
+- ``stages``; ``runs`` of equal layers, of which ``variants`` has each distinct one with its ops (``COLUMNS``); ``edges``
+  between ops of different runs (``blocks.Edge``) as [run, position, run, position, tensor, bytes];
+- ``devices``, ``links``, ``transfers``: loads; ``period``: the seconds that 100 % of a load stands for;
+- ``kinds`` of events; ``predicted``, ``measured``: timelines in seconds, ``timeline``: the predicted one as text; ``memory``:
+  bytes of each device over time; ``check``: what a check compared (``_check``), null without one.
+
+Null stands for unknown or infinite. Equal modules give equal documents: nothing here depends on the machine or the time.
 """
 
 from __future__ import annotations
@@ -36,9 +41,8 @@ SCHEMA = "dnnc.report/1"
 
 
 def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The document of a planned module, folded or not. ``measured``: the timeline of a run; ``check``: what 'dnnc check --json'
-    printed. Raises ValueError for a module
-    without a plan or without machines."""
+    """The document of a planned module, folded or not. ``measured``: the events of a run, empty for none; ``check``: what
+    ``dnnc check --json`` printed. Raises ValueError for a module without a plan or without a topology."""
     module = expand(module)
     plan, topology = module.first(Plan), module.first(Topology)
     if plan is None or topology is None:
@@ -89,8 +93,8 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mappin
 
 
 def _pace(plan: Plan, events: Sequence[TraceEvent]) -> float | None:
-    """Measured seconds that compare with the plan's value: between two results of a stream, of a whole step; None where the
-    timeline does not tell."""
+    """The measured seconds to compare with the plan's value: those of a whole step where the plan is of one, else the mean
+    between the ends of two microbatches of a stream. None where the plan is of neither or the events do not tell."""
     ends: dict[int, float] = {}
     for event in events:
         number = dict(event.args).get("microbatch")
@@ -172,7 +176,7 @@ def _run(run: Run, titles: Sequence[str]) -> dict[str, Any]:
 
 
 def _title(layer: Layer) -> str:
-    """The name of a layer; of one whose ops tell no scope, its first op and its last."""
+    """The name of a layer or, where its ops name no scope, those of its first and last op."""
     if layer.block < 0 and layer.name != "model":
         return layer.name
     if layer.block >= 0 and not layer.name.startswith("block "):
@@ -191,8 +195,8 @@ def _edge(edge: Edge) -> list[Any]:
 
 
 COLUMNS = ("name", "operator", "compute", "collectives", "bytes", "weights", "type", "strategy", "exchange")
-"""Of the ops of a variant: seconds of compute and of collectives, bytes of results and of weights, type of the first result,
-strategy on a mesh, kinds of collectives."""
+"""What the list of an op of a variant holds: its name and operator, seconds of compute and of collectives, bytes of its
+results, number of its weights, type of its first result, strategy on a mesh, kinds and axes of its collectives."""
 
 
 def _variants(parts: Blocks) -> list[dict[str, Any]]:
@@ -216,6 +220,7 @@ def _short(row: OpRow, prefix: str) -> str:
 
 
 def _op(row: OpRow, prefix: str) -> list[Any]:
+    """An op as ``COLUMNS`` says, its name without the layer's ``prefix``."""
     op = row.op
     weights = {name for name in op.operands if name.startswith("@")}
     kinds = dict.fromkeys(f"{one.kind.replace('_', '-')} {one.axis}" for one in row.collectives)

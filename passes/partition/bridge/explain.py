@@ -1,9 +1,9 @@
 """Why there is no plan, and what would help: the text of ``Infeasible``.
 
-Memory is the usual reason. The least number of bytes that every limited device would need besides what it has is found by
-bisection, solving with raised limits; the plan that it allows tells which stage overflows which device, and by how much. Other
-reasons are found by dropping one demand at a time. Replicas are left out of all of it: a stage on several devices holds on each
-what it would hold on one, so what does not fit without replicas does not fit with them.
+Memory is the usual reason. A bisection finds the least number of bytes that, added to the memory of every limited device, allow
+a plan; this plan shows which stage overflows which device, and by how much. Other reasons are found by dropping one demand of
+the user at a time. Replicas are left out of all of it: a stage on several devices holds on each what it would hold on one, so
+what does not fit without replicas does not fit with them.
 
 ``at_least_a_plan`` repeats a search that ended before it had a plan, so that no time limit is too short for one.
 """
@@ -35,21 +35,22 @@ from passes.partition.objective import Budget, Solution
 from passes.partition.search.throughput import solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
+"""Of one attempt to solve a changed problem."""
 _BISECTIONS = 24
 _HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
 _SECONDS = 8.0
-"""Of all bisections: after these the shortage is told as it is known."""
+"""Of the whole bisection. After these the error states the best shortage found, which may be more than the least."""
 
 LEAST_SECONDS = 10.0
-"""Of a search that is repeated until its first plan."""
+"""Time limit of a search that is repeated for a first plan."""
 
 S = TypeVar("S", bound=Solution)
 B = TypeVar("B", bound=Budget)
 
 
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
-    """The solution within the budget. Where its time was over without a plan or a proof that there is none, and there is no
-    plan of another kind (``Budget.beaten``): the first plan that a search of ``LEAST_SECONDS`` finds."""
+    """``search(budget)``. Where its time is over with neither a plan nor a proof that there is none, and no plan of another
+    kind is known (``Budget.beaten``), the search is repeated with ``LEAST_SECONDS`` and stops at its first plan."""
     solution = search(budget)
     if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
@@ -58,8 +59,8 @@ def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
 
 
 def explain(problem: Problem, solution: Solution, topology: Topology, *, training: bool = False) -> Infeasible:
-    """The error for a problem without a plan; ``proven`` where there surely is none. ``training``: the problem counts
-    gradients, optimizer state and saved values as weights."""
+    """The error, for the caller to raise, that says why ``problem`` has no plan in ``solution``; its ``proven`` is whether
+    there certainly is none. ``training``: the weights of the problem include gradients, optimizer state and saved values."""
     problem = _of_single_devices(problem)
     error = _explain(problem, solution, topology, "weights, their state and saved values" if training else "weights")
     unsupported = not np.isfinite(problem.seconds).any(axis=0).all()
@@ -68,14 +69,15 @@ def explain(problem: Problem, solution: Solution, topology: Topology, *, trainin
 
 
 def _of_single_devices(problem: Problem) -> Problem:
-    """The problem whose stages have one device each."""
+    """The problem without the kinds that are several devices (replicas)."""
     alone = sorted(set(pools(problem.kinds)))
     kinds = tuple(problem.kinds[k] for k in alone)
     return replace(problem, kinds=kinds, seconds=problem.seconds[alone], transfer=problem.transfer[alone])
 
 
 def _lacking(problem: Problem, topology: Topology) -> int:
-    """Bytes by which the weights exceed the memory of all devices together; not above 0 where they may fit."""
+    """Bytes by which the weights exceed the memory of all devices together; 0 or less where they do not, or a device has no
+    limit."""
     limits = [topology.memory(device) for device in topology.devices]
     return 0 if None in limits else sum(problem.weight_bytes.tolist()) - sum(limit or 0 for limit in limits)
 
@@ -96,7 +98,8 @@ def _explain(problem: Problem, solution: Solution, topology: Topology, held: str
 
 
 def _memory(problem: Problem, solution: Solution, topology: Topology, held: str) -> Infeasible:
-    """Which device is short, and by how many bytes; ``held``: what the weights of the problem are."""
+    """The error that says which kinds of devices lack how many bytes. ``held``: words for what the problem counts as
+    weights."""
 
     def raised(extra: int) -> Problem:
         return replace(
@@ -111,19 +114,19 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
         if best.stages is None or high - low <= max(1, high >> 20) or now() - started > _SECONDS:
             break
         middle = (low + high) // 2
-        found = solve(raised(middle), _QUICK)
-        if found.stages is None:
+        attempt = solve(raised(middle), _QUICK)
+        if attempt.stages is None:
             low = middle
         else:
-            high, best = middle, found
-    # Of each kind of device only the stage that lacks most bytes is told.
+            high, best = middle, attempt
+    # Of each kind of device only the stage that lacks most bytes is reported.
     worst: dict[int, tuple[int, int, StageCost]] = {}
     for index, cost in enumerate(plan_costs(problem, best.stages or ())):
         limit = problem.kinds[cost.kind].memory
         if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
             worst[cost.kind] = (cost.memory - limit, index, cost)
     hint = _HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less"
-    messages = [_short(problem.kinds[k], *found, held, topology, hint) for k, found in sorted(worst.items())]
+    messages = [_short(problem.kinds[k], *shortage, held, topology, hint) for k, shortage in sorted(worst.items())]
     messages = messages or [NothingFits().at(topology.name)]
     if (lacking := _lacking(problem, topology)) > 0:
         total = WeightsOverMemory(held, whole, len(topology.devices), whole - lacking, lacking).at(topology.name)
@@ -134,7 +137,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
 
 
 def _short(kind: Kind, short: int, index: int, cost: StageCost, held: str, topology: Topology, hint: str) -> Diagnostic:
-    """How a stage of the plan that comes nearest does not fit a device of this kind."""
+    """The message that stage ``index`` of the nearest plan lacks ``short`` bytes on devices of this kind."""
     names = tuple(dict.fromkeys(kind.devices))
     each = f"each {kind.type} ({', '.join(names[:4])}{', ...' if len(names) > 4 else ''})"
     chunks = kind.count // len(names)
@@ -156,15 +159,15 @@ def _short(kind: Kind, short: int, index: int, cost: StageCost, held: str, topol
 
 
 def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeasible:
-    """Which demand, dropped, would make a plan possible."""
+    """The error that says which demands of the user (cuts, stages, pins) would, if dropped alone, make a plan possible."""
     helps = []
     if problem.forced and solve(replace(problem, forced=()), _QUICK).stages is not None:
         helps.append("without --cut")
     if problem.stages is not None and solve(replace(problem, stages=None), _QUICK).stages is not None:
         helps.append(f"without --stages {problem.stages}")
-    lacking = np.isinf(problem.seconds)
-    supported = np.where(lacking, np.nanmax(np.where(lacking, np.nan, problem.seconds), initial=0.0), problem.seconds)
-    if lacking.any() and solve(replace(problem, seconds=supported), _QUICK).stages is not None:
+    unsupported = np.isinf(problem.seconds)
+    supported = np.where(unsupported, np.nanmax(np.where(unsupported, np.nan, problem.seconds), initial=0.0), problem.seconds)
+    if unsupported.any() and solve(replace(problem, seconds=supported), _QUICK).stages is not None:
         helps.append("with other --pin (or devices that run every op)")
     claim = "no plan satisfies all demands" if solution.status == "infeasible" else "no plan was found within the budget"
     names = ", ".join(problem.tensor_names[h] for h in problem.forced)

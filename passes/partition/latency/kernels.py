@@ -141,7 +141,7 @@ def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
 def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: Any) -> int:
     """Fills ``queue`` with the ideals i > j, smaller first, for which i - j may be a piece: it tears no colour, and some kind
     runs it within its memory and ``most`` seconds, transfers, free sources and what ``programs`` adds left out (``seconds_of``
-    is exact). Returns their number. ``stamp[i]``: j once i is seen."""
+    counts those). Returns their number. ``stamp[i]``: j once i is seen."""
     kinds = len(graph.limit)
     count = 0
     head = -1

@@ -1,4 +1,8 @@
-"""PipeDream's objective solved: the shared search with the programme over replicated stages."""
+"""Solves PipeDream's objective: the search of ``passes.partition.search`` with a dynamic programme over replicated stages.
+
+A plan is a chain of ideals; between two of them lies a stage, which runs on r machines (its replicas). The programme walks the
+ideals backward; its state is an ideal and the number of machines for all that is outside it.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +32,13 @@ from passes.partition.pipedream.starts import start_bound
 from passes.partition.search.search import Search, per_ideal
 
 BISECTIONS = 50
-"""Halvings of the way between the bounds."""
+"""The most halvings of the interval between the lower bound and the value of a plan."""
 
 
 @dataclass(frozen=True)
 class PipeDreamSolution(Solution):
-    """``stages`` has kind 0 throughout; ``replicas``: machines per stage; ``times``: the stages evaluated."""
+    """``stages``: (0, nodes), as all machines are of kind 0; ``replicas``: the number of machines of each stage; ``times``: the
+    times of each stage."""
 
     replicas: tuple[int, ...] = ()
     times: tuple[StageTime, ...] = ()
@@ -57,7 +62,8 @@ def solve_pipedream(
 
 
 class PipeDream(SearchObjective):
-    """The objective as the search wants it: nodes are those of ``profile``, the label of a stage is its number of machines."""
+    """The objective as ``SearchObjective`` asks for it. Nodes are those of ``profile``; the label of a stage is its number of
+    machines. Seconds are per minibatch."""
 
     contracts = False
 
@@ -81,7 +87,8 @@ class PipeDream(SearchObjective):
         )
 
     def bound(self) -> tuple[float, str]:
-        """Even balance over all machines, or the node that is slowest on whatever number of machines suits it best."""
+        """The larger of two lower bounds: all compute spread evenly over all machines; of the slowest node, its seconds on the
+        number of machines that suits it best, synchronisation of its weights included."""
         balance = float(self.profile.seconds.sum()) / self.machines.count
         r = np.arange(1, self.machines.most_replicas + 1)
         sync = 4.0 * (r - 1) / (self.machines.bandwidth * r)
@@ -115,6 +122,7 @@ class PipeDream(SearchObjective):
         return self  # of one kind, whose seconds are at most ``value`` a machine together; transfers are not subtracted
 
     def tighten(self, tables: Tables, family: Family, bound: float, value: float) -> float:
+        """By bisection: no plan is as fast as a trial value at which even the relaxation of ``_reach`` leaves nodes out."""
         for _ in range(BISECTIONS):
             if value <= bound * (1 + 1e-12):
                 break
@@ -142,14 +150,15 @@ class PipeDream(SearchObjective):
         return start_bound(tables, moved, self.machines.count, bound, value, max_visits, keep_on)
 
     def _moved(self, tables: Tables, family: Family) -> Floats:
-        """Seconds to move the cut of each ideal both ways between single machines."""
+        """Seconds ``[I]`` to move all tensors that leave each ideal, and their gradients back, between two single machines."""
         moved: Floats = family.marks[:, tables.at_bytes] * (2.0 / (self.machines.bandwidth * slots(self.problem.comm)))
         return moved
 
     def _reach(self, tables: Tables, family: Family, trial: float) -> tuple[Floats, Floats]:
-        """Seconds that may lie before an ideal with m machines to come, least and most, ``[M+1]`` each, if any two ideals were
-        nested and no stage took over ``trial``. An ideal is a boundary only where one stage can take in what it cuts; from
-        seconds w, r machines get to the largest one up to w + r trial, and to w from the least one down to w - r trial."""
+        """The least and the most compute seconds, ``[M+1]`` each, in an ideal that is a boundary with m machines for what is
+        outside it, in plans of value at most ``trial``. This is a relaxation, in which any two ideals are nested: a stage on r
+        machines has at most r ``trial`` seconds, and a boundary is an ideal whose tensors one stage can receive in time. So
+        from a boundary at w seconds a stage on r machines reaches at most the largest boundary up to w + r ``trial``."""
         from passes.partition.pipedream import kernels
 
         low, high = np.empty(self.machines.count + 1), np.empty(self.machines.count + 1)
