@@ -93,6 +93,8 @@ def _what(facts: Facts) -> Iterator[str]:
     if plan.in_steps:
         flush = "" if plan.flush else "; the pipeline is never emptied, so stages work with slightly older weights"
         yield f"A training step works on {counted(plan.microbatches, 'microbatch', 'microbatches')}{flush}."
+    elif plan.minimises.trains:
+        yield "It trains on a stream of microbatches that is not parted into steps."
     elif plan.minimises.streams and len(plan.stages) > 1:
         yield "Several microbatches are in flight at once: each stage works on another one."
     elif plan.minimises.alone:
@@ -183,7 +185,7 @@ def _limits(facts: Facts) -> Iterator[str]:
 def _pace(facts: Facts, names: str) -> Iterator[str]:
     """What sets the pace: a link, a stage or the filling of the pipeline."""
     plan, slowest = facts.plan, facts.slowest
-    which = f"stage{'s' if len(slowest) > 1 else ''} {', '.join(str(stage.index) for stage in slowest)}"
+    which = f"stage{'s' if len(slowest) > 1 else ''} {listed([str(stage.index) for stage in slowest])}"
     link = max(facts.media, key=lambda name: facts.media[name], default="")
     busiest = seconds_text(step_period(plan))
     if plan.minimises.streams and link and facts.media[link] > step_period(plan) * (1 + EVEN):
@@ -198,7 +200,7 @@ def _pace(facts: Facts, names: str) -> Iterator[str]:
         seconds = seconds_text(stage_seconds(slowest[0], plan.comm))
         yield f"Of the stages, {which} on {names} takes longest, {seconds}."
     else:
-        yield f"The slowest device sets the pace: {names} with {which}, {busiest} per microbatch."
+        yield f"The slowest device sets the pace: {names} with {which} takes {busiest} per microbatch."
     if plan.in_steps and facts.summary is not None and len(plan.stages) > 1 and facts.summary.bubble > WORTH:
         bubble = percent_text(facts.summary.bubble)
         yield f"The devices wait {bubble} of a step (the bubble), for the most part while the pipeline fills and drains."
@@ -210,7 +212,8 @@ def _within(facts: Facts, stages: Sequence[int]) -> Iterator[str]:
     exchange: dict[str, float] = defaultdict(float)
     for layer in (layer for run in facts.blocks.runs if run.stage in stages for layer in run.layers):
         for row in layer.rows:
-            compute[row.op.name.partition(".")[2]] += row.compute
+            if row.op.dialect != "dnnc":  # a unit of a profile says nothing of what it does
+                compute[row.op.name.partition(".")[2]] += row.compute
             for one in row.collectives:
                 exchange[f"{one.kind.replace('_', '-')} along mesh axis {one.axis}"] += one.seconds
     for title, seconds in (("compute", compute), ("exchange", exchange)):

@@ -100,7 +100,7 @@ function runFacts(run) {
 
 function layout() {
   const graph = new dagre.graphlib.Graph({ compound: true, multigraph: false });
-  graph.setGraph({ rankdir: "TB", nodesep: 26, ranksep: 30, marginx: 40, marginy: 14 });
+  graph.setGraph({ rankdir: "TB", nodesep: 26, ranksep: 30, marginx: 40, marginy: 24 });
   const several = data.stages.length > 1;
   for (const stage of several ? data.stages : []) graph.setNode(`s${stage.index}`, { stage });
   data.runs.forEach((run, number) => {

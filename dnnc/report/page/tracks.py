@@ -16,9 +16,9 @@ from dnnc.build.timeline import predicted
 from dnnc.build.trace import TraceEvent
 from dnnc.report.page.blocks import Blocks
 from dnnc.report.page.texts import exact, span
-from dnnc.report.timeline import TimelineSummary, summarize_timeline
+from dnnc.report.timeline import ROUNDING, TimelineSummary, summarize_timeline
 from ir.core.module import Module, Plan, Schedule, Stage
-from ir.ops.rows import BACKWARD, COMPUTE, shown
+from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, shown
 from passes.model.timeline.memory import Held, memory_over_time
 from passes.model.timeline.simulate import simulate
 
@@ -99,7 +99,7 @@ def _parts(event: TraceEvent, exchanged: Mapping[tuple[int, str], Sequence[tuple
 def tracks_json(events: Iterable[TraceEvent], groups: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Bars by track, each ``[start, seconds, kind, stage, microbatch, name]`` with the numbers of kind and name in their lists;
     ``left_out``: bars behind the first ``MOST_BARS``."""
-    ordered = sorted(events, key=lambda event: (event.start, event.end))
+    ordered = sorted(_joined(events), key=lambda event: (event.start, event.end))
     kept, kinds, names = ordered[:MOST_BARS], dict[str, int](), dict[str, int]()
     rows: dict[tuple[str, str], list[list[float | int]]] = {}
     for event in kept:
@@ -127,6 +127,26 @@ def tracks_json(events: Iterable[TraceEvent], groups: Mapping[str, Sequence[str]
         "shown": exact(end if len(kept) == len(ordered) else kept[-1].start),
         "left_out": len(ordered) - len(kept),
     }
+
+
+def _joined(events: Iterable[TraceEvent]) -> Iterable[TraceEvent]:
+    """The events, with transfers of a stage's microbatch that follow each other without a pause as one: a stage may send
+    hundreds of tensors."""
+    last: dict[tuple[str, str], TraceEvent] = {}
+    count: dict[tuple[str, str], int] = {}
+    for event in events:
+        key, before = (event.track, event.lane), last.get((event.track, event.lane))
+        same = before is not None and before.kind == event.kind and before.args[:2] == event.args[:2]
+        if before is not None and same and event.kind in (SEND, RECEIVE) and event.start - before.end <= ROUNDING * event.end:
+            count[key] += 1
+            number = dict(event.args).get("microbatch", "")
+            name = f"{count[key]} x {event.kind} {dict(event.args).get('stage', '')}.{number}"
+            last[key] = replace(before, name=name, end=event.end)
+            continue
+        if before is not None:
+            yield before
+        last[key], count[key] = event, 1
+    yield from last.values()
 
 
 def _number(value: object) -> int:

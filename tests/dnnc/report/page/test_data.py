@@ -116,6 +116,16 @@ def test_a_long_timeline_is_cut() -> None:
     assert (data["shown"], data["end"]) == (MOST_BARS - 1, MOST_BARS + 4.5)
 
 
+def test_transfers_that_follow_each_other_are_one_bar() -> None:
+    def event(kind: str, start: float, end: float, microbatch: int = 0) -> TraceEvent:
+        return TraceEvent("a", f"{kind} {start}", kind, start, end, (("stage", 1), ("microbatch", microbatch), ("tensor", "t")))
+
+    events = [event("F", 0, 1), event("send", 1, 2), event("send", 2, 3), event("send", 3, 4, 1), event("send", 4.5, 5, 1)]
+    data = tracks_json(events, {"a": ("a",)})
+    bars = [(bar[0], bar[1], data["names"][bar[5]]) for bar in data["tracks"][0]["bars"]]
+    assert bars == [(0, 1, "F 0"), (1, 2, "2 x send 1.0"), (3, 1, "send 3"), (4.5, 0.5, "send 4.5")]
+
+
 def test_memory_is_that_of_the_simulation() -> None:
     data = page_data(planned("training"))
     plan = plan_of(planned("training"))
