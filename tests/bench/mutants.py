@@ -9,7 +9,9 @@ copy of the checkout, until a test fails or ``--seconds`` (60) of CPU time are s
 sums of each room. A test that fails without its mutant too has caught nothing: the tests that failed run once more at the end.
 
 To compare two sets of tests: ``--tree DIR`` takes ``tests`` and ``golden`` of another checkout (the same mutants, judged by
-other tests), and ``--caught LOG`` judges only the mutants that an earlier run caught, first by the test that caught each.
+other tests), and ``--caught LOG`` judges only the mutants that an earlier run caught, first by the test that caught each. They
+are found by their text, so that the sources may have changed in between; those whose line is no more, or stands twice, are
+printed as ``gone``.
 """
 
 from __future__ import annotations
@@ -216,10 +218,26 @@ def _is_failure(line: str) -> bool:
     return line.startswith(("FAILED tests/", "ERROR tests/"))
 
 
-def caught_by(log: str) -> dict[str, str]:
-    """The mutants (as text) that an earlier run printed as caught, each with the test that failed."""
-    lines = (re.fullmatch(r"(tests/.*?) +\d+ s  (.*)", line) for line in log.splitlines())
-    return {match[2]: match[1] for match in lines if match}
+def caught_by(log: str, room: str) -> Iterator[tuple[Mutant, str]]:
+    """The mutants of a room that an earlier run printed as caught, each with the test that failed."""
+    lines = (re.fullmatch(r"(tests/.*?) +\d+ s  (\S+):\d+  (.*)  ->  (.*)", line) for line in log.splitlines())
+    for match in filter(None, lines):
+        test, name, before, after = match.groups()
+        if not name.startswith(f"{room}/"):
+            continue
+        paths = [REPO / name] if (REPO / name).exists() else sorted((REPO / room).rglob(Path(name).name))
+        places = [
+            (path, number, line)
+            for path in paths
+            for number, line in enumerate(path.read_text().split("\n"), 1)
+            if line.strip() == before
+        ]
+        if len(places) != 1:
+            print(f"{'gone':10}        {name}  {before}  ->  {after}")
+            continue
+        ((path, number, line),) = places
+        indent = line[: len(line) - len(line.lstrip())]
+        yield Mutant(path.relative_to(REPO).as_posix(), number, line, indent + after), test
 
 
 def judge(mutant: Mutant, room: str, pristine: Path, scratch: Path, seconds: float, first: str = "") -> Verdict:
@@ -267,10 +285,13 @@ def main() -> None:
     rooms = arguments.rooms.split(";")
     if unknown := [room for room in rooms if room not in ROOMS]:
         parser.error(f"no such room: {', '.join(unknown)} (there are {', '.join(ROOMS)})")
-    chosen = {room: mutants(room, arguments.count // len(rooms), arguments.seed) for room in rooms}
-    firsts = caught_by(arguments.caught.read_text()) if arguments.caught else {}
+    firsts: dict[Mutant, str] = {}
     if arguments.caught:
-        chosen = {room: [each for each in group if str(each) in firsts] for room, group in chosen.items()}
+        of_log = {room: list(caught_by(arguments.caught.read_text(), room)) for room in rooms}
+        firsts = dict(pair for pairs in of_log.values() for pair in pairs)
+        chosen = {room: [mutant for mutant, _ in pairs] for room, pairs in of_log.items()}
+    else:
+        chosen = {room: mutants(room, arguments.count // len(rooms), arguments.seed) for room in rooms}
     if arguments.list:
         print("\n".join(str(each) for group in chosen.values() for each in group))
         return
@@ -286,7 +307,7 @@ def main() -> None:
         shutil.copy2(REPO / "pyproject.toml", pristine)
         for room, group in chosen.items():
             for mutant in group:
-                verdict = judge(mutant, room, pristine, scratch, arguments.seconds, firsts.get(str(mutant), ""))
+                verdict = judge(mutant, room, pristine, scratch, arguments.seconds, firsts.get(mutant, ""))
                 verdicts.setdefault(room, []).append(verdict)
                 print(f"{_word(verdict):10} {verdict.seconds:3.0f} s  {mutant}", flush=True)
         everything = without_false([each for group in verdicts.values() for each in group], pristine, scratch)
