@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,7 +147,16 @@ def _inspect_build(folder: Path, *, short: bool, programs: bool, json: bool, qui
         return
     build = Build.of(files)
     if json:
-        put_json("inspect", {"kind": "build", "folder": str(folder), "manifest": dict(build.files.manifest)})
+        fields = {
+            "kind": "build",
+            "folder": str(folder),
+            "manifest": dict(build.files.manifest),
+            "inputs": [asdict(port) for port in build.inputs],
+            "outputs": [asdict(port) for port in build.outputs],
+            "stages": [asdict(stage) for stage in build.stages],
+            "schedule": asdict(build.schedule),
+        }
+        put_json("inspect", fields, version=2)
         return
     put(_build_text(build))
     axes = {stage.index: [size for _, size in stage.axes] for stage in build.stages if stage.axes}

@@ -293,6 +293,12 @@ def test_inspect_a_build(build: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "%x : tensor<4x784xf32>" in out.replace("x : tensor", "%x : tensor").replace("%%", "%")
     assert "cpu1" in out
     assert "lower bound" in dnnc(capsys, "inspect", build / "plan.ir")
+    data = json.loads(dnnc(capsys, "inspect", build, "--json"))
+    assert data["schema"] == "dnnc.inspect/2"
+    assert [stage["model"] for stage in data["stages"]] == ["stages/stage0.onnx", "stages/stage1.onnx"]
+    assert data["stages"][0]["sends"] == data["stages"][1]["receives"] != []
+    assert [device for device, _ in data["schedule"]["rows"]] == ["cpu0", "cpu1"]
+    assert "stages/stage0.onnx" in data["manifest"]["files"]
 
 
 def test_a_printed_program_says_which_passes_made_it(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
