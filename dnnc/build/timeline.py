@@ -6,7 +6,7 @@ For the same reason, backward nodes of a profile's stage are drawn after its for
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
 from dnnc.build.trace import TraceEvent
 from ir.core.facets import Direction, StageSet, Time
@@ -16,23 +16,25 @@ from ir.core.topology import Topology
 from ir.ops.rows import BACKWARD, COMPUTE, lane_of
 from passes.model.graph import cuts_of
 from passes.model.op_time import op_seconds
-from passes.model.timeline.simulate import simulate
+from passes.model.timeline.simulate import Event, simulate
 from passes.model.timeline.workload import learned_channels
 
 COLLECTIVE = "collective"
 """Kind of the bars of collectives."""
 
 
-def predicted(module: Module, microbatches: int = 0, only: Container[str] | None = None) -> list[TraceEvent]:
+def predicted(
+    module: Module, microbatches: int = 0, only: Container[str] | None = None, simulated: Iterable[Event] | None = None
+) -> list[TraceEvent]:
     """The simulated actions of each device for ``microbatches`` samples, or for one training step; devices in stage order.
-    ``only``: of these devices alone."""
+    ``only``: of these devices alone; ``simulated``: what ``simulate`` returned, where that is known."""
     plan = module.first(Plan)
     comm = plan.comm if plan else "sum"
     tensors = [bare(cut.name) for cut in cuts_of(module.entry)]
     tensors += [f"{tensors[channel]}.grad" for channel in (learned_channels(module, plan) if plan else ())]
     exchanged, returning = _collectives(module), _backward(module)
     events = []
-    for event in simulate(module, microbatches):
+    for event in simulate(module, microbatches) if simulated is None else simulated:
         if only is not None and event.device not in only:
             continue
         action = event.action

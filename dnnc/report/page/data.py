@@ -32,6 +32,7 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.core.types import type_bytes, without_layout
+from ir.system.collector import collector_paused
 from passes.model.folding import expand
 from passes.model.spmd.plan.layers import Layer, OpRow
 from passes.model.stages.load import stage_seconds
@@ -40,6 +41,7 @@ from passes.model.timeline.workload import workload
 SCHEMA = "dnnc.report/1"
 
 
+@collector_paused()
 def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The document of a planned module, folded or not. ``measured``: the events of a run, empty for none; ``check``: what
     ``dnnc check --json`` printed. Raises ValueError for a module without a plan or without a topology."""
@@ -49,8 +51,9 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mappin
         raise ValueError(f"module {module.name} has no plan for machines")
     parts = blocks(module)
     predicted = timeline(module, parts)
-    load = workload(module) if all(stage.devices for stage in plan.stages) else None
-    media = media_seconds(module, plan, topology, load, parts) if load is not None else {}
+    several = len(plan.stages) > 1 and all(stage.devices for stage in plan.stages)
+    load = workload(module) if several else None
+    media = media_seconds(module, plan, topology, load, parts)
     summary = predicted.summary if predicted is not None else None
     limits = {device.name: topology.memory(device) for device in topology.devices}
     facts = Facts(module, plan, topology, parts, summary, media, _pace(plan, measured), _verdict(check))

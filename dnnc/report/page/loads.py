@@ -57,11 +57,11 @@ def _alike(rows: Sequence[tuple[dict[str, Any], Any]]) -> list[tuple[dict[str, A
     return [(row, [one for _, one in same]) for row, same in itertools.groupby(rows, key=lambda pair: pair[0])]
 
 
-def media_seconds(module: Module, plan: Plan, topology: Topology, load: Workload, blocks: Blocks) -> dict[str, float]:
+def media_seconds(module: Module, plan: Plan, topology: Topology, load: Workload | None, blocks: Blocks) -> dict[str, float]:
     """Seconds per microbatch that what the plan sends keeps each shared medium busy (``passes.model.network``): transfers
-    between stages, and collectives of stages on meshes."""
+    between stages, and collectives of stages on meshes. ``load``: None for one stage."""
     seconds: dict[str, float] = defaultdict(float)
-    for wire in load.wires:
+    for wire in load.wires if load is not None else ():
         for name, each in itertools.chain.from_iterable(wire.media):
             seconds[name] += each / len(wire.media)
     net, meshes = network(topology), {mesh.name: mesh for mesh in module.of_type(Mesh)}

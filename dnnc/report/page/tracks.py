@@ -44,9 +44,10 @@ def timeline(module: Module, blocks: Blocks) -> Timeline | None:
         return None
     groups = alike(plan, schedule)
     exchanged = _exchanged(plan, blocks)
-    drawn = predicted(module.without(Stage), only=groups)  # without programs, which would give a bar to each collective
+    simulated = [event for event in simulate(module) if event.device in groups]
+    drawn = predicted(module.without(Stage), simulated=simulated)  # without programs, which give a bar to each collective
     events = tuple(part for event in drawn for part in _parts(event, exchanged))
-    memory = memory_over_time(module, (event for event in simulate(module) if event.device in groups))
+    memory = memory_over_time(module, simulated)
     every = shown(schedule)
     summary = summarize_timeline(
         events,
