@@ -27,8 +27,9 @@ class Plan:
     """A plan: which ops run on which device, and how good that is. ``print(plan)`` shows its table; in a notebook it shows its
     page.
 
-    ``value``: seconds that the objective counts (per sample; of training per sample of a step; of latency for one sample);
-    ``bound``: no plan is below it; ``gap``: (value - bound) / value; ``status``: ``optimal`` or ``feasible``."""
+    ``value``: seconds of what the objective counts: of throughput per microbatch of a stream, of latency one microbatch alone,
+    of training a step. ``bound``: no plan is below it; ``gap``: how far the value may be above the best; ``status``:
+    ``optimal`` or ``feasible``."""
 
     _planned: PlannedModel
     _file: ModelFile
