@@ -108,8 +108,9 @@ function layout() {
     if (opened.has(number)) {
       graph.setNode(id, { run, number, open: true });
       opsOf(run).forEach((op, place) => {
-        const label = `${short(op[OP.name], 30)}`;
-        graph.setNode(`${id}.${place}`, { op, run, number, width: Math.max(130, 22 + 7 * label.length), height: 40, label });
+        const label = short(op[OP.name], 30), does = short(`${op[OP.operator]}, ${format.seconds(opSeconds(op))}`, 34);
+        const width = Math.max(130, 22 + 7 * label.length, 22 + 6 * does.length);
+        graph.setNode(`${id}.${place}`, { op, run, number, width, height: 40, label, does });
         graph.setParent(`${id}.${place}`, id);
       });
       for (const [from, to] of data.variants[run.variant].edges) graph.setEdge(`${id}.${from}`, `${id}.${to}`, {});
@@ -253,14 +254,14 @@ function runNode(node, at, box) {
 }
 
 function opNode(node, at, box) {
-  const { op, label } = node;
+  const { op, label, does } = node;
   const lines = [op[OP.name], op[OP.operator], `${format.seconds(op[OP.compute])} compute`];
   if (op[OP.collectives] > 0) lines.push(`${format.seconds(op[OP.collectives])} ${op[OP.exchange]}`);
   if (op[OP.strategy]) lines.push(`strategy ${op[OP.strategy]}`);
   lines.push(op[OP.type]);
   const group = make("g", { class: "node", transform: at, tabindex: 0, role: "button", "aria-label": lines.join(", "), "data-run": node.number });
   group.append(make("rect", { class: "box", ...box, rx: 3 }), make("title", {}, lines.join("\n")), make("text", { x: 8, y: 16 }, label),
-    make("text", { class: "soft", x: 8, y: 31 }, short(`${op[OP.operator]}, ${format.seconds(opSeconds(op))}`, 32)));
+    make("text", { class: "soft", x: 8, y: 31 }, does));
   const tell = () => show("chosen", make("p", {}, `${lines.join("; ")}.`));
   group.addEventListener("click", tell);
   group.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); tell(); } });
@@ -465,7 +466,8 @@ function drawLayouts() {
   const draw = () => {
     const run = data.runs[Number($("block").value)];
     const { columns, rows } = data.variants[run.variant].layouts;
-    show("layout-table", table(`One layer of ${runTitle(run)} on stage ${run.stage}`, columns, rows));
+    const plain = columns.map((column) => ({ ...column, plain: column.name !== "op" }));
+    show("layout-table", table(`One layer of ${runTitle(run)} on stage ${run.stage}`, plain, rows));
   };
   $("block").addEventListener("change", draw);
   draw();

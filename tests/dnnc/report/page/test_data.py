@@ -173,6 +173,15 @@ def test_what_is_said_of_the_bound_is_what_is_proven(bound: float, status: str, 
     assert ("a better plan would have at most 2.00x the speed" in sentences(data, "What would help?")) == (bound == 0.5)
 
 
+def test_a_plan_of_unknown_sizes_claims_nothing() -> None:
+    module = planned("stages")
+    plan = plan_of(module)
+    unsure = replace(plan, status="uncertain", certificate=(("sizes", "3 sizes are unknown, such as that of %h"),))
+    data = page_data(module.replace(plan, unsure))
+    assert "How good it is cannot be said: 3 sizes are unknown, such as that of %h." in sentences(data, "How good is it?")
+    assert sentences(data, "What would help?").startswith("Known sizes: 'dnnc compile --inputs FILE.npz' measures them")
+
+
 def test_a_measured_timeline_stands_beside_the_predicted_one() -> None:
     module = planned("stages")
     events = [replace_end(event) for event in predicted(module)]
