@@ -34,6 +34,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("simulate", "b", "--json"),
     ("inspect", "b"),
     ("inspect", "b", "--json"),
+    ("report", "b", "--json"),
 )
 
 
@@ -48,7 +49,7 @@ def prepare(base: Path) -> None:
         if main(["compile", model, "-t", "preset:cpu-2", *options, "-q", "-o", str(folder)]):
             raise SystemExit(f"build {number} cannot be made")
         if "--plan-only" not in options and main(
-            ["run", str(folder), "--inputs", "x.npz", "--outputs", f"y{number}.npz", "-q"]
+            ["run", str(folder), "--inputs", "x.npz", "--outputs", f"y{number}.npz", "--trace", "-q"]
         ):
             raise SystemExit(f"build {number} does not run")
 
@@ -184,7 +185,7 @@ def _case(tamper: Tamper | None) -> Callable[[Random, Path, Path], list[str]]:
                 except (ValueError, DecodeError):  # a change before this one made the file unreadable
                     continue
         command = list(rng.choice(COMMANDS))
-        if command[0] != "inspect" and "--plan-only" in BUILDS[number] and rng.random() < 0.8:
+        if command[0] not in ("inspect", "report") and "--plan-only" in BUILDS[number] and rng.random() < 0.8:
             command = ["inspect", "b"]
         return command
 
