@@ -236,6 +236,10 @@ class DnncError(Exception):
         self.diagnostics: tuple[Diagnostic, ...] = tuple(diagnostics)
         super().__init__("\n".join(map(str, self.diagnostics)))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, also of another process, are made of the diagnostics, not of their text."""
+        return type(self), (self.diagnostics,), self.__dict__
+
 
 class InvalidInput(DnncError):
     """A model, topology, IR text or plan that is not valid: exit 3."""

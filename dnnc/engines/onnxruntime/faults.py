@@ -332,3 +332,18 @@ class SessionClosed(Fault, code="E0633"):
 
     message = "the session is closed"
     hint = "start another one"
+
+
+class SubmittedByCallback(Fault, code="E0634"):
+    """A callback of a session's future submits to the session. It runs in the thread that it would wait for."""
+
+    message = "a callback of a future cannot ask its session"
+    hint = "let a thread of your own ask, such as one of a ThreadPoolExecutor"
+
+
+class NotSoManyInFlight(Fault, code="E0635"):
+    """A session was asked for a negative number of microbatches in flight."""
+
+    message = "at least 1 microbatch is in flight, or 0 for a number by the devices; {count} found"
+    hint = "leave in_flight out"
+    count: int

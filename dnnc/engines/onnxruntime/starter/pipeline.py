@@ -115,6 +115,7 @@ class Pipeline:
     def _start(self) -> None:
         self._all.start()
         for process in self._all.every:
+            os.set_blocking(process.control, False)
             self._selector.register(process.control, selectors.EVENT_READ, ("control", process))
             assert process.popen.stderr is not None
             os.set_blocking(process.popen.stderr.fileno(), False)
@@ -217,11 +218,11 @@ class Pipeline:
     def wait(self) -> list[StarterEnd]:
         """Waits for tokens, answers or errors and handles them; returns the sinks with new tokens. Raises RuntimeFailure.
 
-        A process tells of a failed microbatch before it hands over its outputs, so control pipes are read first."""
+        A process tells of a failed microbatch before it hands over its outputs, so control pipes are read once more behind the
+        tokens: of outputs that have arrived it is known whether they are those of a failed microbatch (``failures``)."""
         timeout = self.options.timeout
         ready: list[StarterEnd] = []
-        events = self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4))
-        for key, _ in sorted(events, key=lambda event: event[0].data[0] != "control"):
+        for key, _ in self._selector.select(0.5 if timeout is None else min(0.5, timeout / 4)):
             what, subject = key.data
             if what == "free":
                 self._read_tokens(subject)
@@ -234,6 +235,9 @@ class Pipeline:
                 self._read_stderr(subject)
             else:
                 os.read(subject, 1 << 10)  # somebody wants this thread (``wake_by``)
+        if ready:
+            for process in self._all.every:
+                self._read_answers(process)
         if any(process.closed for process in self._all.every):
             self.raise_failure()
         if timeout is not None:
@@ -249,8 +253,11 @@ class Pipeline:
             self.raise_failure()
 
     def _read_answers(self, process: DeviceProcess) -> None:
-        """Reads what a process wrote to its control pipe."""
-        data = os.read(process.control, 1 << 16)
+        """Reads what a process wrote to its control pipe, if anything."""
+        try:
+            data = os.read(process.control, 1 << 16)
+        except BlockingIOError:
+            return
         if not data:
             process.closed = True
             self._forget(process.control)

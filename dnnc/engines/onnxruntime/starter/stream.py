@@ -12,18 +12,20 @@ Invariants:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from dnnc.build.build import Build
-from dnnc.engines.onnxruntime.faults import SessionClosed
-from dnnc.engines.onnxruntime.starter.pipeline import Collector, Pipeline
+from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SessionClosed, SubmittedByCallback
+from dnnc.engines.onnxruntime.starter.pipeline import Collector, Failed, Pipeline
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
 
@@ -36,13 +38,14 @@ Outputs = dict[str, Any]
 
 @dataclass(slots=True)
 class _Request:
-    """A microbatch under way. ``left``: links from which its outputs have not arrived yet."""
+    """A microbatch under way. ``left``: links from which its outputs have not arrived yet; ``failed``: what was told of the
+    first stage that failed at it, since later ones may fail at the zeros that it hands on."""
 
     values: Mapping[str, Any]
     future: Future[Outputs]
     collector: Collector
     left: int = 0
-    error: BaseException | None = None
+    failed: Failed | None = None
 
 
 @dataclass(slots=True)
@@ -62,7 +65,10 @@ class Stream:
     (``codec.from_user``), which is not changed until the future is done."""
 
     def __init__(self, build: Build, options: RunOptions | None = None, in_flight: int = 0) -> None:
-        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device. Raises as ``Pipeline``."""
+        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device. Raises as ``Pipeline``, and
+        UsageError for a negative number."""
+        if in_flight < 0:
+            raise UsageError(NotSoManyInFlight(in_flight))
         self.build = build
         self.in_flight = in_flight or IN_FLIGHT * len(build.devices)
         self._pipeline = Pipeline(build, options)
@@ -72,16 +78,20 @@ class Stream:
         self._ordered = 0
         self._closing = False
         self._error: BaseException | None = None
-        self._gate = threading.Lock()  # no request is put into the inbox once it has been emptied for good
+        self._gate = threading.RLock()  # once ``_error`` is set, nothing is put into the inbox, and the pipe is not written to
         self._thread = threading.Thread(target=self._serve, name="dnnc-stream", daemon=True)
 
     def __enter__(self) -> Stream:
         """Starts the devices. Raises as ``Pipeline.__enter__``."""
         self._pipeline.__enter__()
+        try:
+            self._wakeup, self._waker = os.pipe()
+        except OSError:
+            self._pipeline.close()
+            raise
         self._feeds = [_Feed(end) for end in self._pipeline.feeds]
         self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
         self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
-        self._wakeup, self._waker = os.pipe()
         os.set_blocking(self._waker, False)
         self._pipeline.wake_by(self._wakeup)
         self._pipeline.busy = False
@@ -99,33 +109,40 @@ class Stream:
 
     def submit(self, values: Mapping[str, Any], *, block: bool = True) -> Future[Outputs] | None:
         """The outputs by name of a microbatch, to come. Blocks while ``in_flight`` are under way; without ``block``, returns
-        None then. Raises what ended the stream, UsageError where it is closed. A callback of the future delays all others."""
+        None then. Raises what ended the stream, UsageError where it is closed. A callback of the future delays all others, and
+        must not submit: it would wait for its own thread, so that raises UsageError."""
+        if threading.current_thread() is self._thread:
+            raise UsageError(SubmittedByCallback())
         if not self._room.acquire(blocking=block):
             return None
         request = _Request(values, Future(), Collector(self.build))
         request.future.set_running_or_notify_cancel()  # what is under way cannot be cancelled
         with self._gate:
-            if self._error is not None:
-                self._room.release()
-                raise self._error
-            self._inbox.put(request)
-        self._wake()
+            error = self._error
+            if error is None:
+                self._inbox.put(request)
+                self._wake()
+        if error is not None:
+            self._room.release()
+            raise copy(error)  # threads that raise one object share its traceback, which would grow with each call
         return request.future
 
     def close(self) -> None:
-        """Ends the devices; microbatches that are under way fail. May be called again, and from any thread but the stream's."""
+        """Ends the devices; microbatches that are under way fail. May be called again, and from any thread; a callback of a
+        future does not wait for the end."""
         atexit.unregister(self.close)
-        if not self._thread.is_alive():
-            return
-        self._closing = True
-        self._wake()
-        self._thread.join()
+        with self._gate:
+            self._closing = True
+            if self._error is None:
+                self._wake()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def _wake(self) -> None:
-        try:
+        """Lets the thread look at the inbox and at ``_closing``. Only while ``_gate`` is held and there is no ``_error``: the
+        number of a closed descriptor may be that of another file."""
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
             os.write(self._waker, b"\0")
-        except OSError:  # the pipe is full of such calls, or closed
-            return
 
     # The thread of the stream
 
@@ -143,12 +160,14 @@ class Stream:
             error = raised
         with self._gate:
             self._error = error
-        self._pipeline.close()
-        os.close(self._wakeup)
-        os.close(self._waker)
-        for request in (*self._requests.values(), *self._submitted()):
-            self._done(request, error)
-        self._requests.clear()
+        try:
+            self._pipeline.close()
+            os.close(self._wakeup)
+            os.close(self._waker)
+        finally:
+            for request in (*self._requests.values(), *self._submitted()):
+                self._done(request, copy(error))
+            self._requests.clear()
 
     def _ended(self) -> BaseException:
         """Why a device has gone."""
@@ -187,21 +206,22 @@ class Stream:
     def _collect(self, sink: StarterEnd) -> None:
         """Takes the outputs that have arrived through a link. Those of a failed microbatch are thrown away."""
         for failed in self._pipeline.failures:
-            request = self._requests.get(failed.microbatch)
-            if request is not None and request.error is None:
-                request.error = self._pipeline.failure_of(failed)
+            request = self._requests[failed.microbatch]
+            if request.failed is None or failed.stage < request.failed.stage:
+                request.failed = failed
         self._pipeline.failures.clear()
         while sink.side.complete:
             number = self._arrived[id(sink)]
             self._arrived[id(sink)] += sink.step
             request = self._requests[number]
-            if request.error is None:
+            if request.failed is None:
                 request.collector.collect(sink)
             else:
                 sink.side.release(sink.side.take())
             request.left -= 1
             if not request.left:
-                self._done(self._requests.pop(number), request.error)
+                error = self._pipeline.failure_of(request.failed) if request.failed is not None else None
+                self._done(self._requests.pop(number), error)
 
     def _done(self, request: _Request, error: BaseException | None) -> None:
         self._room.release()
