@@ -8,7 +8,6 @@ model, and values for which a program raises an error. If a device ends, the ses
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from dnnc.api.faults import NotOneMicrobatch, UnknownOutput
-from dnnc.api.terms import python_terms
+from dnnc.api.terms import python_terms, translate
 from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
+from dnnc.data.faults import InputUnreadable
 from dnnc.data.inputs import check_inputs, split_microbatches
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
@@ -56,6 +56,7 @@ class Session:
     def __init__(self, files: BuildFiles, options: RunOptions, in_flight: int = 0) -> None:
         self._files = files
         self._names = [output.name for output in files.outputs]
+        self._tensors = {port.name for port in files.inputs if port.dtype}
         self._exact = {
             port.name: (port.dtype, tuple(port.shape or ()))
             for port in files.inputs
@@ -96,15 +97,17 @@ class Session:
 
         Raises InvalidInput for arrays that are not those of the model, RuntimeFailure where a program raises an error."""
         wanted = self._wanted(output_names)
-        future = self._stream.submit(self._values(input_feed))
-        assert future is not None
+        values = self._values(input_feed)
         with python_terms():
+            future = self._stream.submit(values)
+            assert future is not None
             outputs = future.result()
         return [outputs[name] for name in wanted]
 
     def submit(self, input_feed: Feeds, output_names: Sequence[str] | None = None) -> Future[Outputs]:
         """What ``run`` returns, to come. The arrays may be changed as soon as this returns. Raises InvalidInput at once; the
-        future has what a program raises. A callback of the future must be short: all others wait for it."""
+        future has what a program raises. A callback of the future must be short, for all others wait for it, and must not ask
+        the session, which raises UsageError."""
         future: Future[Outputs] = self._submitted(input_feed, self._wanted(output_names))
         return future
 
@@ -119,9 +122,9 @@ class Session:
             except InvalidInput as error:
                 waiting.append(_failed(error))
             while waiting and (waiting[0].done() or len(waiting) >= self.in_flight):
-                yield _result(waiting.popleft())
+                yield waiting.popleft().result()
         while waiting:
-            yield _result(waiting.popleft())
+            yield waiting.popleft().result()
 
     async def amap(
         self, microbatches: Iterable[Feeds] | AsyncIterable[Feeds], output_names: Sequence[str] | None = None
@@ -138,9 +141,9 @@ class Session:
             except InvalidInput as error:
                 waiting.append(_failed(error))
             while waiting and (waiting[0].done() or len(waiting) >= self.in_flight):
-                yield await _awaited(waiting.popleft())
+                yield await asyncio.wrap_future(waiting.popleft())
         while waiting:
-            yield await _awaited(waiting.popleft())
+            yield await asyncio.wrap_future(waiting.popleft())
 
     def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
         if output_names is None:
@@ -153,7 +156,8 @@ class Session:
     def _submitted(self, feeds: Feeds, wanted: Sequence[str], *, block: bool = True) -> Any:
         """The future of a microbatch whose arrays are copied first; None where it would have to wait and not ``block``."""
         values = {name: _own(value) for name, value in self._values(feeds).items()}
-        computed = self._stream.submit(values, block=block)
+        with python_terms():
+            computed = self._stream.submit(values, block=block)
         if computed is None:
             return None
         future: Future[Outputs] = Future()
@@ -161,6 +165,7 @@ class Session:
 
         def done(of: Future[dict[str, Any]]) -> None:
             if (error := of.exception()) is not None:
+                translate(error)
                 future.set_exception(error)
             else:
                 outputs = of.result()
@@ -171,12 +176,13 @@ class Session:
 
     def _values(self, feeds: Feeds) -> dict[str, Any]:
         """The arrays as they travel. Raises InvalidInput for those that are not the model's."""
-        if len(feeds) == len(self._exact) == len(self._files.inputs):
-            arrays = {name: np.asarray(value) for name, value in feeds.items()}
-            if all(self._exact.get(name) == (array.dtype.name, array.shape) for name, array in arrays.items()):
-                return {name: from_user(array) for name, array in arrays.items()}
+        arrays = {name: _array(name, value) if name in self._tensors else value for name, value in feeds.items()}
+        if len(feeds) == len(self._exact) == len(self._files.inputs) and all(
+            self._exact.get(name) == (array.dtype.name, array.shape) for name, array in arrays.items()
+        ):
+            return {name: from_user(array) for name, array in arrays.items()}
         with python_terms():
-            return self._checked(feeds)
+            return self._checked(arrays)
 
     def _checked(self, feeds: Feeds) -> dict[str, Any]:
         """The same for inputs whose types do not tell all, and for arrays in which something is wrong."""
@@ -190,6 +196,15 @@ class Session:
         return {name: from_user(value) for name, value in items[0].items()}
 
 
+def _array(name: str, value: Any) -> Any:
+    """A value as an array in the byte order of this machine. Raises InvalidInput where numpy makes none of it."""
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # lists of unequal length, a tensor of PyTorch that requires its gradient
+        raise InvalidInput(InputUnreadable(name, str(error)), where="feeds") from error
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
 def _own(value: Any) -> Any:
     """A copy of a value as it travels."""
     if isinstance(value, Raw):
@@ -201,16 +216,6 @@ def _failed(error: DnncError) -> Future[Outputs]:
     future: Future[Outputs] = Future()
     future.set_exception(error)
     return future
-
-
-def _result(future: Future[Outputs]) -> Outputs:
-    with python_terms():
-        return future.result()
-
-
-async def _awaited(future: concurrent.futures.Future[Outputs]) -> Outputs:
-    with python_terms():
-        return await asyncio.wrap_future(future)
 
 
 async def _asynchronous(items: Iterable[Feeds] | AsyncIterable[Feeds]) -> AsyncIterator[Feeds]:

@@ -50,13 +50,21 @@ _VALUE = "|".join(
 """What is a value behind a flag: a word of some option, a pair, a spelling with a colon or a slash, a number, or a name in
 capitals that stands for a value. Any other word belongs to the sentence."""
 _FLAG = re.compile(rf"(?<![\w-])(--[a-z]+(?:-[a-z]+)*|-t)(?: ({_VALUE}))?")
-_INPUTS = "'dnnc inspect DIR' lists", "session.get_inputs() lists"
+_PHRASES = (
+    ("'dnnc inspect DIR' lists", "session.get_inputs() lists"),
+    ("--inputs FILE.npz gives others; 'dnnc check' tries", "build.check(inputs) tries"),
+)
+"""What a session has in place of commands."""
+_COMMAND = re.compile(r"('dnnc [^']*')")
 _NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 
 
 def in_python(text: str) -> str:
-    """The text with each flag that has a keyword as that keyword, and its value as Python writes it."""
-    return _FLAG.sub(_keyword, text.replace(*_INPUTS))
+    """The text with each flag that has a keyword as that keyword, and its value as Python writes it; commands stay as they
+    are."""
+    for phrase, of_session in _PHRASES:
+        text = text.replace(phrase, of_session)
+    return "".join(part if _COMMAND.fullmatch(part) else _FLAG.sub(_keyword, part) for part in _COMMAND.split(text))
 
 
 def _keyword(match: re.Match[str]) -> str:
@@ -95,9 +103,15 @@ def python_terms(file: str = "") -> Iterator[None]:
     try:
         yield
     except DnncError as error:
+        translate(error, file)
+        raise
+
+
+def translate(error: BaseException, file: str = "") -> None:
+    """Does for one error what ``python_terms`` does."""
+    if isinstance(error, DnncError):
         error.diagnostics = tuple(_translated(diagnostic, file) for diagnostic in error.diagnostics)
         error.args = ("\n".join(map(str, error.diagnostics)),)
-        raise
 
 
 def warn(diagnostics: Iterable[Diagnostic], file: str = "", stacklevel: int = 3) -> None:
@@ -107,4 +121,4 @@ def warn(diagnostics: Iterable[Diagnostic], file: str = "", stacklevel: int = 3)
             warnings.warn(str(_translated(diagnostic, file)), DnncWarning, stacklevel=stacklevel)
 
 
-__all__ = ["DnncWarning", "in_python", "python_terms", "warn"]
+__all__ = ["DnncWarning", "in_python", "python_terms", "translate", "warn"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -115,6 +116,24 @@ def test_wrong_arrays_are_the_errors_of_their_caller(
     assert error.value.diagnostics[0].code == code
     assert words in str(error.value)
     equal(session.run(None, batch()), whole.run(None, batch()))
+
+
+def test_what_numpy_makes_no_array_of_is_refused(session: dnnc.Session) -> None:
+    with pytest.raises(dnnc.InvalidInput, match=r"E0419.*'bias'.*inhomogeneous"):
+        session.run(None, {**batch(), "bias": [[1.0], [1.0, 2.0]]})
+
+
+def test_arrays_of_another_byte_order_are_taken(session: dnnc.Session, whole: Any) -> None:
+    swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in batch().items()}
+    equal(session.run(None, swapped), whole.run(None, batch()))
+
+
+def test_a_future_has_its_error_in_terms_of_python(session: dnnc.Session) -> None:
+    error = session.submit(batch(token=99)).exception()
+    assert isinstance(error, dnnc.RuntimeFailure)
+    assert "build.check(inputs)" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.diagnostics) == (type(error), str(error), error.diagnostics)
 
 
 def test_an_unknown_output_is_refused(session: dnnc.Session) -> None:

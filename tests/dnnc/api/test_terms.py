@@ -31,6 +31,10 @@ from dnnc.compile.training import TrainingOptions
         ("--learning-rate 1e-3", "learning_rate=1e-3"),
         ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
         ("a--b --", "a--b --"),
+        (
+            "make it with 'dnnc compile MODEL -t T --mesh 2', or --mesh 2",
+            "make it with 'dnnc compile MODEL -t T --mesh 2', or mesh=2",
+        ),
     ],
 )
 def test_flags_become_keywords(command: str, python: str) -> None:
