@@ -76,6 +76,10 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(home), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def _foreign_packages() -> str:
     """What is wrong with the packages beside this one; empty when nothing is."""
     home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))

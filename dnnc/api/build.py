@@ -232,29 +232,38 @@ class Build:
 
         if isinstance(data, str | os.PathLike):
             return os.fspath(data)
-        if not isinstance(data, Iterable):
+        if not isinstance(data, Iterable) or hasattr(data, "dtype"):  # an array says not of which input it is
             raise UsageError(DataNotReadable(type(data).__name__), where="data")
         folder = stack.enter_context(scratch_folder())
         if isinstance(data, Mapping):
-            write_npz(folder / "samples.npz", {name: _array(value) for name, value in data.items()})
+            write_npz(folder / "samples.npz", _arrays(data))
             return str(folder / "samples.npz")
         each = self.plan.microbatches
         needed, count = steps * each, 0
         for microbatch in itertools.islice(data, needed):
-            write_npz(folder / f"{done * each + count}.npz", {name: _array(value) for name, value in microbatch.items()})
+            write_npz(folder / f"{done * each + count}.npz", _arrays(microbatch))
             count += 1
         if count < needed:
             raise InvalidInput(TooFewMicrobatches(count, steps, needed), where="data")
         return f"{MICROBATCHES}{folder}"
 
 
-def _array(value: Any) -> Any:
-    """A value as an array of numpy; tensors of PyTorch are copied to the CPU."""
+def _arrays(values: Any) -> dict[str, Any]:
+    """The values by name as arrays of numpy; tensors of PyTorch are copied to the CPU. Raises InvalidInput for what is no
+    mapping of arrays."""
     import numpy as np
 
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-    return np.asarray(value)
+    from dnnc.data.faults import YieldedNoArray, YieldedNoDict
+
+    if not isinstance(values, Mapping):
+        raise InvalidInput(YieldedNoDict(f"a value of type {type(values).__name__}"), where="data")
+    arrays = {}
+    for name, value in values.items():
+        try:
+            arrays[name] = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+        except Exception as error:  # lists of unequal length
+            raise InvalidInput(YieldedNoArray(name, str(error)), where="data") from error
+    return arrays
 
 
 def load(folder: PathLike) -> Build:

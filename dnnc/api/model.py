@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from dnnc.api.faults import ArgumentsMissing, ArgumentsOfFile, NotAModel
 from ir.core.diagnostics import UsageError
+from ir.system.scratch import SCRATCH, locked_folder, temporary_directory
 
 FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
 class ModelFile:
-    """``spec``: what ``dnnc compile`` takes as MODEL; ``folder``: where it lies, if it was written for this."""
+    """``spec``: what ``dnnc compile`` takes as MODEL; ``folder``: where it lies, if it was written for this, which goes with
+    this object."""
 
     spec: str
-    folder: TemporaryDirectory[str] | None = None
+    folder: Path | None = None
 
     @property
     def hidden(self) -> str:
@@ -46,17 +49,24 @@ def model_file(model: Any, args: Sequence[Any] | Mapping[str, Any] | None) -> Mo
             raise UsageError(ArgumentsMissing(), where="args")
         from dnnc.engines.torch.module.from_module import from_torch
 
-        folder = TemporaryDirectory(prefix="dnnc-model-")
-        return ModelFile(str(from_torch(model, args, Path(folder.name, FILE))), folder)
+        return _written(lambda path: from_torch(model, args, path))
     if onnx is None or not isinstance(model, onnx.ModelProto):
         raise UsageError(NotAModel(type(model).__name__), where="model")
     if args is not None:
         raise UsageError(ArgumentsOfFile(), where="args")
     from dnnc.onnx.importer.model_file import save_model
 
-    folder = TemporaryDirectory(prefix="dnnc-model-")
-    save_model(model, Path(folder.name, FILE))
-    return ModelFile(str(Path(folder.name, FILE)), folder)
+    return _written(lambda path: save_model(model, path))
+
+
+def _written(write: Callable[[Path], object]) -> ModelFile:
+    """The file that ``write`` makes in a folder of its own."""
+    with ExitStack() as stack:
+        folder = stack.enter_context(locked_folder(temporary_directory(), SCRATCH))
+        write(folder / FILE)
+        file = ModelFile(str(folder / FILE), folder)
+        weakref.finalize(file, stack.pop_all().close)
+        return file
 
 
 __all__ = ["ModelFile", "model_file"]

@@ -345,7 +345,7 @@ class ReturnedNoMicrobatches(Fault, code="E0442"):
 
 
 class YieldedNoDict(Fault, code="E0443"):
-    """The function of --data yielded a microbatch that is no dict."""
+    """The function of --data, or the iterable that a program gives, yielded a microbatch that is no dict."""
 
     message = "it yielded {found}; expected a dict of arrays"
     found: str
@@ -359,7 +359,7 @@ class MicrobatchLacks(Fault, code="E0444"):
 
 
 class YieldedNoArray(Fault, code="E0445"):
-    """numpy makes no array of what the function of --data yielded for an input."""
+    """numpy makes no array of what the function of --data yielded, or a program gives, for an input."""
 
     message = "'{name}' is no array: {reason}"
     name: str

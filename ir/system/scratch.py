@@ -25,6 +25,7 @@ from ir.system.signals import termination_raises
 
 __all__ = [
     "PARTIAL",
+    "SCRATCH",
     "locked_folder",
     "partials",
     "refuse_special",
@@ -40,7 +41,8 @@ __all__ = [
 
 PARTIAL = ".partial"
 """The end of the name of each file and folder that is to become a result."""
-_SCRATCH = "dnnc-scratch-"
+SCRATCH = "dnnc-scratch-"
+"""The begin of the name of each private folder below the temporary directory."""
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _made: set[Path] = set()
 """Files and folders that this process has made and neither removed nor moved into place."""
@@ -54,7 +56,7 @@ def scratch_folder() -> Iterator[Path]:
     with (
         told_of_disk(base, "free some space, or name another directory in TMPDIR"),
         termination_raises(),
-        locked_folder(base, _SCRATCH) as folder,
+        locked_folder(base, SCRATCH) as folder,
     ):
         yield folder
 
@@ -72,7 +74,7 @@ def temporary_directory() -> Path:
 def remove_dead_scratch() -> None:
     """Removes scratch folders that killed processes of this user left."""
     base = temporary_directory()
-    remove_dead(base / name for name in _names(base) if name.startswith(_SCRATCH))
+    remove_dead(base / name for name in _names(base) if name.startswith(SCRATCH))
 
 
 @contextmanager

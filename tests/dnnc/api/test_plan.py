@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import warnings
 from pathlib import Path
@@ -79,6 +80,18 @@ def test_faults_are_told_in_terms_of_python(arguments: dict[str, Any], code: str
     assert "/tmp" not in str(error.value)
 
 
+@pytest.mark.filterwarnings("error")
+def test_the_file_of_a_model_in_memory_goes_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    plan = dnnc.plan(lookup(), machines="preset:cpu-1", dims={"batch": 2}, plan_only=True)
+    (folder,) = tmp_path.iterdir()
+    plan.write(tmp_path / "plan")
+    assert list(folder.iterdir())
+    del plan
+    gc.collect()
+    assert not folder.exists()
+
+
 def test_warnings_are_those_of_python() -> None:
     head = '<ir_version: 10, opset_import: ["" : 20, "own" : 1]>'
     strange = onnx.parser.parse_model(head + "g (float[2] x) => (float[2] y) { y = own.Do(x) }")
@@ -124,6 +137,10 @@ def test_a_module_of_pytorch_is_planned_checked_and_trained(tmp_path: Path) -> N
     of_iterable = step.train((one for _ in range(100)), steps=4, on_step=lambda done: told.append(done.step))
     assert of_iterable.losses == sorted(of_iterable.losses, reverse=True)
     assert told == [1, 2, 3, 4]
+    with pytest.raises(dnnc.InvalidInput, match=r"E0443.*a value of type tuple"):
+        step.train([(samples[name], samples[labels])], steps=1)  # type: ignore[list-item]
+    with pytest.raises(dnnc.UsageError, match=r"E1410.*a ndarray is no training data"):
+        step.train(samples[name], steps=1)
     with pytest.raises(dnnc.InvalidInput, match="the data ended after 3 microbatches; 2 steps need 4"):
         step.train([one] * 3, steps=2)
     later = step.train([one] * 4, steps=2, resume=tmp_path / "c" / "step20.safetensors")
