@@ -113,7 +113,7 @@ class Session:
 
     def map(self, microbatches: Iterable[Feeds], output_names: Sequence[str] | None = None) -> Iterator[Outputs]:
         """What ``run`` returns for each microbatch, in order, with ``in_flight`` of them under way. The next ones are taken
-        while the first ones are computed. What is wrong with one is raised when its turn comes."""
+        while the first ones are computed. What is wrong with one is raised when its turn comes, and ends the iterator."""
         wanted = self._wanted(output_names)
         waiting: deque[Future[Outputs]] = deque()
         for microbatch in microbatches:

@@ -206,7 +206,9 @@ class Stream:
     def _collect(self, sink: StarterEnd) -> None:
         """Takes the outputs that have arrived through a link. Those of a failed microbatch are thrown away."""
         for failed in self._pipeline.failures:
-            request = self._requests[failed.microbatch]
+            request = self._requests.get(failed.microbatch)
+            if request is None:
+                continue  # its outputs are there: what failed was not needed for them
             if request.failed is None or failed.stage < request.failed.stage:
                 request.failed = failed
         self._pipeline.failures.clear()

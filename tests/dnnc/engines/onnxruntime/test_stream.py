@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from dnnc.engines.onnxruntime import Pipeline, RuntimeFailure
+from dnnc.engines.onnxruntime.starter.pipeline import Failed
 from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import from_user
 from ir.core.diagnostics import UsageError
@@ -82,6 +83,16 @@ def test_the_stage_that_failed_first_is_named(tmp_path: Path) -> None:
                     future.result()
             else:
                 np.testing.assert_array_equal(future.result()["y"], [0])
+
+
+def test_a_failure_that_no_output_needs_may_come_late(tmp_path: Path) -> None:
+    with Stream(make_build(tmp_path, LOOKUP)) as stream:
+        (process,) = stream._pipeline._all.every
+        for number in range(2):
+            future = stream.submit(raw(lookup(number)))
+            assert future is not None
+            np.testing.assert_array_equal(future.result()["y"], [number + 1])
+            stream._pipeline.failures.append(Failed(number, 0, process, "late"))
 
 
 def test_a_callback_that_asks_is_refused_and_one_that_closes_is_not_waited_for(tmp_path: Path) -> None:
