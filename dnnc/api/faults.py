@@ -104,3 +104,12 @@ class NoComparisons(Fault, code="E1413"):
 
     message = "found no comparisons of a check"
     hint = "write it with 'dnnc check DIR --json > FILE'"
+
+
+class OptionOfWrongType(Fault, code="E1414"):
+    """``dnnc.plan`` was given a keyword with a value of another type than it has in ``dnnc.PlanOptions``."""
+
+    message = "{name} is {found}; expected {expected}"
+    name: str
+    found: str
+    expected: str

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, TypedDict, get_args, get_origin, get_type_hints
 
-from dnnc.api.faults import NotAnOption
+from dnnc.api.faults import NotAnOption, OptionOfWrongType
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -39,14 +42,14 @@ class PlanOptions(TypedDict, total=False):
 
     objective: str | None
     time_limit: float | None
-    stages: int | str | None
+    stages: int | Literal["auto"] | None
     replicas: int | None
     cuts: Sequence[str]
     pins: Mapping[str, str]
     split: str | None
     pieces: int | None
     comm: str | None
-    mesh: str | None
+    mesh: int | str | None
     strategy: str | None
     uneven: bool
     shares: str | None
@@ -68,7 +71,7 @@ class PlanOptions(TypedDict, total=False):
     profile: PathLike | Sequence[PathLike]
     plan: PathLike | None
     passes: str | None
-    weights: str
+    weights: Literal["shared", "per-stage", "none"] | None
     plan_only: bool
     load_test: bool
     report: bool
@@ -81,16 +84,56 @@ _OF_TRAINING = frozenset(one.name for one in fields(TrainingOptions))
 
 def compile_options(model: str, dims: Mapping[str, int | str] | None, options: PlanOptions) -> CompileOptions:
     """Those options as data. Raises UsageError for one that there is not, and for one of the wrong type."""
+    _require("dims", dims, Mapping[str, int | str] | None)
     plain: dict[str, Any] = {}
     training: dict[str, Any] = {}
     for name, value in options.items():
         if name not in PlanOptions.__annotations__:
             raise UsageError(NotAnOption(name, tuple(sorted(PlanOptions.__annotations__))), where="dnnc.plan")
         if value is not None:
+            _require(name, value, _types()[name])
             (training if name in _OF_TRAINING else plain)[_RENAMED.get(name, name)] = _as_field(name, value)
     if plain.get("stages") == AUTO:  # 0 is the best number of stages on meshes; without them None is
         plain["stages"] = 0 if plain.get("mesh") not in (None, "", NONE) else None
     return CompileOptions(model, dims=dict(dims or {}), training=TrainingOptions(**training), **plain)
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(PlanOptions)
+
+
+def _require(name: str, value: Any, type_: Any) -> None:
+    if not _is(value, type_):
+        raise UsageError(OptionOfWrongType(name, repr(value)[:80], _spelled(type_)), where="dnnc.plan")
+
+
+def _is(value: Any, type_: Any) -> bool:
+    """Whether a value is of an annotated type; numbers of numpy are numbers."""
+    of, parts = get_origin(type_) or type_, get_args(type_)
+    if of is Literal:
+        return any(value == part for part in parts)
+    if of in (int, float):
+        return isinstance(value, Integral if of is int else Real) and not isinstance(value, bool)
+    if of is Sequence:
+        return isinstance(value, Sequence) and all(isinstance(value, str) or _is(one, parts[0]) for one in value)
+    if of is Mapping:
+        return isinstance(value, Mapping) and all(_is(k, parts[0]) and _is(v, parts[1]) for k, v in value.items())
+    return isinstance(value, of) if isinstance(of, type) and of is not UnionType else any(_is(value, part) for part in parts)
+
+
+def _spelled(type_: Any) -> str:
+    """A type in words, without None."""
+    of, parts = get_origin(type_) or type_, get_args(type_)
+    if of is Literal:
+        return " or ".join(map(repr, parts))
+    if of is Sequence:
+        return f"a sequence of ({_spelled(parts[0])})" if get_args(parts[0]) else f"a sequence of {_spelled(parts[0])}"
+    if of is Mapping:
+        return f"a mapping of {_spelled(parts[0])} to {_spelled(parts[1])}"
+    if isinstance(of, type) and of is not UnionType:
+        return of.__name__
+    return " or ".join(_spelled(part) for part in parts if part is not NoneType)
 
 
 def _as_field(name: str, value: Any) -> Any:

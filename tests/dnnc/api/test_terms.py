@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from dnnc.api.options import PlanOptions, compile_options
 from dnnc.api.terms import in_python
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
+from ir.core.diagnostics import UsageError
 
 
 @pytest.mark.parametrize(
@@ -46,6 +50,35 @@ def test_every_option_of_a_compilation_is_a_keyword() -> None:
     elsewhere |= {"explain", "search", "prior", "iterations"}  # of the command alone
     known = {one.name for one in (*fields(CompileOptions), *fields(TrainingOptions))} - elsewhere
     assert set(PlanOptions.__annotations__) - {"passes"} == known
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"stages": "three"}, "stages is 'three'; expected int or 'auto'"),
+        ({"stages": 2.5}, "stages is 2.5; expected int or 'auto'"),
+        ({"replicas": True}, "replicas is True; expected int"),
+        ({"time_limit": "5"}, "time_limit is '5'; expected float"),
+        ({"pins": "MatMul=cpu1"}, "pins is 'MatMul=cpu1'; expected a mapping of str to str"),
+        ({"cuts": 3}, "cuts is 3; expected a sequence of str"),
+        ({"inputs": 3}, "inputs is 3; expected str or PathLike"),
+        ({"profile": [3]}, "expected str or PathLike or a sequence of (str or PathLike)"),
+        ({"weights": "all"}, "weights is 'all'; expected 'shared' or 'per-stage' or 'none'"),
+        ({"uneven": "x"}, "uneven is 'x'; expected bool"),
+    ],
+)
+def test_an_option_of_another_type_is_refused(options: Any, words: str) -> None:
+    with pytest.raises(UsageError, match="E1414") as error:
+        compile_options("m.onnx", None, options)
+    assert words in str(error.value)
+
+
+def test_sizes_of_dimensions_are_numbers_or_names() -> None:
+    with pytest.raises(UsageError, match=r"dims is \{'batch': 8\.5\}; expected a mapping of str to int or str"):
+        compile_options("m.onnx", {"batch": 8.5}, {})  # type: ignore[dict-item]
+    one: Any = {"time_limit": np.float32(2), "stages": np.int64(2), "mesh": 2, "profile": Path("p.json")}
+    options = compile_options("m.onnx", {"batch": np.int64(8)}, one)  # type: ignore[dict-item]
+    assert (options.time_limit, options.stages, options.mesh, options.profile) == (2.0, 2, "2", (Path("p.json"),))
 
 
 def test_options_are_those_of_the_command() -> None:
