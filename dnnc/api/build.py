@@ -156,7 +156,8 @@ class Build:
             source = self._source(stack, data, steps)
             options = TrainOptions(steps=steps, data=source, seed=seed or 0, threads=threads, emulate=emulate)
             try:
-                verdict = check_training(opened, options)
+                with python_terms(_scratch(data, source), "data"):
+                    verdict = check_training(opened, options)
             except CheckFailed as error:
                 return CheckResult(False, str(error), error, None)
         return CheckResult(True, verdict.text, None, verdict)
@@ -207,9 +208,10 @@ class Build:
                 resumed = Checkpoint.open(Path(resume))
                 resumed.verify()
                 warnings += resumption(opened, resumed).diagnostics
+            source = self._source(stack, data, steps, 0 if resumed is None else resumed.position.step)
             options = TrainOptions(
                 steps=steps,
-                data=self._source(stack, data, steps, 0 if resumed is None else resumed.position.step),
+                data=source,
                 seed=(seed or 0) if resumed is None else resumed.position.seed if seed is None else seed,
                 checkpoint=None if checkpoint is None else Path(checkpoint),
                 every=every,
@@ -219,7 +221,8 @@ class Build:
                 threads=threads,
                 emulate=emulate,
             )
-            seconds = launch(opened, options, done, warnings.append)
+            with python_terms(_scratch(data, source), "data"):
+                seconds = launch(opened, options, done, warnings.append)
         warn(warnings)
         return Training(losses, seconds)
 
@@ -246,6 +249,11 @@ class Build:
         if count < needed:
             raise InvalidInput(TooFewMicrobatches(count, steps, needed), where="data")
         return f"{MICROBATCHES}{folder}"
+
+
+def _scratch(data: Data, source: str) -> str:
+    """The path that no message should name, since a person did not write it; empty for data of a person's files."""
+    return "" if isinstance(data, str | os.PathLike) else source
 
 
 def _arrays(values: Any) -> dict[str, Any]:

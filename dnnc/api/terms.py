@@ -89,28 +89,28 @@ def _written(value: str) -> str:
     return json.dumps(value)
 
 
-def _translated(diagnostic: Diagnostic, file: str = "") -> Diagnostic:
+def _translated(diagnostic: Diagnostic, file: str = "", name: str = "model") -> Diagnostic:
     where = in_python(diagnostic.where) if diagnostic.where.startswith("--") else diagnostic.where
     texts = [where, *map(in_python, (diagnostic.message, diagnostic.note, diagnostic.hint))]
-    where, message, note, hint = [text.replace(file, "model") if file else text for text in texts]
+    where, message, note, hint = [text.replace(file, name) if file else text for text in texts]
     return replace(diagnostic, where=where, message=message, note=note, hint=hint)
 
 
 @contextmanager
-def python_terms(file: str = "") -> Iterator[None]:
-    """Turns the flags in the messages of errors that leave the block into keywords, and ``file``, where a model was written
-    that has no file of its own, into "model"."""
+def python_terms(file: str = "", name: str = "model") -> Iterator[None]:
+    """Turns the flags in the messages of errors that leave the block into keywords, and ``file``, where something was written
+    that has no file of its own, into ``name``."""
     try:
         yield
     except DnncError as error:
-        translate(error, file)
+        translate(error, file, name)
         raise
 
 
-def translate(error: BaseException, file: str = "") -> None:
+def translate(error: BaseException, file: str = "", name: str = "model") -> None:
     """Does for one error what ``python_terms`` does."""
     if isinstance(error, DnncError):
-        error.diagnostics = tuple(_translated(diagnostic, file) for diagnostic in error.diagnostics)
+        error.diagnostics = tuple(_translated(diagnostic, file, name) for diagnostic in error.diagnostics)
         error.args = ("\n".join(map(str, error.diagnostics)),)
 
 

@@ -137,6 +137,9 @@ def test_a_module_of_pytorch_is_planned_checked_and_trained(tmp_path: Path) -> N
     of_iterable = step.train((one for _ in range(100)), steps=4, on_step=lambda done: told.append(done.step))
     assert of_iterable.losses == sorted(of_iterable.losses, reverse=True)
     assert told == [1, 2, 3, 4]
+    for run in (step.train, step.check):
+        with pytest.raises(dnnc.InvalidInput, match=rf"^data: error\[E0433\]: it has no array '{name}'"):
+            run(data={labels: samples[labels]})
     with pytest.raises(dnnc.InvalidInput, match=r"E0443.*a value of type tuple"):
         step.train([(samples[name], samples[labels])], steps=1)  # type: ignore[list-item]
     with pytest.raises(dnnc.UsageError, match=r"E1410.*a ndarray is no training data"):
