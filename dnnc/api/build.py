@@ -70,8 +70,16 @@ class Build:
 
     @property
     def inputs(self) -> list[Argument]:
-        """The inputs of the model, of training those of the loss too."""
-        return self._arguments("args")
+        """The inputs of the model; of training those that the data have: of the loss too, not those that each step counts or
+        draws itself."""
+        if not self.trains:
+            return self._arguments("args")
+        from dnnc.api.session import Argument
+        from dnnc.build.build import read_program
+        from dnnc.data.samples import data_inputs
+
+        with python_terms():
+            return list(map(Argument.of, data_inputs(read_program(self._files()))))
 
     @property
     def outputs(self) -> list[Argument]:

@@ -77,8 +77,7 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
     """The microbatches of ``source`` for the inputs of the model, with ``microbatches`` per step. Raises UsageError,
     InvalidInput."""
     seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
-    args = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
-    ports = [ValueInfo.of(value.name[1:], value.type) for value in args]
+    ports = data_inputs(module)
     data: Data
     if source == SYNTHETIC:
         data = _Synthetic(ports, input_demands(module), seed)
@@ -94,6 +93,13 @@ def open_data(source: str, module: Module, seed: int, microbatches: int = 1) -> 
         (counted,) = (value.type for value in module.entry.args if value.name[1:] == loss.counted)
         data = _Counted(data, loss, user_dtype(ValueInfo.of(loss.counted, counted).dtype), microbatches)
     return _Seeded(data, tuple(name[1:] for name in seeds), seed) if seeds else data
+
+
+def data_inputs(module: Module) -> list[ValueInfo]:
+    """The inputs whose arrays the source has."""
+    seeds, loss = _seeds(module), StepLoss.of(module.entry) or StepLoss("")
+    args = [value for value in module.entry.args if value.name not in seeds and value.name[1:] != loss.counted]
+    return [ValueInfo.of(value.name[1:], value.type) for value in args]
 
 
 def _seeds(module: Module) -> list[str]:
@@ -365,4 +371,4 @@ def _a(value: Any) -> str:
     return "None" if value is None else f"a value of type {type(value).__name__}"
 
 
-__all__ = ["MICROBATCHES", "SYNTHETIC", "Data", "open_data"]
+__all__ = ["MICROBATCHES", "SYNTHETIC", "Data", "data_inputs", "open_data"]

@@ -80,6 +80,12 @@ def test_faults_are_told_in_terms_of_python(arguments: dict[str, Any], code: str
     assert "/tmp" not in str(error.value)
 
 
+def test_the_inputs_of_a_training_are_those_that_its_data_have(tmp_path: Path) -> None:
+    training: Any = {"objective": "training", "loss": "cross-entropy:y", "optimizer": "sgd", "learning_rate": 0.1}
+    build = dnnc.plan(MLP, machines="preset:cpu-1", plan_only=True, **training).write(tmp_path / "plan")
+    assert [one.name for one in build.inputs] == ["x", "labels"]  # and not the number of labels that count
+
+
 @pytest.mark.filterwarnings("error")
 def test_the_file_of_a_model_in_memory_goes_with_its_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -334,7 +334,11 @@ def test_functions_that_do_not_fit_the_model(name: str, told: str) -> None:
         (".source:good", UsageError, "--data .source:good: error: '.source' names no module"),
         ("broken:f", InvalidInput, "broken:f: error: it raised SyntaxError: "),
         ("needs:f", InvalidInput, "needs:f: error: it raised ModuleNotFoundError: No module named 'no_such_module'"),
-        ("data.csv", UsageError, "--data data.csv: error: expected synthetic, a file FILE.npz, or module:function"),
+        (
+            "data.csv",
+            UsageError,
+            "--data data.csv: error: expected synthetic, a file FILE.npz, a folder of such files, or module:function",
+        ),
     ],
 )
 def test_functions_that_are_not_there(name: str, kind: type[DnncError], told: str) -> None:
