@@ -52,21 +52,13 @@ Rows
 - INV22  The rows of a schedule hold each action of the stages once on each of their devices (once per microbatch if the rows
          are not periodic), the same for all members of a mesh, in an order that does not deadlock (``ir/ops/rows.py``).
 Programs
-<<<<<<< HEAD
 - INV23  Each device of a stage that has programs runs one of them. Its messages and collectives are those of the stage, in its
-         order; other conversions are in no program. Types have no layouts. At the border of the stage, a local type is that
-         of the part of ``of`` (of a result: of its type) on each device of the program. A ``comm.member`` has a value for
-         each device; a ``comm.part`` is of a resource, and ``of`` has its type; a collective is along an axis of the stage's
-         mesh.
-=======
-- INV23  Each device of a stage that has programs runs one of them. All programs of a stage have its messages and
-         collectives in its order, or, where they consist of ``dnnc.segment``, in one order of their own. Types are without
-         layouts, and where a part of a tensor crosses the border, the local type is that of the part of ``of`` (of a result:
-         of its type) on each device of the program. A ``comm.member`` lists a value for each. A ``comm.part`` is of a
-         resource, as that is; a collective is along an axis of the stage's mesh; other conversions are in no program.
+         order, or, where the program consists of ``dnnc.segment``, in one order that all programs of the stage have; other
+         conversions are in no program. Types have no layouts. At the border of the stage, a local type is that of the part of
+         ``of`` (of a result: of its type) on each device of the program. A ``comm.member`` has a value for each device; a
+         ``comm.part`` is of a resource, and ``of`` has its type; a collective is along an axis of the stage's mesh.
 
 Where a module leaves out the ops of a stage, those of its first program say its messages (INV17, INV22).
->>>>>>> 0a05e2e3 (The runtime reads the programs of plan.ir)
 
 Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
 """
