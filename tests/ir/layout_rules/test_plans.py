@@ -31,7 +31,7 @@ def test_zoo_by_random_strategies(name: str) -> None:
     compare(imported(f"zoo:{name}"), Path())
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", SHARED[:2])  # all of them at length below
 def test_shared_models_by_random_strategies(name: str, shared_dir: Path) -> None:
     compare(imported(str(shared_dir / "models" / f"{name}.onnx")), shared_dir / "models")
 

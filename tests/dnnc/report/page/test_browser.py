@@ -42,7 +42,11 @@ def count(window: Page, selector: str) -> int:
     return int(window.value(f"document.querySelectorAll({json.dumps(selector)}).length"))
 
 
-@pytest.mark.parametrize("shown", ["stages", "mesh", "training", "replicas", "latency"], indirect=True)
+@pytest.mark.parametrize(
+    "shown",
+    ["mesh", "training", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("stages", "replicas", "latency"))],
+    indirect=True,
+)
 def test_every_kind_of_plan_loads(shown: Page, tmp_path: Path) -> None:
     assert count(shown, ".card") == 4
     assert count(shown, "#graph .node") > 0
