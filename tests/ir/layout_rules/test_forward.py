@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.ir.layout_rules.cases import CASES, RUN, cases
 from tests.ir.layout_rules.harness import Case, check_strategies, check_two_axes
 
-EXAMPLES = 3
+EXAMPLES = 4
 FLOATS = [np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32) for shape in ((4, 4, 5), (8, 4, 3), (8,), (1, 8))]
 NEVER_SPLIT = {"onnx.Constant", "onnx.EyeLike", "onnx.Range"}
 
