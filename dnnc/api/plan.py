@@ -17,7 +17,8 @@ from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.topology import Topology
 
 if TYPE_CHECKING:
-    from dnnc.compile.driver import PlannedModel, Progress
+    from dnnc.compile.context import Progress
+    from dnnc.compile.driver import PlannedModel
     from ir.core.module import Module, PlanStage
     from ir.core.module import Plan as PlanSymbol
 

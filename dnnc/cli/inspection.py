@@ -69,7 +69,7 @@ def _load(subject: str, dims: dict[str, int | str], sink: DiagnosticSink, limits
 
 def _costed(module: Module) -> Module:
     """The module with costs where its shapes are known, else the same."""
-    from dnnc.compile.driver import pass_context
+    from dnnc.compile.context import pass_context
     from ir.core.facets import Cost
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline

@@ -39,7 +39,7 @@ def import_(
             limits = opt.parse_limits(limit)
             module = load_model(model, opt.parse_dims(dim), sink, allow_missing_weights=True, limits=limits).module
             if pipeline:
-                from dnnc.compile.driver import pass_context
+                from dnnc.compile.context import pass_context
 
                 manager = PassManager(pipeline, **Tracing().manager_options())
                 module = manager.run(module, pass_context(sink, report))
@@ -79,7 +79,7 @@ def opt_(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Run passes on IR text and print the result; replays a reproducer as it is. Without passes: read, verify, print."""
-    from dnnc.compile.driver import pass_context
+    from dnnc.compile.context import pass_context
     from dnnc.onnx import DIALECTS
     from ir import load_module, print_module
     from passes.framework.manager import PassManager, pipeline_of
@@ -92,7 +92,7 @@ def opt_(
     module = load_module(text, where, dialects=DIALECTS)
     try:
         if topology is not None:
-            from dnnc.compile.driver import with_topology
+            from dnnc.compile.context import with_topology
             from dnnc.machines import machines_of
 
             module = with_topology(module, machines_of(topology, sink), pipeline)

@@ -43,7 +43,7 @@ def train(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Train a prior on models and machines drawn at random, by searches that are guided by it. Needs PyTorch."""
-    from dnnc.compile.driver import pass_context
+    from dnnc.compile.context import pass_context
     from dnnc.compile.load import load_model
     from dnnc.data.inputs import check_writable, write_npz
     from dnnc.search_tag.cases import MODELS, Cases

@@ -2,5 +2,5 @@
 
 - ``load``: a model by its spelling; ``given``: arrays that bind its sizes;
 - ``options``, ``training``: what a person asks, as data, and the passes that it means;
-- ``kinds``: the best plan of all kinds; ``driver``: read, plan, write, explain.
+- ``kinds``: the best plan of all kinds; ``context``: what passes run with; ``driver``: read, plan, write, explain.
 """

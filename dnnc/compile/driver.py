@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ir
+from dnnc.compile.context import Progress, pass_context, trains, with_topology
 from dnnc.compile.faults import (
-    MadeForOtherMachines,
     NothingSaved,
     NothingToExplain,
     NoWeights,
@@ -42,15 +41,11 @@ from dnnc.compile.options import (
     with_programs,
 )
 from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing
-from dnnc.onnx import DIALECTS
 from dnnc.onnx.providers import ON_CPU, Provider
-from ir.core.attributes import Dense
-from ir.core.diagnostics import DiagnosticSink, Infeasible, InvalidInput, UsageError
-from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule, Stage
+from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
+from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule
 from ir.core.objectives import THROUGHPUT, objective_of
-from ir.core.ops import Op
 from ir.core.topology import Topology
-from ir.core.types import Type
 from passes.framework.base import Pass, PassContext
 
 if TYPE_CHECKING:
@@ -65,17 +60,11 @@ __all__ = [
     "CompileResult",
     "Explanation",
     "PlannedModel",
-    "Progress",
     "build_pipeline",
     "compile_model",
     "is_profiled",
-    "pass_context",
     "plan_model",
-    "with_topology",
 ]
-
-
-Progress = Callable[[str, float | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +306,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     if loaded.given is not None:
         context.measure = loaded.given.measuring(loaded.imported, partial(clock.step, "measure"))
     if options.profile:
-        context.profile = _profile(options.profile, training=_trains(loaded.pipeline))
+        context.profile = _profile(options.profile, training=trains(loaded.pipeline))
     searched = ""
     if options.search == TAG:
         pipelines, searched = _by_tag(loaded.pipeline, loaded.module, context, options, clock)
@@ -398,14 +387,6 @@ def _by_tag(
         asked = TagOptions(options.prior, options.iterations, options.microbatches or 1)
         planned = tag_plan(pipeline, module, context, asked)
     return (planned.pipeline,), planned.text
-
-
-def _trains(pipeline: Iterable[Pass]) -> bool:
-    """Whether a pipeline plans a training step, by a search or by replaying a plan."""
-    return any(
-        getattr(step, "training", False) or objective_of(getattr(step, "objective", "") or THROUGHPUT.name).trains
-        for step in pipeline
-    )
 
 
 def _profile(paths: Sequence[Path], *, training: bool) -> Profile:
@@ -490,34 +471,3 @@ def _available_weights(module: Module, options: CompileOptions, sink: Diagnostic
     if options.weights != "none":
         sink.warn(NoWeightsOfZoo() if options.model.startswith("zoo:") else NoWeights(), where=options.model)
     return "none"
-
-
-def with_topology(module: Module, topology: Topology, pipeline: Iterable[Pass] = ()) -> Module:
-    """The module with ``topology`` in place of its own; links are those of training if the pipeline plans a training step.
-    Raises InvalidInput if the module holds a mesh, plan, stage or schedule for machines that the topology lacks."""
-    changed = module.without(Topology).extend([topology.trained() if _trains(pipeline) else topology])
-    decided = any(isinstance(symbol, Mesh | Stage | Schedule | Plan) for symbol in module.symbols)
-    if decided and (faults := ir.verify(changed, dialects=DIALECTS)):
-        first = faults[0]
-        raise InvalidInput(MadeForOtherMachines(topology.name, first.message), where=first.where, span=first.span)
-    return changed
-
-
-def pass_context(sink: DiagnosticSink, progress: Progress = lambda label, fraction: None) -> PassContext:
-    """What passes may use: the dialects of ONNX, and the evaluation of operators on constants, which is loaded at its first
-    use."""
-    return PassContext(sink=sink, evaluate=evaluated, bodies=definition_of, progress=progress, dialects=DIALECTS)
-
-
-def evaluated(op: Op, operands: tuple[Dense | None, ...], opsets: dict[str, int]) -> tuple[Dense, ...] | None:
-    """The results of an operator on constants (``ConstantEvaluator``). The evaluator is imported at the first call."""
-    from dnnc.onnx.importer.evaluate import OnnxEvaluator
-
-    return OnnxEvaluator()(op, operands, opsets)
-
-
-def definition_of(op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None:
-    """The ops that a composite operator expands to (``FunctionBodies``). Their definitions are imported at the first call."""
-    from dnnc.onnx.importer.bodies import OnnxBodies
-
-    return OnnxBodies()(op, operands, opsets)

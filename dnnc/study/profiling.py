@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.kinds import PIPELINE, SHARDED_PIPELINE
 from dnnc.compile.options import CompileOptions, asks_training, build_pipeline, of_zoo
 from dnnc.compile.training import require_engine, require_loss

@@ -75,7 +75,7 @@ class StatedPlan:
 
     def seconds_on(self, topology: Topology) -> float:
         """Value of the plan on machines with the same names and other numbers. Raises DnncError."""
-        from dnnc.compile.driver import pass_context, with_topology
+        from dnnc.compile.context import pass_context, with_topology
         from passes.framework.manager import PassManager
 
         module = with_topology(self._module, topology)

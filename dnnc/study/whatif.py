@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from dnnc.compile.driver import is_profiled, pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
+from dnnc.compile.driver import is_profiled
 from dnnc.compile.kinds import NO_MESH, PortfolioSearch, mesh_sizes, with_one_mesh
 from dnnc.compile.options import CompileOptions, build_pipeline, kinds_besides, of_profile, warn_of_cut
 from dnnc.machines import is_local, machines_of

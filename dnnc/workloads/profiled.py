@@ -198,7 +198,7 @@ def on_topology(
 ) -> tuple[Module, str]:
     """The workload on the topology that ``spec`` names (empty: its own), and a sentence on whose seconds the devices use.
     ``root``: a folder in which a file that is not found is looked for. Raises InvalidInput, UsageError."""
-    from dnnc.compile.driver import with_topology
+    from dnnc.compile.context import with_topology
     from dnnc.data.workloads.fitted import fitted
     from dnnc.machines import machines_of
 

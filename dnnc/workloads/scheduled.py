@@ -73,7 +73,7 @@ def written_plan(files: Snapshot) -> Module:
 
 def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
     """The module with all that a timeline needs: the schedule, and the collectives of stages on meshes."""
-    from dnnc.compile.driver import pass_context
+    from dnnc.compile.context import pass_context
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
 
@@ -86,7 +86,7 @@ def _with_schedule(module: Module, sink: DiagnosticSink) -> Module:
 
 def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSink) -> Module:
     """The placed plan of a split."""
-    from dnnc.compile.driver import pass_context
+    from dnnc.compile.context import pass_context
     from passes.framework.manager import PassManager
     from passes.framework.pipeline import parse_pipeline
     from passes.model.network import network

@@ -87,7 +87,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.data.workloads import Machines
 from dnnc.machines.topology import load_topology

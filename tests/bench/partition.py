@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator
 
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink

@@ -20,7 +20,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from dnnc.compile.driver import CompileOptions, compile_model, pass_context
+from dnnc.compile.context import pass_context
+from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.compile.load import load_model
 from dnnc.machines.topology.read import load_topology
 from dnnc.search_tag.bridge import expressed

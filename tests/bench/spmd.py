@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.machines.topology.read import load_topology
 from ir.core.diagnostics import DiagnosticSink

@@ -11,7 +11,7 @@ import argparse
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.machines.topology import load_topology
 from dnnc.zoo import catalogue
 from ir import Module

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.onnx.model import free_symbols
 from dnnc.onnx.weights import read_resource

@@ -11,7 +11,7 @@ import re
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model, with_topology
+from dnnc.compile.context import with_topology
+from dnnc.compile.driver import CompileOptions, build_pipeline, compile_model
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError

@@ -10,7 +10,8 @@ from pathlib import Path
 from random import Random
 
 import ir
-from dnnc.compile.driver import CompileOptions, compile_model, pass_context
+from dnnc.compile.context import pass_context
+from dnnc.compile.driver import CompileOptions, compile_model
 from dnnc.compile.options import build_pipeline
 from dnnc.machines.topology import load_topology
 from dnnc.machines.topology.writer import topology_to_toml

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.machines.topology.read import read_topology
 from dnnc.search_tag.cases import Cases

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dnnc.cli import main
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.search_tag.actions import Action, How
 from dnnc.search_tag.bridge import Expressed, expressed
 from dnnc.search_tag.network import initial, prior_arrays

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.search_tag.cases import Cases, drawn, simulator_of
 from dnnc.search_tag.op_groups import runs

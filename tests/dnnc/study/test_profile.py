@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.options import CompileOptions
 from dnnc.machines.profile import read_profile, training_segments
 from ir.core.diagnostics import DiagnosticSink, InvalidInput

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.onnx.model import free_symbols
 from ir.core.diagnostics import DiagnosticSink

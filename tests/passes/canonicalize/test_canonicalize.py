@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS, import_model
 from ir import Builder, Dense, DType, Module, TensorType, parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, UsageError

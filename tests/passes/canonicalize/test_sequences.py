@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS, import_model
 from ir import Module, parse_module, verify
 from ir.core.diagnostics import DiagnosticSink

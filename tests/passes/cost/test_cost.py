@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.onnx import DIALECTS
 from ir import Attribute, AttrKind, Builder, DType, Module, TensorType, attr, parse_module, verify

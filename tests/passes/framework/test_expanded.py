@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir import Module, parse_module

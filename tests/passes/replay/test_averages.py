@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir import parse_module
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import StageSet

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 
 from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.build.plan_reader import replay_from_json
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from dnnc.onnx import DIALECTS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
 from ir.core.topology import DeviceType

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir import parse_module
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module

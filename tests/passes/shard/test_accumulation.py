@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.module import Module, Plan, Schedule
 from passes.framework.manager import PassManager

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import Cost
 from ir.core.module import Module

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pytest
 
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from dnnc.report.sharding import comparison_rows

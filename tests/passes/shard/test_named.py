@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.types import Replicate, Shard
 from ir.ops.boxes import shape_of

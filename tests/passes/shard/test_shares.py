@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Mesh, Module, Plan, Stage

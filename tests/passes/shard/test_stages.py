@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError

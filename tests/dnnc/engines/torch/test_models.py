@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.model import free_symbols

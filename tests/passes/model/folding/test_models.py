@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.zoo import build
 from ir.core.diagnostics import DiagnosticSink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import ir
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.machines.topology import load_topology
 from dnnc.onnx import DIALECTS
 from dnnc.zoo import build

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ir
-from dnnc.compile.driver import pass_context, with_topology
+from dnnc.compile.context import pass_context, with_topology
 from dnnc.machines.topology import load_topology
 from dnnc.onnx import DIALECTS
 from dnnc.zoo import build

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 import pytest
 
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.zoo import build
 from ir.core.attributes import Attribute, AttrKind
 from ir.core.diagnostics import DiagnosticSink

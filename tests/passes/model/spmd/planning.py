@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.compile.load import load_model
 from dnnc.data.generate import input_demands
 from dnnc.onnx import DIALECTS

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh, Module, Plan, Stage

@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 import ir
-from dnnc.compile.driver import pass_context
+from dnnc.compile.context import pass_context
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module
