@@ -138,7 +138,7 @@ def plan(
     topology = machines if isinstance(machines, Topology) else None
     say = progress or (lambda label, fraction: None)
     with python_terms(file.hidden):
-        planned = plan_model(asked, machines=topology, sink=sink, progress=say)
+        planned = plan_model(asked, machines=topology, nameless=bool(file.hidden), sink=sink, progress=say)
     warn(sink.diagnostics, file.hidden)
     if planned.interrupted:
         raise KeyboardInterrupt

@@ -64,7 +64,8 @@ def in_python(text: str) -> str:
     are."""
     for phrase, of_session in _PHRASES:
         text = text.replace(phrase, of_session)
-    return "".join(part if _COMMAND.fullmatch(part) else _FLAG.sub(_keyword, part) for part in _COMMAND.split(text))
+    parts = (part if _COMMAND.fullmatch(part) else _FLAG.sub(_keyword, part) for part in _COMMAND.split(text))
+    return "".join(parts).replace("} dims={", ", ")
 
 
 def _keyword(match: re.Match[str]) -> str:

@@ -74,7 +74,7 @@ def why_not_the_original(build: Build) -> str:
     if spec.startswith("zoo:"):
         return f"{spec} cannot be made again"
     if not spec or not build.source.sha256:
-        return "the build does not say which model it was made from"
+        return "the build names no model, as one that was in memory has no file"
     path = _source_path(build)
     try:
         with open_input(path, "the original model") as file:

@@ -194,21 +194,26 @@ def plan_model(
     options: CompileOptions,
     *,
     machines: Topology | None = None,
+    nameless: bool = False,
     sink: DiagnosticSink | None = None,
     progress: Progress = lambda label, fraction: None,
     manager: Mapping[str, Any] | None = None,
 ) -> PlannedModel:
-    """Plans the model for ``machines``, or for those that ``options.topology`` names; writes nothing. Raises as
-    ``compile_model``."""
+    """Plans the model for ``machines``, or for those that ``options.topology`` names; writes nothing. ``nameless``: the file of
+    the model is no one's, and a build does not name it. Raises as ``compile_model``."""
     sink = sink if sink is not None else DiagnosticSink()
     if options.training.recompute == "auto":
         return _as_memory_asks(
-            options, sink, lambda one: plan_model(one, machines=machines, sink=sink, progress=progress, manager=manager)
+            options,
+            sink,
+            lambda one: plan_model(one, machines=machines, nameless=nameless, sink=sink, progress=progress, manager=manager),
         )
     clock = _Clock()  # before the imports: they are a part of what a person waits for
     with clock.step("load"):
         progress("load the model", None)
         loaded = _loaded(options, machines, sink, progress)
+        if nameless:
+            loaded = replace(loaded, imported=replace(loaded.imported, source=""))
     return _planned(loaded, pass_context(sink, progress), clock, manager or {})
 
 

@@ -21,6 +21,7 @@ from ir.core.diagnostics import UsageError
     [
         ("bind it with --dim batch=8", 'bind it with dims={"batch": 8}'),
         ("--dim x.0=other", 'dims={"x.0": "other"}'),
+        ("for example: --dim n=1 --dim side=128", 'for example: dims={"n": 1, "side": 128}'),
         ("add --mesh auto, or a shape such as --mesh 8", 'add mesh="auto", or a shape such as mesh=8'),
         ("--mesh 2x4 --stages 2", 'mesh="2x4" stages=2'),
         ("leave --mesh out", "leave mesh out"),
