@@ -94,7 +94,7 @@ class Receive:
             slots.append((side, of_values[0]))
         self.taken.append(slots)
         now = time.monotonic()
-        follower.events.append(("recv", self.work.stage, microbatch, now, now, "", self.channels))
+        follower.note(("recv", self.work.stage, microbatch, now, now, "", self.channels))
 
 
 @dataclass(slots=True)
@@ -116,7 +116,7 @@ class Send:
         for (_, ranges), handed in zip(self.parts, self.ready.popleft(), strict=True):
             for first, count in ranges:
                 follower.hand_over(stage, microbatch, handed, first, count)
-        follower.events.append(("send", stage, microbatch, start, time.monotonic(), "", self.channels))
+        follower.note(("send", stage, microbatch, start, time.monotonic(), "", self.channels))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Compute:
         spans = program.take_spans(start, time.monotonic())
         follower.mark(SENDING, work.stage, microbatch)
         for what, begin, end, title in spans:
-            follower.events.append((what, work.stage, microbatch, begin, end, title, _NO_CHANNELS))
+            follower.note((what, work.stage, microbatch, begin, end, title, _NO_CHANNELS))
         for target, source in bound.copies:
             np.copyto(target, source)
         program.turn = (program.turn + 1) % program.turns
@@ -227,6 +227,7 @@ class Follower:
         self, works: Sequence[Work], lanes: Sequence[Sequence[Sequence[Any]]], mark: Mark, fail: Callable[[Exception], None]
     ) -> None:
         self.mark, self.fail = mark, fail
+        self.reports = True
         self.events: list[Event] = []
         self.lanes = [_steps({work.stage: work for work in works}, lane) for lane in lanes]
         every = [step for lane in self.lanes for step in lane]
@@ -261,6 +262,11 @@ class Follower:
                     waiting.append((step, microbatch, blocker))
             if not moved:
                 self.await_one(waiting)
+
+    def note(self, event: Event) -> None:
+        """Keeps an event, where somebody wants them (``reports``)."""
+        if self.reports:
+            self.events.append(event)
 
     def await_one(self, waiting: Sequence[tuple[Step, int, Any]]) -> None:
         """Waits until the blocker of one of these steps changes. Raises EOFError."""

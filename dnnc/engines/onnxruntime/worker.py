@@ -103,11 +103,11 @@ class Worker:
         self.send({"ready": True})
         try:
             while True:
-                until, events = self.runs.get()
+                until, follower.reports = self.runs.get()
                 follower.follow(done, until)
                 done = until
                 self.mark(RECEIVING, self.stage, done)
-                if events:
+                if follower.reports:
                     self.send({"events": follower.events, "cpu": time.process_time()})
                 follower.events = []
         except EOFError:

@@ -29,6 +29,8 @@ from dnnc.engines.onnxruntime.starter.pipeline import Collector, Failed, Pipelin
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
 
+ENDLESS = 1 << 62
+"""The number of an order that no microbatch reaches."""
 IN_FLIGHT = 4
 """Default of microbatches in flight for each device: one that it works on, those in the slots before and behind it, and one
 that is made meanwhile."""
@@ -75,7 +77,10 @@ class Stream:
         self._room = threading.Semaphore(self.in_flight)
         self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._requests: dict[int, _Request] = {}
-        self._ordered = 0
+        self._count = 0
+        # Where no device works on one microbatch ahead of another, none waits for more than those that are fed: one order is
+        # for all. Else the last microbatches would wait for later ones, so each is ordered when it is submitted.
+        self._endless = all(not action.microbatch for _, actions in build.schedule.rows for action in actions)
         self._closing = False
         self._error: BaseException | None = None
         self._gate = threading.RLock()  # once ``_error`` is set, nothing is put into the inbox, and the pipe is not written to
@@ -95,6 +100,8 @@ class Stream:
         os.set_blocking(self._waker, False)
         self._pipeline.wake_by(self._wakeup)
         self._pipeline.busy = False
+        if self._endless:
+            self._pipeline.order(ENDLESS, False)
         self._thread.start()
         atexit.register(self.close)
         return self
@@ -184,21 +191,23 @@ class Stream:
                 return
 
     def _order(self) -> None:
-        """Orders and feeds what was submitted. Raises EOFError where a device has ended."""
-        before = self._ordered
+        """Feeds what was submitted, and orders it first where each microbatch is ordered alone. Raises EOFError where a device
+        has ended."""
+        before = self._count
         for request in self._submitted():
-            number = self._ordered
-            self._ordered += 1
+            number = self._count
+            self._count += 1
             self._requests[number] = request
             request.left = sum(number % sink.step == sink.first for sink in self._sinks.values())
             for feed in self._feeds:
                 if number % feed.end.step == feed.end.first:
                     feed.queue.append(request.values)
-        if self._ordered == before:
+        if self._count == before:
             return
         if not self._pipeline.busy:
             self._pipeline.begin()
-        self._pipeline.order(self._ordered, False)
+        if not self._endless:
+            self._pipeline.order(self._count, False)
         for feed in self._feeds:
             if feed.queue:
                 self._pipeline.feed(feed.end, feed)
