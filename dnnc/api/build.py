@@ -55,10 +55,12 @@ class Build:
     def __fspath__(self) -> str:
         return str(self.folder)
 
-    def _files(self) -> Snapshot:
+    def _text(self) -> Snapshot:
+        """``plan.ir`` alone: to verify all files takes long where weights are large, and who runs them does it."""
+        from dnnc.build.build import PROGRAM
         from dnnc.build.snapshot import Snapshot
 
-        return Snapshot.open(self.folder)
+        return Snapshot.open(self.folder, only=(PROGRAM,))
 
     @property
     def plan(self) -> PlanSymbol:
@@ -66,7 +68,7 @@ class Build:
         from dnnc.build.build import plan_of
 
         with python_terms():
-            return plan_of(self._files())
+            return plan_of(self._text())
 
     @property
     def inputs(self) -> list[Argument]:
@@ -79,7 +81,7 @@ class Build:
         from dnnc.data.samples import data_inputs
 
         with python_terms():
-            return list(map(Argument.of, data_inputs(read_program(self._files()))))
+            return list(map(Argument.of, data_inputs(read_program(self._text()))))
 
     @property
     def outputs(self) -> list[Argument]:
@@ -91,7 +93,7 @@ class Build:
         from dnnc.build.build import ValueInfo, outline
 
         with python_terms():
-            values = getattr(outline(self._files()).entry, which)
+            values = getattr(outline(self._text()).entry, which)
         return [Argument.of(ValueInfo.of(value.name[1:], value.type)) for value in values]
 
     @property
@@ -284,10 +286,11 @@ def _arrays(values: Any) -> dict[str, Any]:
 
 def load(folder: PathLike) -> Build:
     """The build in ``folder``. Raises InvalidInput where a file is missing or is not the one that was written."""
-    build = Build(Path(folder))
+    from dnnc.build.snapshot import Snapshot
+
     with python_terms():
-        build._files()
-    return build
+        Snapshot.open(Path(folder))
+    return Build(Path(folder))
 
 
 __all__ = ["Build", "CheckResult", "Training", "load"]

@@ -93,7 +93,7 @@ class Session:
         return list(map(Argument.of, self._files.outputs))
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Outputs:
-        """The outputs of that names, or all for None, for one microbatch: arrays by input name, each in the shape of its input.
+        """The outputs of these names, all for None, of one microbatch: arrays by input name, each in the shape of its input.
 
         Raises InvalidInput for arrays that are not those of the model, RuntimeFailure where a program raises an error."""
         wanted = self._wanted(output_names)

@@ -91,7 +91,7 @@ def measure(
     if file is not None and devices is not None:
         raise UsageError(DevicesOfFile())
     facts = read_facts()
-    cached = cache_file(facts, devices) if file is None and not seed else None
+    cached = cache_file(facts, devices) if file is None and not (seed or host) else None
     if cached is not None and not fresh and kept(cached) is not None:
         talk(f"measured before, and kept in {cached}; --fresh measures again", quiet)
         write_text(cached.read_text(encoding="utf-8"), out, quiet)

@@ -60,6 +60,19 @@ def test_the_plan_is_that_of_the_command(tmp_path: Path, capsys: pytest.CaptureF
     assert "restricted by stages=2" in str(plan)
 
 
+def test_only_who_needs_the_weights_verifies_them(tmp_path: Path) -> None:
+    """They may be gigabytes: to look at a plan, or to learn what a build is for, reads its text alone."""
+    plan = dnnc.plan(MLP, machines="preset:cpu-2")
+    build = plan.write(tmp_path / "build")
+    with (tmp_path / "build/stages/weights.data").open("r+b") as file:
+        file.write(b"damaged")
+    assert build.plan.value == plan.value
+    assert [one.name for one in build.inputs + build.outputs] == ["x", "y"]
+    for refused in (build.start, build.check, lambda: dnnc.load(build)):
+        with pytest.raises(dnnc.InvalidInput, match=r"weights\.data"):
+            refused()
+
+
 def test_a_plan_alone_is_no_build(tmp_path: Path) -> None:
     build = dnnc.plan(MLP, machines="preset:cpu-2", plan_only=True).write(tmp_path / "plan")
     assert not (tmp_path / "plan" / "stages").exists()

@@ -80,6 +80,7 @@ def test_this_machine_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFix
     told = capsys.readouterr()
     assert told.out == file.read_text()
     assert "--fresh measures again" in told.err
+    assert main(["topology", "measure", "--devices", "1", "--host", "nobody"]) == 2  # what is kept is of no such host
     assert main(["topology", "measure", "--devices", "1", "--fresh"]) == 0
     assert not measurements
     file.write_text("version = 1\n[[dev")

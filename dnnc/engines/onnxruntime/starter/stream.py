@@ -1,7 +1,7 @@
 """A running build that takes microbatches one by one, from any thread, and hands out their outputs as futures.
 
 One thread of its own waits on the selector of the ``Pipeline``: for the devices, and for a pipe that ``submit`` writes to. It
-orders the microbatches that were submitted, feeds them, and sets each future once all outputs of its microbatch are there.
+feeds the microbatches that were submitted, and sets each future once all outputs of its microbatch are there.
 
 Invariants:
 1. at most ``in_flight`` microbatches are submitted and not done; ``submit`` blocks beyond;
@@ -157,7 +157,7 @@ class Stream:
         error: BaseException = UsageError(SessionClosed())
         try:
             while not self._closing:
-                self._order()
+                self._feed_submitted()
                 for sink in self._pipeline.wait():
                     self._collect(sink)
                 self._pipeline.busy = bool(self._requests)
@@ -190,7 +190,7 @@ class Stream:
             except Empty:
                 return
 
-    def _order(self) -> None:
+    def _feed_submitted(self) -> None:
         """Feeds what was submitted, and orders it first where each microbatch is ordered alone. Raises EOFError where a device
         has ended."""
         before = self._count
