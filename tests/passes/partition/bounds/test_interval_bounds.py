@@ -42,7 +42,7 @@ def inside(problem: Problem, interval: Interval, weight: np.ndarray) -> set[froz
     for ideal in ideals(problem):
         heavy = sum(weight[v] for v in ideal)
         known = set(np.flatnonzero(interval.inside)) <= ideal and not ideal & set(np.flatnonzero(interval.outside))
-        if known and interval.low - 1e-9 <= heavy <= interval.high + 1e-9:
+        if known and interval.low - 1e-12 <= heavy <= interval.high + 1e-12:  # some weights are 1e-9
             found.add(ideal)
     return found
 
