@@ -135,15 +135,15 @@ class Group(Protocol):
 
 
 class Transport(Protocol):
-    """How a process reaches the others. The starter describes its ends in the process's configuration."""
+    """How a process reaches the others. A place is what the starter tells the transport of an end or a group."""
 
-    def incoming(self, end: Any) -> Incoming:
+    def incoming(self, edge: Edge, place: Any) -> Incoming:
         """The end of an edge to this process."""
 
-    def outgoing(self, end: Any) -> Outgoing:
+    def outgoing(self, edge: Edge, place: Any) -> Outgoing:
         """The end of an edge from this process."""
 
-    def group(self, stage: Mapping[str, Any]) -> Group:
+    def group(self, group: Mapping[str, Any]) -> Group:
         """This process's part in the collectives of a stage."""
 
 

@@ -25,12 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.engines.onnxruntime.engine import Executor, Loaded, Runnable, Transport
+from dnnc.engines.onnxruntime.engine import Executor, Loaded, Runnable
 from dnnc.engines.onnxruntime.rows import LOADING, MEETING, RECEIVING, RUNNING, Follower, Work
 from dnnc.engines.onnxruntime.session.program import OnnxRuntime
 from dnnc.engines.onnxruntime.session.session import Settings, require_used
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
-from dnnc.engines.onnxruntime.transport.shared_memory import SharedMemory
+from dnnc.engines.onnxruntime.transport.opening import Transports
 from dnnc.onnx.ort import ProviderUnavailable
 from dnnc.onnx.providers import Provider
 
@@ -49,7 +49,7 @@ class Worker:
         self.config = config
         provider = Provider.from_json(config["provider"])
         self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
-        self.transport: Transport = SharedMemory()
+        self.transport = Transports()
         self.control = int(config["control"])
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
@@ -139,7 +139,7 @@ class Worker:
 
         segments = [LoadedSegment(level, self.program(place, _specs(specs))) for level, place, specs in stage["segments"]]
         require_used([segment.program for segment in segments], self.config["provider"]["provider"])
-        return Member(segments, self.transport.group(stage), _specs(stage["outputs"]), self.meet)
+        return Member(segments, self.transport.group(stage["group"]), _specs(stage["outputs"]), self.meet)
 
     def meet(self, meeting: bool) -> None:
         """Notes that a member begins a collective, or a segment."""

@@ -1,6 +1,7 @@
 """The side of a run that starts the devices' processes, feeds them and collects what they compute.
 
-- ``starting``, ``processes``: the processes, what they share, what they say and how they end;
+- ``roles``: what each process does, as data; ``host``: the processes of one host and what they share; ``starting``: all
+  processes and the starter's ends of links; ``processes``: what a process says and how it ends;
 - ``pipeline``: a run of many microbatches, with its events; ``results``: what it gives;
 - ``stream``: microbatches one by one, from any thread.
 """

@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 
 class SharedMemory:
-    """The transport; a process's configuration describes an end as [edge, descriptors], both as JSON."""
+    """The transport. The place of an end is its descriptors: of the memory, to read tokens from and to write them to."""
 
-    def incoming(self, end: Any) -> Receiver:
-        return Receiver(Edge.from_json(end[0]), Descriptors(*end[1]))
+    def incoming(self, edge: Edge, place: Any) -> Receiver:
+        return Receiver(edge, Descriptors(*place))
 
-    def outgoing(self, end: Any) -> Sender:
-        return Sender(Edge.from_json(end[0]), Descriptors(*end[1]))
+    def outgoing(self, edge: Edge, place: Any) -> Sender:
+        return Sender(edge, Descriptors(*place))
 
-    def group(self, stage: Mapping[str, Any]) -> Exchange:
+    def group(self, group: Mapping[str, Any]) -> Exchange:
         from dnnc.build.collective import Collective
         from dnnc.engines.onnxruntime.transport.collectives import Exchange, Places
 
-        collectives = tuple(map(Collective.from_json, stage["collectives"]))
-        places = Places.from_json(stage["places"])
-        memory = map_memory(stage["memory"], places.total)
-        peers = {peer: (read, write) for peer, read, write in stage["peers"]}
-        return Exchange(collectives, stage["member"], memory, places, peers)
+        collectives = tuple(map(Collective.from_json, group["collectives"]))
+        places = Places.from_json(group["places"])
+        memory = map_memory(group["memory"], places.total)
+        peers = {peer: (read, write) for peer, read, write in group["peers"]}
+        return Exchange(collectives, group["member"], memory, places, peers)
 
 
 __all__ = ["SharedMemory"]

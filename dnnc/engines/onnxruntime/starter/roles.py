@@ -1,0 +1,142 @@
+"""What the process of each device does in a run, as data (JSON) that any host can carry out.
+
+A *role* is the configuration of a process without what only the host that starts it can know: descriptors, cores and the places
+of stage models in memory. ``starter.host`` fills these in.
+
+- ``device``, ``threads``, ``optimize``, ``provider``: the device and how its programs run;
+- ``lanes``: of each lane of the device's row the actions (kind, stage, offset, channel), transfers first;
+- ``stages``: of each stage its number, the microbatches that it works on (``first``, ``every``), its ends of links, and either
+  ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``.
+
+The end of a link is ``[transport, edge, place]`` (``transport.opening``); in shared memory its place is the number of the link.
+``group`` has the collectives of a stage on a mesh, their ``transport``, and which ``member`` the device is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from dnnc.build.build import Build, StageProgram
+from dnnc.engines.onnxruntime.transport.edges import FEEDER
+from dnnc.engines.onnxruntime.transport.opening import MEMORY
+from dnnc.engines.onnxruntime.transport.sharing import places
+from dnnc.engines.onnxruntime.transport.wiring import (
+    Link,
+    Place,
+    output_specs,
+    stage_places,
+    uses_of,
+)
+from dnnc.onnx.elements import BY_NAME
+from ir.ops.rows import lanes
+
+Role: TypeAlias = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Wires:
+    """The ends of links at one place. ``receives``, ``sends``: by the stage (or member of a mesh) at the other end, one for
+    each of its replicas, None for a replica that works on none of this place's microbatches; ``feeds``, ``sinks``: from and to
+    the starter."""
+
+    receives: dict[Any, list[Any]] = field(default_factory=dict)
+    sends: dict[Any, list[Any]] = field(default_factory=dict)
+    feeds: list[Any] = field(default_factory=list)
+    sinks: list[Any] = field(default_factory=list)
+
+    @property
+    def leaving(self) -> Iterator[Any]:
+        """Every end that sends."""
+        yield from (end for ends in (*self.sends.values(), self.sinks) for end in ends if end)
+
+
+def roles(build: Build, links: Sequence[Link], threads: int, optimize: bool) -> list[Role]:
+    """The role of each device, in the order of their stages. ``links``: those of the build, numbered by their positions;
+    ``threads``: of each device, 0 for as many as its type has; ``optimize``: onnxruntime's graph optimisations."""
+    every = stage_places(build)
+    rows = {device: lanes(actions, build.flow.comm) for device, actions in build.schedule.rows}
+    wires = _wires(build, links, every)
+    groups = {stage.index: _group(stage) for stage in build.stages if stage.members}
+    return [
+        {
+            "device": device,
+            "threads": build.threads(device, threads),
+            "optimize": optimize,
+            "provider": build.provider(device).to_json(),
+            "stages": [
+                _stage(build, place, of_place, groups)
+                for place, of_place in zip(every, wires, strict=True)
+                if place.device == device
+            ],
+            "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
+        }
+        for device in dict.fromkeys(place.device for place in every)
+    ]
+
+
+def _wires(build: Build, links: Sequence[Link], every: Sequence[Place]) -> list[_Wires]:
+    """The ends of each place."""
+    wires = [_Wires() for _ in every]
+    for number, link in enumerate(links):
+        sends, receives = [MEMORY, link.sent.to_json(), number], [MEMORY, link.received.to_json(), number]
+        if link.source == FEEDER:
+            wires[link.target].feeds.append(receives)
+        elif link.target == FEEDER:
+            wires[link.source].sinks.append(sends)
+        else:
+            _note(build, wires[link.source].sends, every[link.target], sends)
+            _note(build, wires[link.target].receives, every[link.source], receives)
+    return wires
+
+
+def _note(build: Build, ends: dict[Any, list[Any]], other: Place, end: Any) -> None:
+    """Puts one end of a link among those of the stage, or of the member of a mesh, at its other end."""
+    stage = build.stages[other.stage]
+    key, width = ((other.stage, other.position), 1) if stage.members else ((other.stage, -1), len(stage.devices))
+    ends.setdefault(key, [None] * width)[other.position % width] = end
+
+
+def _group(stage: StageProgram) -> dict[str, Any]:
+    """What all members of a stage know of its collectives."""
+    return {
+        "transport": MEMORY,
+        "collectives": [collective.to_json() for collective in stage.collectives],
+        "places": places(stage.collectives, uses_of(stage)).to_json(),
+    }
+
+
+def _stage(build: Build, place: Place, wires: _Wires, groups: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """What the role of a device says of one stage."""
+    stage = build.stages[place.stage]
+    common = {
+        "stage": place.stage,
+        "first": place.first,
+        "every": place.step,
+        "receives": list(wires.receives.values()),
+        "sends": list(wires.sends.values()),
+        "feeds": wires.feeds,
+        "sinks": wires.sinks,
+    }
+    if not stage.members:
+        specs = output_specs(build, place.stage)
+        return {**common, "model": stage.model, "outputs": [[s.name, s.element, s.shape] for s in specs]}
+    program = stage.members[place.position]
+    leaving = {name: (name, element, shape) for end in wires.leaving for name, element, shape in end[1][2]}
+    return {
+        **common,
+        "segments": [
+            (
+                segment.level,
+                segment.model,
+                [(v.name, BY_NAME[v.dtype].number if v.dtype in BY_NAME else 0, v.shape) for v in segment.outputs],
+            )
+            for segment in program.segments
+        ],
+        "outputs": list(leaving.values()),
+        "group": {**groups[place.stage], "stage": place.stage, "member": place.position},
+    }
+
+
+__all__ = ["Role", "roles"]
