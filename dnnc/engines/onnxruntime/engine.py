@@ -2,7 +2,7 @@
 
 - A ``Launcher`` starts a process for each device. Today: processes of this host (``processes.LocalProcesses``).
 - A ``Transport`` moves values between processes: over channels, and in the collectives of a mesh. Today: memory that processes
-  of one host share (``shared_memory.SharedMemory``).
+  of one host share (``shared_memory.SharedMemory``), and sockets between hosts (``dnnc.engines.cluster.network.Network``).
 - An ``Executor`` computes: it makes something that runs of a program's bytes. Today: ONNX Runtime, with the execution provider
   that the device's type names (``program.OnnxRuntime``).
 
@@ -136,6 +136,14 @@ class Group(Protocol):
 
 class Transport(Protocol):
     """How a process reaches the others. A place is what the starter tells the transport of an end or a group."""
+
+    @property
+    def address(self) -> Any:
+        """Where others find this process, as JSON; None where nobody has to be told."""
+
+    def meet(self, peers: Mapping[str, Any]) -> None:
+        """Reaches the processes at the other ends, whose addresses these are, by name, before an end is opened. Raises
+        ConnectionError that names those that were not reached."""
 
     def incoming(self, edge: Edge, place: Any) -> Incoming:
         """The end of an edge to this process."""

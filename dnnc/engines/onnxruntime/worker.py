@@ -2,9 +2,10 @@
 dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starter.starting``.
 
 Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
-last microbatch, and whether to report events. When standard input ends (the run is over, or the starter was killed), the
-process exits at once. Answers and errors go to the control pipe as lines of JSON. The process imports numpy, onnxruntime and
-the standard library only.
+last microbatch, and whether to report events. In a run on several hosts two more lines may come: an object with the addresses
+of the processes on other hosts, and ``"noted"``, which answers a report of a failed microbatch. When standard input ends (the
+run is over, or the starter was killed), the process exits at once. Answers and errors go to the control pipe as lines of JSON.
+The process imports numpy, onnxruntime and the standard library only, and pyzmq where there are several hosts.
 
 Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
 stage; an output that goes to several stages is copied to the others. Values that are no tensors of fixed-width elements go
@@ -49,12 +50,14 @@ class Worker:
         self.config = config
         provider = Provider.from_json(config["provider"])
         self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
-        self.transport = Transports()
+        self.transport = Transports(config.get("network"))
         self.control = int(config["control"])
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
         self.stage, self.microbatch = int(config["stages"][0]["stage"]), 0
         self.runs: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+        self.peers: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
+        self.noted = threading.Event()
         self.write_lock = threading.Lock()
 
     def mark(self, state: int, stage: int, microbatch: int) -> None:
@@ -80,22 +83,34 @@ class Worker:
         self.send({"error": _said(error), "stage": self.stage, "microbatch": self.microbatch})
 
     def fail(self, error: Exception) -> None:
-        """Tells the starter that a program raised an error for a microbatch; the process goes on."""
+        """Tells the starter that a program raised an error for a microbatch; the process goes on, on several hosts once the
+        starter has noted it: what it hands over then may arrive before the message."""
+        self.noted.clear()
         self.send({"failed": _said(error), "stage": self.stage, "microbatch": self.microbatch})
+        if "network" in self.config:
+            self.noted.wait()
 
     def read_orders(self, buffered: bytes) -> None:
         """Thread: queues the runs that the starter orders; ends the process when standard input ends."""
         while True:
             *lines, buffered = buffered.split(b"\n")
             for line in lines:
-                until, events = json.loads(line)
-                self.runs.put((until, events))
+                order = json.loads(line)
+                if order == "noted":
+                    self.noted.set()
+                elif isinstance(order, dict):
+                    self.peers.put(order)
+                else:
+                    self.runs.put((order[0], order[1]))
             data = os.read(0, 4096)
             if not data:
                 os._exit(0)
             buffered += data
 
     def run(self) -> None:
+        if (address := self.transport.address) is not None:
+            self.send({"address": address})
+            self.transport.meet(self.peers.get())
         works = [self.load(stage) for stage in self.config["stages"]]
         follower = Follower(works, self.config["lanes"], self.mark, self.fail)
         done = 0

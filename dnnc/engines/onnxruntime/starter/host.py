@@ -58,11 +58,12 @@ class _Models:
 
 class HostProcesses:
     """The running devices of one host. ``every``: in the order of their roles; ``status``: a row for each, which it writes.
-    ``where``: names the build in messages."""
+    ``where``: names the build in messages; ``network``: settings of the transport to other hosts, where there are any."""
 
-    def __init__(self, launcher: Launcher, where: str) -> None:
+    def __init__(self, launcher: Launcher, where: str, network: Mapping[str, Any] | None = None) -> None:
         self.launcher = launcher
         self.where = where
+        self.network = network
         self.every: list[DeviceProcess] = []
         self.status = np.zeros((0, STATUS_WORDS), np.int64)
         self._links: dict[int, tuple[Descriptors, Descriptors]] = {}
@@ -106,6 +107,7 @@ class HostProcesses:
                 "spin": own and threads[number] > 1,
                 "programs": models.memory,
                 "stages": stages,
+                **({"network": self.network} if role["peers"] else {}),
             }
             members = {stage["stage"]: stage["group"]["member"] if "group" in stage else -1 for stage in stages}
             process = self.launcher.start(config, sorted(passed))
@@ -165,11 +167,7 @@ class HostProcesses:
 
     def _models(self, roles: Sequence[Role], files: StageFiles) -> _Models:
         """The stage models, as they were verified, one after the other in memory that the processes read."""
-        stages = [stage for role in roles for stage in role["stages"]]
-        named = (
-            name for stage in stages for name in ((s[1] for s in stage["segments"]) if "group" in stage else (stage["model"],))
-        )
-        names, places, offset = tuple(dict.fromkeys(named)), {}, 0
+        names, places, offset = models_of(roles), {}, 0
         for name in names:
             size = len(files.read(name))
             places[name] = (offset, size, files.weights_for(name))
@@ -230,4 +228,11 @@ class HostProcesses:
         self._links, self._groups = {}, {}
 
 
-__all__ = ["HostProcesses", "StageFiles"]
+def models_of(roles: Iterable[Role]) -> tuple[str, ...]:
+    """Names of the stage models of these roles, each once."""
+    stages = [stage for role in roles for stage in role["stages"]]
+    every = ([name for _, name, _ in stage["segments"]] if "group" in stage else [stage["model"]] for stage in stages)
+    return tuple(dict.fromkeys(name for names in every for name in names))
+
+
+__all__ = ["HostProcesses", "StageFiles", "models_of"]

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnc.build.build import Build
 from dnnc.build.members import Part
@@ -47,6 +47,9 @@ from dnnc.engines.onnxruntime.transport.wiring import Place
 from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.starting import FarProcesses
+
 _FED = object()
 START_SECONDS = 60.0
 """A stage may always take this long to start and to load."""
@@ -67,15 +70,19 @@ class Failed:
 class Pipeline:
     """The running processes of a build: ``with Pipeline(build) as pipeline: pipeline.run(...)``, any number of runs."""
 
-    def __init__(self, build: Build, options: RunOptions | None = None) -> None:
+    def __init__(
+        self, build: Build, options: RunOptions | None = None, processes: Processes | FarProcesses | None = None
+    ) -> None:
+        """``processes``: those of other hosts; this host's where there are none."""
         self.build = build
         self.options = options or RunOptions()
         if self.options.threads < 0:
             raise UsageError(NotSoManyThreads(self.options.threads))
         if build.weights == "none":
             raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
-        require_providers(build)
-        self._all = Processes(build, self.options)
+        if processes is None:
+            require_providers(build)
+        self._all = processes or Processes(build, self.options)
         self._selector = selectors.DefaultSelector()
         self._count = 0  # microbatches of all runs
         self._base = 0  # those of former runs
@@ -191,12 +198,16 @@ class Pipeline:
         EOFError where a process has ended."""
         line = json.dumps([until, events]).encode() + b"\n"
         for process in self._all.every:
-            assert process.popen.stdin is not None
-            try:
-                process.popen.stdin.write(line)
-                process.popen.stdin.flush()
-            except BrokenPipeError:
-                raise EOFError from None
+            self._write(process, line)
+
+    def _write(self, process: DeviceProcess, line: bytes) -> None:
+        """Writes a line to a process. Raises EOFError where it has ended."""
+        assert process.popen.stdin is not None
+        try:
+            process.popen.stdin.write(line)
+            process.popen.stdin.flush()
+        except BrokenPipeError:
+            raise EOFError from None
 
     def feed(self, feed: StarterEnd, microbatches: Iterable[Mapping[str, Any]]) -> None:
         """Feeds those microbatches through a link: what there are free slots for now, the others while ``wait`` waits. Those
@@ -272,6 +283,9 @@ class Pipeline:
                 process.error = message
             elif "failed" in message:
                 self.failures.append(Failed(message["microbatch"], message["stage"], process, message["failed"]))
+                if process.host:
+                    with contextlib.suppress(EOFError):
+                        self._write(process, b'"noted"\n')
             else:
                 process.answers.append(message)
 
@@ -295,9 +309,9 @@ class Pipeline:
         events_of_all: list[Event] = []
         cpu = [0.0] * len(self.build.stages)
         for process in self._all.every:
-            answer = process.answers.popleft()
+            answer, zero = process.answers.popleft(), begin - process.clock
             own = [
-                Event(process.device, stage, action, microbatch - base, start - begin, end - begin, title, channel)
+                Event(process.device, stage, action, microbatch - base, start - zero, end - zero, title, channel)
                 for action, stage, microbatch, start, end, title, channels in answer["events"]
                 for channel in channels
             ]

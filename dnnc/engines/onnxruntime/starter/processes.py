@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
+from dnnc.engines.cluster.faults import HostGone, NotConnected
 from dnnc.engines.onnxruntime.engine import Process
 from dnnc.engines.onnxruntime.errors import (
     RuntimeFailure,
@@ -35,6 +36,10 @@ DOING = {
     SENDING: "sending microbatch {}",
     MEETING: "exchanging parts of microbatch {} with the other members",
 }
+HOST_GONE = 1 << 16
+"""The exit status, which no process has, of one whose host has gone."""
+_NOT_CONNECTED = "ConnectionError: "
+"""How the error of a process begins that did not reach others; the endpoints follow."""
 _TAIL_LINES = 12
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MODULE = "dnnc.engines.onnxruntime.worker"
@@ -44,7 +49,8 @@ KILLED = "the system kills a process so when memory runs out: use more, or small
 @dataclass(slots=True)
 class DeviceProcess:
     """The process of a device. ``number``: its position among all; ``members``: by stage, which member of the mesh it is, -1
-    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported."""
+    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported; ``host``:
+    the other host that it runs on, empty for this one; ``clock``: seconds to add to its times to have those of this host."""
 
     number: int
     device: str
@@ -57,6 +63,8 @@ class DeviceProcess:
     ready: bool = False
     error: dict[str, Any] | None = None
     closed: bool = False
+    host: str = ""
+    clock: float = 0.0
 
     @property
     def last_words(self) -> str:
@@ -66,13 +74,15 @@ class DeviceProcess:
     def label(self, stage: int) -> str:
         """Names the process in messages about one of its stages."""
         member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
-        return f"stage {stage}{member} on {self.device}"
+        return f"stage {stage}{member} on {self.device}" + (f" of host {self.host}" if self.host else "")
 
 
 def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch: int) -> DnncError:
     """The error that a process reported: InvalidInput for a model that onnxruntime refuses, else RuntimeFailure."""
     if reason := "" if process.ready else refusal(error):
         return InvalidInput(ModelNotRunnable(reason), where=process.label(stage))
+    if not process.ready and error.startswith(_NOT_CONNECTED):
+        return StageStopped(NotConnected(tuple(error.removeprefix(_NOT_CONNECTED).split(", "))), where=process.label(stage))
     reason, last, machine = plain_words(error), process.last_words, machine_hint(error)
     fault = StageFailed(microbatch, reason, last, machine) if process.ready else ModelNotLoaded(reason, last, machine)
     return failure_for(error)(fault, where=process.label(stage))
@@ -80,6 +90,8 @@ def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch:
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
     """Raises the failure of a process that ended without reporting an error. ``doing``: what it was doing, in words."""
+    if status == HOST_GONE:
+        raise StageStopped(HostGone(process.host, doing), where=process.label(stage))
     machine = machine_ended(status, "\n".join(process.tail))
     outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
     failure = StageStopped if outside else RuntimeFailure

@@ -4,23 +4,25 @@ A *role* is the configuration of a process without what only the host that start
 of stage models in memory. ``starter.host`` fills these in.
 
 - ``device``, ``threads``, ``optimize``, ``provider``: the device and how its programs run;
+- ``peers``: names of the processes that it reaches by the network, those of devices and ``STARTER``; empty on one host;
 - ``lanes``: of each lane of the device's row the actions (kind, stage, offset, channel), transfers first;
 - ``stages``: of each stage its number, the microbatches that it works on (``first``, ``every``), its ends of links, and either
   ``model`` with ``outputs``, or for a member of a mesh ``segments``, ``outputs`` and ``group``.
 
-The end of a link is ``[transport, edge, place]`` (``transport.opening``); in shared memory its place is the number of the link.
-``group`` has the collectives of a stage on a mesh, their ``transport``, and which ``member`` the device is.
+The end of a link is ``[transport, edge, place]`` (``transport.opening``). Its place is the number of the link in shared memory,
+and between hosts that number and the name of the process at the other end. ``group`` has the collectives of a stage on a mesh,
+their ``transport``, and which ``member`` the device is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dnnc.build.build import Build, StageProgram
 from dnnc.engines.onnxruntime.transport.edges import FEEDER
-from dnnc.engines.onnxruntime.transport.opening import MEMORY
+from dnnc.engines.onnxruntime.transport.opening import MEMORY, NETWORK
 from dnnc.engines.onnxruntime.transport.sharing import places
 from dnnc.engines.onnxruntime.transport.wiring import (
     Link,
@@ -33,6 +35,8 @@ from dnnc.onnx.elements import BY_NAME
 from ir.ops.rows import lanes
 
 Role: TypeAlias = dict[str, Any]
+STARTER = ""
+"""The name of the process that started the run, and of its host, among those of devices and of hosts."""
 
 
 @dataclass(slots=True)
@@ -47,17 +51,26 @@ class _Wires:
     sinks: list[Any] = field(default_factory=list)
 
     @property
+    def ends(self) -> Iterator[Any]:
+        """Every end."""
+        yield from self.leaving
+        yield from (end for ends in (*self.receives.values(), self.feeds) for end in ends if end)
+
+    @property
     def leaving(self) -> Iterator[Any]:
         """Every end that sends."""
         yield from (end for ends in (*self.sends.values(), self.sinks) for end in ends if end)
 
 
-def roles(build: Build, links: Sequence[Link], threads: int, optimize: bool) -> list[Role]:
+def roles(
+    build: Build, links: Sequence[Link], threads: int, optimize: bool, hosts: Mapping[str, str] | None = None
+) -> list[Role]:
     """The role of each device, in the order of their stages. ``links``: those of the build, numbered by their positions;
-    ``threads``: of each device, 0 for as many as its type has; ``optimize``: onnxruntime's graph optimisations."""
+    ``threads``: of each device, 0 for as many as its type has; ``optimize``: onnxruntime's graph optimisations; ``hosts``: that
+    of each device, which is the starter's where it is not stated."""
     every = stage_places(build)
     rows = {device: lanes(actions, build.flow.comm) for device, actions in build.schedule.rows}
-    wires = _wires(build, links, every)
+    wires = _wires(build, links, every, hosts or {})
     groups = {stage.index: _group(stage) for stage in build.stages if stage.members}
     return [
         {
@@ -70,17 +83,29 @@ def roles(build: Build, links: Sequence[Link], threads: int, optimize: bool) -> 
                 for place, of_place in zip(every, wires, strict=True)
                 if place.device == device
             ],
+            "peers": sorted(
+                {
+                    end[2][1]
+                    for place, of_place in zip(every, wires, strict=True)
+                    for end in of_place.ends
+                    if place.device == device and end[0] == NETWORK
+                }
+            ),
             "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
         }
         for device in dict.fromkeys(place.device for place in every)
     ]
 
 
-def _wires(build: Build, links: Sequence[Link], every: Sequence[Place]) -> list[_Wires]:
+def _wires(build: Build, links: Sequence[Link], every: Sequence[Place], hosts: Mapping[str, str]) -> list[_Wires]:
     """The ends of each place."""
     wires = [_Wires() for _ in every]
     for number, link in enumerate(links):
-        sends, receives = [MEMORY, link.sent.to_json(), number], [MEMORY, link.received.to_json(), number]
+        source, target = (STARTER if end == FEEDER else every[end].device for end in (link.source, link.target))
+        sends: Any = [MEMORY, link.sent.to_json(), number]
+        receives: Any = [MEMORY, link.received.to_json(), number]
+        if hosts.get(source, STARTER) != hosts.get(target, STARTER):
+            sends, receives = [NETWORK, sends[1], (number, target)], [NETWORK, receives[1], (number, source)]
         if link.source == FEEDER:
             wires[link.target].feeds.append(receives)
         elif link.target == FEEDER:
@@ -139,4 +164,4 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: dict[int, dict[str
     }
 
 
-__all__ = ["Role", "roles"]
+__all__ = ["STARTER", "Role", "roles"]

@@ -21,13 +21,16 @@ from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import Build
 from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SessionClosed, SubmittedByCallback
 from dnnc.engines.onnxruntime.starter.pipeline import Collector, Failed, Pipeline
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
+
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.starting import FarProcesses
 
 ENDLESS = 1 << 62
 """The number of an order that no microbatch reaches."""
@@ -66,14 +69,20 @@ class Stream:
     """``with Stream(build) as stream: stream.submit(values).result()``. ``values``: each input's value as it travels
     (``codec.from_user``), which is not changed until the future is done."""
 
-    def __init__(self, build: Build, options: RunOptions | None = None, in_flight: int = 0) -> None:
-        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device. Raises as ``Pipeline``, and
-        UsageError for a negative number."""
+    def __init__(
+        self,
+        build: Build,
+        options: RunOptions | None = None,
+        in_flight: int = 0,
+        processes: FarProcesses | None = None,
+    ) -> None:
+        """``in_flight``: the most microbatches under way, 0 for ``IN_FLIGHT`` for each device; ``processes``: as of a
+        ``Pipeline``. Raises as ``Pipeline``, and UsageError for a negative number."""
         if in_flight < 0:
             raise UsageError(NotSoManyInFlight(in_flight))
         self.build = build
         self.in_flight = in_flight or IN_FLIGHT * len(build.devices)
-        self._pipeline = Pipeline(build, options)
+        self._pipeline = Pipeline(build, options, processes)
         self._room = threading.Semaphore(self.in_flight)
         self._inbox: SimpleQueue[_Request] = SimpleQueue()
         self._requests: dict[int, _Request] = {}

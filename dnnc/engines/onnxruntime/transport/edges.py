@@ -35,11 +35,11 @@ FEEDER = -1
 """The process that started the run: it feeds the model's inputs and collects its outputs."""
 DYNAMIC_BYTES = 1 << 22
 """Bytes of the area of a value of unknown size. The system provides memory only for pages that are used."""
-_TOKEN = struct.Struct("IIII")
+TOKEN = struct.Struct("IIII")
 """Slot, number of the first value, number of values, and 1 if more of the (streaming) value follows."""
-_TOKENS = 64 * _TOKEN.size
+_TOKENS = 64 * TOKEN.size
 """The most bytes of tokens that are read at once."""
-_LENGTH = struct.Struct("<Q")
+LENGTH = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Edge:
     @property
     def token_bytes(self) -> int:
         """The most bytes of tokens in a pipe at a time: a token for each value of each slot."""
-        return self.ring * max(1, len(self.values)) * _TOKEN.size
+        return self.ring * max(1, len(self.values)) * TOKEN.size
 
     def to_json(self) -> list[Any]:
         values = [[v.name, v.element, v.shape] for v in self.values]
@@ -214,11 +214,11 @@ class Side:
         data = os.read(self.descriptors.read, _TOKENS)
         if not data:
             raise EOFError
-        return _TOKEN.iter_unpack(data)
+        return TOKEN.iter_unpack(data)
 
     def _write(self, slot: int, first: int = 0, count: int = 0, more: int = 0) -> None:
         try:
-            os.write(self.descriptors.write, _TOKEN.pack(slot, first, count, more))
+            os.write(self.descriptors.write, TOKEN.pack(slot, first, count, more))
         except BrokenPipeError:
             raise EOFError from None
 
@@ -268,7 +268,7 @@ class Sender(Side):
         ``send_streaming``."""
         pieces = encode({"": value})
         area, used = self.area(slot, number), ALIGNMENT
-        area[: _LENGTH.size] = np.frombuffer(_LENGTH.pack(sum(piece.nbytes for piece in pieces)), np.uint8)
+        area[: LENGTH.size] = np.frombuffer(LENGTH.pack(sum(piece.nbytes for piece in pieces)), np.uint8)
         for piece in pieces:
             start = 0
             while start < piece.nbytes:
@@ -343,7 +343,7 @@ class Receiver(Side):
                 self._partial = None
                 self._add_value(partial.slot, number, partial.data)
         elif more:
-            (total,) = _LENGTH.unpack(area[: _LENGTH.size].tobytes())
+            (total,) = LENGTH.unpack(area[: LENGTH.size].tobytes())
             self._partial = _PartialValue(slot, np.empty(total, np.uint8))
             self._partial.append(area[ALIGNMENT:])
         else:

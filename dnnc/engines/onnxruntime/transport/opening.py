@@ -13,15 +13,28 @@ from dnnc.engines.onnxruntime.engine import Group, Incoming, Outgoing, Transport
 from dnnc.engines.onnxruntime.transport.edges import Edge
 from dnnc.engines.onnxruntime.transport.shared_memory import SharedMemory
 
-MEMORY = "memory"
-"""Shared memory inside a host."""
+MEMORY, NETWORK = "memory", "network"
+"""Shared memory inside a host, and sockets between hosts."""
 
 
 class Transports:
-    """The transports of a process, by name."""
+    """The transports of a process, by name. ``network``: settings of the one between hosts; None in a run on one host."""
 
-    def __init__(self) -> None:
+    def __init__(self, network: Mapping[str, Any] | None = None) -> None:
         self._by_name: dict[str, Transport] = {MEMORY: SharedMemory()}
+        if network is not None:
+            from dnnc.engines.cluster.network import Network
+
+            self._by_name[NETWORK] = Network(network)
+
+    @property
+    def address(self) -> Any:
+        """Where others find this process, as JSON; None in a run on one host."""
+        return self._by_name[NETWORK].address if NETWORK in self._by_name else None
+
+    def meet(self, peers: Mapping[str, Any]) -> None:
+        """Reaches the processes on other hosts, whose addresses these are, by name. Raises ConnectionError."""
+        self._by_name[NETWORK].meet(peers)
 
     def incoming(self, end: Any) -> Incoming:
         """The end of an edge to this process."""
@@ -38,4 +51,4 @@ class Transports:
         return self._by_name[group["transport"]].group(group)
 
 
-__all__ = ["MEMORY", "Transports"]
+__all__ = ["MEMORY", "NETWORK", "Transports"]

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 class SharedMemory:
     """The transport. The place of an end is its descriptors: of the memory, to read tokens from and to write them to."""
 
+    @property
+    def address(self) -> Any:
+        return None  # what it needs is inherited
+
+    def meet(self, peers: Mapping[str, Any]) -> None:
+        pass
+
     def incoming(self, edge: Edge, place: Any) -> Receiver:
         return Receiver(edge, Descriptors(*place))
 

@@ -1,0 +1,75 @@
+"""Launches the agents of a run, each on its host, and passes on what their relays offer.
+
+``LocalAgents`` starts them on this machine, as children: two hosts on one machine, to try a build for several hosts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.system.child import module_command, module_environment
+
+_MODULE = "dnnc.engines.cluster.agent"
+
+
+class Agents(Protocol):
+    """Starts agents, and ends them."""
+
+    def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
+        """Starts the agent of the host that ``settings`` name; returns what its relay offers. Raises InvalidInput where the
+        host refuses."""
+
+    def close(self) -> None:
+        """Ends every agent; may be called again."""
+
+
+class LocalAgents:
+    """Agents as children of this process."""
+
+    def __init__(self) -> None:
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
+        process = subprocess.Popen(
+            module_command(_MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=module_environment(),
+            text=True,
+            start_new_session=True,  # a terminal interrupts the starter alone, which ends the agents
+        )
+        self.processes[settings["host"]] = process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(settings) + "\n")
+        process.stdin.flush()
+        return offered(json.loads(process.stdout.readline() or "{}"), settings["host"])
+
+    def close(self) -> None:
+        for process in self.processes.values():
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        self.processes = {}
+
+
+def offered(answer: Mapping[str, Any], host: str) -> tuple[str, str]:
+    """What an agent offers. Raises InvalidInput where it refuses to start, ConnectionError where it said nothing."""
+    if "refused" in answer:
+        raise InvalidInput(Diagnostic.from_json(diagnostic) for diagnostic in answer["refused"])
+    if "offer" not in answer:
+        raise ConnectionError(f"the agent of host '{host}' ended")
+    endpoint, key = answer["offer"]
+    return endpoint, key
+
+
+__all__ = ["Agents", "LocalAgents", "offered"]

@@ -1,0 +1,240 @@
+"""Which bytes of a build's files the stages of a host need, how they are sent there, and how they are found there.
+
+A *part* is a file of the build, or those ranges of a file of weights that the models of the host refer to. It is known by a
+key: of a whole file its SHA-256 digest, else the digest of that and the ranges. A part of a file is stored at the same offsets,
+with holes between, so the models read it as they would read the whole file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dnnc.build.snapshot import Snapshot
+from dnnc.engines.cluster.cache import Cache
+from dnnc.engines.cluster.faults import PartDamaged
+from dnnc.engines.onnxruntime.starter.host import models_of
+from dnnc.engines.onnxruntime.starter.roles import Role
+from dnnc.engines.onnxruntime.transport.codec import Raw
+from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, Receiver, Sender, ValueSpec
+from dnnc.onnx.elements import BY_NAME
+from ir.core.diagnostics import InvalidInput
+from ir.system.digests import OpenFile
+
+Range = tuple[int, int]
+"""First byte and number of bytes."""
+_PIECE = 4 << 20
+"""Bytes that are sent at once."""
+_BYTE = BY_NAME["uint8"].number
+PIECES = Edge(FEEDER, FEEDER, (ValueSpec("piece"),), 2, _PIECE + 4096)
+"""The edge by which parts are sent to a host: pieces of each part, then the digest of these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``size``: bytes of the whole file; ``ranges``: ascending, those that are sent."""
+
+    key: str
+    size: int
+    ranges: tuple[Range, ...]
+
+    @property
+    def whole(self) -> bool:
+        return self.ranges == ((0, self.size),)
+
+    def to_json(self) -> list[Any]:
+        return [self.key, self.size, self.ranges]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Any]) -> Part:
+        key, size, ranges = data
+        return cls(key, size, tuple((first, count) for first, count in ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What a host needs. ``models``: the key of each stage model; ``weights``: of each stage model, the key of the part that a
+    location in it stands for; ``parts``: all of them, once; ``sources``: the bytes or the open file of each."""
+
+    models: Mapping[str, str]
+    weights: Mapping[str, Mapping[str, str]]
+    parts: tuple[Part, ...]
+    sources: Mapping[str, bytes | OpenFile]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"models": self.models, "weights": self.weights, "parts": [part.to_json() for part in self.parts]}
+
+
+def needed(files: Snapshot, roles: Iterable[Role]) -> Needed:
+    """What the processes with these roles need of a build. Raises InvalidInput for a model that is none."""
+
+    models: dict[str, str] = {}
+    parts: dict[str, Part] = {}
+    sources: dict[str, bytes | OpenFile] = {}
+    ranges: dict[int, set[Range]] = {}
+    referred: dict[str, dict[str, OpenFile]] = {}
+    for name in models_of(roles):
+        data = files.read(name)
+        key = hashlib.sha256(data).hexdigest()
+        models[name], parts[key], sources[key] = key, Part(key, len(data), ((0, len(data)),)), data
+        opened, referred[name] = files.files_for(name), {}
+        for location, first, count in external_data(data):
+            file = referred[name][location] = opened[location]
+            size = file.stamp.size
+            ranges.setdefault(file.descriptor, set()).add((first, size - first if count < 0 else count))
+    weights: dict[str, dict[str, str]] = {name: {} for name in models}
+    for name, by_location in referred.items():
+        for location, file in by_location.items():
+            part = _part_of(file, _merged(ranges[file.descriptor]))
+            parts[part.key], sources[part.key], weights[name][location] = part, file, part.key
+    return Needed(models, weights, tuple(parts.values()), sources)
+
+
+def external_data(model: bytes) -> Iterator[tuple[str, int, int]]:
+    """Location, first byte and number of bytes (-1 for all that follow) of each tensor of a model whose data is in a file."""
+    import onnx
+
+    def of_graph(graph: Any) -> Iterator[Any]:
+        yield from graph.initializer
+        for sparse in graph.sparse_initializer:
+            yield from (sparse.values, sparse.indices)
+        for node in graph.node:
+            yield from of_node(node)
+
+    def of_node(node: Any) -> Iterator[Any]:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from of_graph(graph)
+
+    proto = onnx.load_model_from_string(model)
+    tensors = [
+        *of_graph(proto.graph),
+        *(tensor for function in proto.functions for n in function.node for tensor in of_node(n)),
+    ]
+    for tensor in tensors:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            yield entries["location"], int(entries.get("offset", 0)), int(entries.get("length", -1))
+
+
+def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
+    """The ranges in ascending order; those that touch become one."""
+    merged: list[Range] = []
+    for first, count in sorted(ranges):
+        if merged and first <= sum(merged[-1]):
+            merged[-1] = merged[-1][0], max(sum(merged[-1]), first + count) - merged[-1][0]
+        else:
+            merged.append((first, count))
+    return tuple(merged)
+
+
+def _part_of(file: OpenFile, ranges: tuple[Range, ...]) -> Part:
+    size, digest = file.stamp.size, file.known_digest().removeprefix("sha256:")
+    if ranges == ((0, size),):
+        return Part(digest, size, ranges)
+    return Part(hashlib.sha256(f"{digest} {ranges}".encode()).hexdigest(), size, ranges)
+
+
+# Sending
+
+
+def send_parts(sender: Sender, wanted: Needed, keys: Iterable[str]) -> int:
+    """Sends the parts of these keys; returns how many bytes that were. Raises EOFError when the receiver has gone."""
+    by_key, sent = {part.key: part for part in wanted.parts}, 0
+    for key in keys:
+        digest = hashlib.sha256()
+        for piece in _pieces(by_key[key], wanted.sources[key]):
+            digest.update(piece)
+            sent += len(piece)
+            _send(sender, piece)
+        _send(sender, digest.digest())
+    return sent
+
+
+def _pieces(part: Part, source: bytes | OpenFile) -> Iterator[bytes]:
+    for first, count in part.ranges:
+        for start in range(first, first + count, _PIECE):
+            length = min(_PIECE, first + count - start)
+            yield source[start : start + length] if isinstance(source, bytes) else os.pread(source.descriptor, length, start)
+
+
+def _send(sender: Sender, data: bytes) -> None:
+    array = np.frombuffer(data, np.uint8)
+    for _ in sender.send_microbatch({"piece": Raw(_BYTE, array.shape, array)}):
+        sender.read_tokens()
+
+
+# Receiving
+
+
+def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> None:
+    """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput where the disk refuses or the bytes
+    are not those that were asked for; then too it has received all of them, so the sender need not know."""
+    refused: InvalidInput | None = None
+    for part in parts:
+        pieces = _received(receiver, part)
+        try:
+            if refused is None:
+                _store(pieces, part, cache)
+        except InvalidInput as error:
+            refused = error
+        for _ in pieces:
+            pass
+    if refused is not None:
+        raise refused
+
+
+def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache) -> None:
+    digest, stated = hashlib.sha256(), b""
+    with cache.write(part.key) as file:
+        file.truncate(part.size)
+        for offset, data in pieces:
+            if offset < 0:
+                stated = data
+                continue
+            digest.update(data)
+            file.seek(offset)
+            file.write(data)
+        if digest.digest() != stated or (part.whole and digest.hexdigest() != part.key):
+            raise InvalidInput(PartDamaged(part.key))
+
+
+def _received(receiver: Receiver, part: Part) -> Iterator[tuple[int, bytes]]:
+    """The pieces of a part with their offsets, then the digest that the sender states of them, with offset -1."""
+    for first, count in (*part.ranges, (-1, 1)):
+        at = first
+        while at < first + count:
+            while not receiver.complete:
+                receiver.read_tokens()
+            slot = receiver.take()
+            data = receiver.values(slot)["piece"].data.tobytes()
+            receiver.release(slot)
+            yield at, data
+            at += len(data) if first >= 0 else 1
+
+
+class PartFiles:
+    """The files of the stages of a host, from its cache. ``parts``: the open entries by key."""
+
+    def __init__(
+        self, models: Mapping[str, str], weights: Mapping[str, Mapping[str, str]], parts: Mapping[str, OpenFile]
+    ) -> None:
+        self._models = models
+        self._weights = weights
+        self._parts = parts
+
+    def read(self, name: str) -> bytes:
+        file = self._parts[self._models[name]]
+        return os.pread(file.descriptor, file.stamp.size, 0)
+
+    def weights_for(self, model: str) -> dict[str, int]:
+        return {location: self._parts[key].descriptor for location, key in self._weights[model].items()}
+
+
+__all__ = ["PIECES", "Needed", "Part", "PartFiles", "external_data", "needed", "receive_parts", "send_parts"]

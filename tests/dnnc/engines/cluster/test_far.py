@@ -1,0 +1,150 @@
+"""Builds on several hosts, each an agent of its own: outputs of one host, only what each needs, and ways to fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dnnc
+from dnnc.build.build import Build
+from dnnc.data.generate import random_inputs
+from dnnc.engines.cluster.agents import LocalAgents
+from dnnc.engines.onnxruntime import Pipeline, RunOptions, run_build
+from dnnc.engines.onnxruntime.errors import StageStopped
+from dnnc.engines.onnxruntime.starter.stream import Stream
+from dnnc.engines.onnxruntime.transport.codec import from_user
+from ir.core.diagnostics import InvalidInput
+from tests.dnnc.engines.cluster.far import on_hosts
+from tests.dnnc.engines.onnxruntime.builds import make_build
+from tests.dnnc.engines.onnxruntime.mesh_builds import pair
+from tests.dnnc.engines.onnxruntime.processes import end_starter
+
+APART = {"cpu0": "a", "cpu1": "a", "cpu2": "b"}
+
+
+def test_outputs_are_those_of_one_host(tmp_path: Path) -> None:
+    """Stages 0 and 1 share memory, stage 2 is on another host; one value has another shape in each microbatch."""
+    build = make_build(
+        tmp_path,
+        "g (float[n, 3] x) => (float[n, 3] h, int64[2] s) { h = Neg(x)  s = Shape(x) }",
+        "g (float[n, 3] h) => (float[n, 3] e) { e = Exp(h) }",
+        "g (float[n, 3] e, int64[2] s) => (float[m] y) { r = ReduceProd <keepdims = 1> (s)  y = Reshape(e, r) }",
+    )
+    inputs = [{"x": np.random.default_rng(m).standard_normal((1 + m % 5, 3)).astype(np.float32)} for m in range(30)]
+    expected = run_build(build, inputs).outputs
+    processes = on_hosts(build, APART, tmp_path / "cache")
+    with Pipeline(build, processes=processes) as pipeline:
+        for _ in range(2):
+            result = pipeline.run(inputs)
+            for one, other in zip(result.outputs, expected, strict=True):
+                assert one["y"].tobytes() == other["y"].tobytes()
+        assert sorted((e.stage, e.microbatch) for e in result.events if e.action == "F") == [
+            (stage, microbatch) for stage in range(3) for microbatch in range(30)
+        ]
+        assert [process.host for process in processes.every] == ["a", "a", "b"]
+
+
+@pytest.mark.slow
+def test_each_host_gets_its_part_once(tmp_path: Path) -> None:
+    """Of the weights in one file a host gets those of its stages, and in a second run nothing at all."""
+    topology = tmp_path / "machines.toml"
+    topology.write_text(
+        'version = 1\n[types]\ncpu = "preset:cpu-1"\n[[hosts]]\nname = "h{0..1}"\n'
+        '[[devices]]\nname = "cpu0"\ntype = "cpu"\nhost = "h0"\n[[devices]]\nname = "cpu1"\ntype = "cpu"\nhost = "h1"\n'
+        '[[links]]\nends = ["cpu0", "cpu1"]\nbandwidth = "1 GB/s"\n'
+    )
+    plan = dnnc.plan("zoo:mlp,layers=4,hidden=256,batch=4", machines=topology, mesh="none", replicas=1, stages=2)
+    build = Build.open(plan.write(tmp_path / "build").folder)
+    inputs = [random_inputs(build, seed=seed) for seed in range(4)]
+    expected = run_build(build, inputs).outputs
+    sent = []
+    for _ in range(2):
+        processes = on_hosts(build, {"cpu0": "a", "cpu1": "b"}, tmp_path / "cache")
+        with Pipeline(build, processes=processes) as pipeline:
+            sent.append(processes.sent_bytes)
+            found = pipeline.run(inputs).outputs
+        for one, other in zip(found, expected, strict=True):
+            assert all(one[name].tobytes() == other[name].tobytes() for name in other)
+    weights = sum(file.stamp.size for file in build.files.weights.values())
+    models = sum(len(build.files.read(name)) for stage in build.stages for name in stage.models)
+    assert 0.99 * weights < sent[0] <= weights + models
+    assert sent[1] == 0
+
+
+@pytest.mark.slow
+def test_a_failed_microbatch_fails_alone(tmp_path: Path) -> None:
+    build = make_build(
+        tmp_path,
+        "g (int64[1] i) => (float[1] h) <float[3] t = {1.0, 2.0, 3.0}> { h = Gather(t, i) }",
+        "g (float[1] h) => (float[1] y) { y = Neg(h) }",
+    )
+    options = RunOptions()
+    hosts = {"cpu0": "a", "cpu1": "b"}
+    with Stream(build, options, processes=on_hosts(build, hosts, tmp_path / "cache", options)) as stream:
+        futures = [stream.submit({"i": from_user(np.array([i]))}) for i in (0, 9, 2) * 5]
+        for number, future in enumerate(futures):
+            assert future is not None
+            if number % 3 == 1:
+                with pytest.raises(StageStopped, match=r"stage 0 on cpu0 of host a: .*E0627.*out of data bounds"):
+                    future.result(60)
+            else:
+                assert future.result(60)["y"].tolist() == [-1.0 - number % 3]
+
+
+@pytest.mark.slow
+def test_a_killed_process_and_a_lost_host_are_named(tmp_path: Path) -> None:
+    build = make_build(tmp_path, *(f"g (float[2] v{i}) => (float[2] v{i + 1}) {{ v{i + 1} = Neg(v{i}) }}" for i in range(3)))
+    inputs = [{"v0": np.ones(2, np.float32)}] * 4
+    with Pipeline(build, processes=on_hosts(build, APART, tmp_path / "cache")) as pipeline:
+        os.kill(pipeline.processes[1], signal.SIGKILL)
+        with pytest.raises(StageStopped, match=r"stage 1 on cpu1 of host a: .*was killed by SIGKILL"):
+            pipeline.run(inputs * 10000)
+    processes = on_hosts(build, APART, tmp_path / "cache")
+    with Pipeline(build, processes=processes) as pipeline:
+        pipeline.run(inputs)
+        assert isinstance(processes.agents, LocalAgents)
+        processes.agents.processes["b"].kill()
+        with pytest.raises(StageStopped, match=r"stage 2 on cpu2 of host b: .*E2205.*host 'b' has gone"):
+            pipeline.run(inputs * 10000)
+
+
+STARTER = """
+import sys, time
+from pathlib import Path
+from dnnc.engines.onnxruntime import Pipeline
+from tests.dnnc.engines.cluster.far import on_hosts
+from tests.dnnc.engines.onnxruntime.builds import make_build
+folder = Path(sys.argv[1])
+build = make_build(folder, "g (float[2] x) => (float[2] h) { h = Neg(x) }", "g (float[2] h) => (float[2] y) { y = Neg(h) }")
+processes = on_hosts(build, {"cpu0": "a", "cpu1": "b"}, folder)
+with Pipeline(build, processes=processes) as pipeline:
+    print(*pipeline.processes, *(agent.pid for agent in processes.agents.processes.values()), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_starter_leaves_nothing_on_any_host(tmp_path: Path) -> None:
+    assert end_starter(["-c", STARTER, str(tmp_path)], signal.SIGKILL) == 4
+
+
+@pytest.mark.slow
+def test_what_a_host_refuses_is_told(tmp_path: Path) -> None:
+    """The folder of its cache cannot be made: a file stands there."""
+    (tmp_path / "cache").write_text("")
+    build = make_build(tmp_path, "g (float[2] x) => (float[2] y) { y = Neg(x) }")
+    with (
+        pytest.raises(InvalidInput, match=r"a: error: .*cache"),
+        Pipeline(build, processes=on_hosts(build, {"cpu0": "a"}, tmp_path / "cache")),
+    ):
+        pass
+
+
+def test_a_mesh_over_hosts_is_refused(tmp_path: Path) -> None:
+    build = Build.open(pair(tmp_path))
+    with pytest.raises(InvalidInput, match="E2207"):
+        Pipeline(build, processes=on_hosts(build, dict(zip(build.devices, "ab", strict=True)), tmp_path)).__enter__()
