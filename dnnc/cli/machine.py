@@ -79,11 +79,11 @@ def measure(
     ] = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Measure the CPU devices of this host and write them as a topology: rates per element type, efficiency per class of
-    operators, memory bandwidth, overhead per operator, latency and bandwidth between two processes.
+    """Measure the CPU devices of this host, and GPUs that CUDA's provider runs, and write them as a topology: rates per
+    element type, efficiency per class of operators, memory bandwidth, overhead per operator, latency and bandwidth of links.
 
-    All devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What is
-    not measured (other hosts, GPUs) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""
+    All CPU devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What
+    is not measured (other hosts) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""
     from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
     from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.topology import load_topology
@@ -100,7 +100,7 @@ def measure(
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
     show_warnings(sink.diagnostics, quiet)
     here = host_here(topology, facts, host)
-    talk(f"measuring the CPU devices of {here}, about {SECONDS} seconds", quiet)
+    talk(f"measuring the devices of {here}, about {SECONDS} seconds", quiet)
     with progress(not quiet) as report:
         topology, found, spread = measured(topology, facts, here, seed=seed, progress=report)
     if busy := busy_warning(spread):

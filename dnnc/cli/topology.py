@@ -93,7 +93,7 @@ def presets(json: opt.JsonOption = False) -> None:
 
 
 app.command(short_help="Describe this host: cores, memory, GPUs.", rich_help_panel=_MAKE)(machine.detect)
-app.command(short_help="Measure the CPU devices of this host.", rich_help_panel=_MAKE)(with_verbose(machine.measure))
+app.command(short_help="Measure the devices of this host.", rich_help_panel=_MAKE)(with_verbose(machine.measure))
 app.command(rich_help_panel=_MAKE)(machine.merge)
 
 

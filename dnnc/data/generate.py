@@ -22,14 +22,16 @@ from ir.core.module import Inline, Module, Resource, Splat
 from ir.core.ops import Op, all_ops
 from ir.core.types import DType, TensorType, Type
 from ir.ops.operators import SELECTS, has
+from ir.system.host import local_memory
 from passes.model.spmd.reshard_ops import without_reshards
 
 SYMBOL_SIZE = 2
 """Size given to a dimension that the plan left symbolic."""
 DEFAULT_LIMIT = 10
 """Integers that nothing constrains stay below this."""
-DRAWN_AHEAD = 256 << 20
-"""The most bytes of random microbatches to draw before a run. Beyond, each microbatch is drawn when it is fed."""
+DRAWN_AHEAD = 1 / 16
+"""The most random microbatches to draw before a run, as a share of the machine's memory. Beyond, each is drawn when it is fed,
+which may take longer than a fast device takes to compute it."""
 _KEEP = 0.75
 """Share of the elements of a random mask that are 1; the first of each row always is."""
 
@@ -96,7 +98,7 @@ class RandomMicrobatches(Sequence[dict[str, Any]]):
 def drawn_ahead(items: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
     """All microbatches drawn now, so that a run's pace is that of the stages alone, where they fit into ``DRAWN_AHEAD``."""
     size = sum(getattr(value, "nbytes", 0) for value in items[0].values()) if len(items) else 0
-    return tuple(items) if size * len(items) <= DRAWN_AHEAD else items
+    return tuple(items) if size * len(items) <= DRAWN_AHEAD * local_memory() else items
 
 
 def random_microbatch(ports: Iterable[ValueInfo], demands: Mapping[str, Demand], seed: int) -> dict[str, Any]:

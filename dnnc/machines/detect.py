@@ -15,12 +15,12 @@ from dnnc.machines.facts import Facts, Gpu
 from dnnc.machines.faults import MoreDevicesThanCores
 from dnnc.machines.topology import read_topology
 from dnnc.machines.topology.writer import Notes
-from dnnc.onnx.providers import CPU
+from dnnc.onnx.providers import CPU, CUDA
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.text.units import bytes_text
+from passes.model.op_time import EPILOGUE
 
-CUDA = "CUDAExecutionProvider"
 _CORE = "preset:cpu-1"
 _PCIE = (12e9, 10e-6)
 """Bandwidth and latency assumed between a GPU and its host: PCIe 3 with 16 lanes."""
@@ -129,7 +129,10 @@ def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:
             except InvalidInput:
                 continue
             if type_.kind == "gpu":
-                return replace(type_, provider=CUDA), f"preset:{name}"
+                unfused = tuple(
+                    item for item in type_.efficiency if item[0] != EPILOGUE
+                )  # measured: CUDA's provider fuses little
+                return replace(type_, provider=CUDA, efficiency=unfused), f"preset:{name}"
     name = "-".join(words) or "gpu"
     return replace(_UNKNOWN_GPU, name=name, memory=gpu.memory, provider=CUDA), ""
 

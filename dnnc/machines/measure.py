@@ -1,4 +1,4 @@
-"""Measures the CPU devices of this host, and replaces their numbers in a topology.
+"""Measures the devices of this host, and replaces their numbers in a topology: its CPUs here, its GPUs by ``gpus.py``.
 
 A process on the cores of each device measures it (``probes.py``): all devices at once, as they work in a pipeline, and the
 first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart.
@@ -12,7 +12,7 @@ first of each type alone for comparison. Numbers are medians; the notes state ho
   within a process. If torch is installed, the same *in training*, by gloo between two ranks, and the time of a small all-reduce
   between computations.
 
-Other hosts, devices with an execution provider, ``handover`` and classes without an op here keep their numbers.
+Other hosts, devices of other execution providers, ``handover`` and classes without an op here keep their numbers.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import Facts
 from dnnc.machines.faults import MachineBusy, MoreDevicesThanCores, NoCpuDevice, UnknownHost
+from dnnc.machines.gpus import gpus_of, measured_gpus
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.machines.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
 from dnnc.machines.topology.writer import Notes
@@ -115,7 +116,11 @@ def measured(
         progress("measure how processes exchange", None)
         link = _link(running, slowest, gloo) if len(devices) > 1 else None
     spread = max(each.spread for each in measurements.values())
-    return *_written(topology, host, measurements, link), spread
+    topology, notes = _written(topology, host, measurements, link)
+    if gpus := gpus_of(topology, host, facts.providers):
+        topology, more = measured_gpus(topology, host, gpus, facts.cores, seed, progress)
+        notes = {**notes, **more}
+    return topology, notes, spread
 
 
 def busy_warning(spread: float) -> MachineBusy | None:

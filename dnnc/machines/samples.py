@@ -7,7 +7,7 @@ predicted are of one op.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ir
@@ -36,22 +36,48 @@ STREAM = 1 << 23
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model to run; ``op``: the one of it that is measured, with its facts."""
+    """A model to run; ``op``: the one of it that is measured, with its facts; ``module``: whose op it is."""
 
     op: Op
     model: bytes
+    module: Module
 
     @property
     def cost(self) -> Cost:
         return self.op.facet(Cost, Cost())
 
+    def copies(self, count: int) -> bytes:
+        """A model that runs the op so many times, each time on the same inputs and into outputs of its own."""
+        alone = _alone(self.module, self.op)
+        ops = [
+            replace(self.op, results=tuple(replace(value, name=f"{value.name}_{n}") for value in self.op.results))
+            for n in range(count)
+        ]
+        results = tuple(value for op in ops for value in op.results if value.name)
+        return _model(self.module, replace(alone, results=results, ops=tuple(ops)))
+
 
 def products(dtype: str) -> Iterator[Workload]:
     """Products of square matrices of one element type, the second a weight."""
     for side in SIDES:
-        yield _one(
-            f"%y = onnx.MatMul(%x, @w) : tensor<{side}x{side}x{dtype}>", f"{side}x{side}x{dtype}", f"{side}x{side}x{dtype}"
+        yield product(dtype, side)
+
+
+def product(dtype: str, side: int) -> Workload:
+    """A product of square matrices, the second a weight."""
+    square = f"{side}x{side}x{dtype}"
+    return _one(f"%y = onnx.MatMul(%x, @w) : tensor<{square}>", square, square)
+
+
+def elementwise(elements: int) -> Workload:
+    """What moves a tensor of f32 and does next to nothing with it."""
+    module = _with_costs(
+        _parsed(
+            f"func @main(%x : tensor<{elements}xf32>) -> (%y : tensor<{elements}xf32>) {{\n"
+            f"%y = onnx.Neg(%x) : tensor<{elements}xf32>\n}}"
         )
+    )
+    return Workload(module.entry.ops[0], _model(module), module)
 
 
 def streamed() -> Iterator[Workload]:
@@ -69,25 +95,30 @@ def chain(length: int) -> bytes:
     return _model(_parsed(f"func @main(%x : tensor<4xf32>) -> (%v{length - 1} : tensor<4xf32>) {{\n{ops}\n}}"))
 
 
-def zoo_ops() -> list[Workload]:
-    """Distinct ops of the zoo's models that do arithmetic and are not fused into another: the ``MOST`` largest of a class."""
+def zoo_ops(batch: int = 1) -> list[Workload]:
+    """Distinct ops of the zoo's models, with ``batch`` samples, that do arithmetic and are not fused into another: the ``MOST``
+    largest of a class."""
     from dnnc.zoo import build
 
     found: dict[object, tuple[Op, Module]] = {}
     for spec in ZOO:
-        module = _with_costs(build(spec))
+        module = _with_costs(build(spec if batch == 1 else f"{spec},batch={batch}"))
         func = module.entry
         fused = epilogues(func.ops)
         types = {value.name: value.type for value in (*func.args, *(value for op in func.ops for value in op.results))}
         types |= {name: resource.type for name, resource in module.resources.items()}
         for index, op in enumerate(func.ops):
             cost = op.facet(Cost, Cost())
-            if index not in fused and FLOPS[0] <= cost.flops <= FLOPS[1] and any(name.startswith("%") for name in op.operands):
+            if (
+                index not in fused
+                and batch * FLOPS[0] <= cost.flops <= batch * FLOPS[1]
+                and any(name.startswith("%") for name in op.operands)
+            ):
                 found.setdefault((op.name, op.attributes, *(types.get(name) for name in op.operands)), (op, module))
     by_class: dict[str, list[tuple[Op, Module]]] = {}
     for op, module in sorted(found.values(), key=lambda pair: -pair[0].facet(Cost, Cost()).flops):
         by_class.setdefault(op.facet(Cost, Cost()).kind, []).append((op, module))
-    return [Workload(op, _model(module, _alone(module, op))) for ops in by_class.values() for op, module in ops[:MOST]]
+    return [Workload(op, _model(module, _alone(module, op)), module) for ops in by_class.values() for op, module in ops[:MOST]]
 
 
 def _alone(module: Module, op: Op) -> Func:
@@ -100,7 +131,7 @@ def _one(op: str, given: str, weight: str) -> Workload:
     result = op.rpartition(" : ")[2]
     module = _parsed(f"{resource}func @main(%x : tensor<{given}>) -> (%y : {result}) {{\n{op}\n}}")
     module = _with_costs(module)
-    return Workload(module.entry.ops[0], _model(module))
+    return Workload(module.entry.ops[0], _model(module), module)
 
 
 def _with_costs(module: Module) -> Module:

@@ -8,15 +8,19 @@ onnxruntime is loaded, and only then. A value that the user gave it counts: ``OR
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import os
 import re
 from typing import Any
 
-from dnnc.onnx.providers import CPU, ON_CPU, Provider
+from dnnc.onnx.providers import CPU, ON_CPU, ON_CUDA, Provider
 
 __all__ = ["ProviderUnavailable", "load_onnxruntime", "make_session", "plain_words", "silence"]
 
 VARIABLE = "ORT_DISABLE_TELEMETRY"
+_LOG = logging.getLogger(__name__)
 
 
 def silence() -> None:
@@ -45,6 +49,8 @@ def make_session(model: bytes | str, options: Any, provider: Provider = ON_CPU) 
     ort = load_onnxruntime()
     if provider.name not in ort.get_available_providers():
         raise ProviderUnavailable(f"this onnxruntime has no {provider.name}")
+    if provider.name in ON_CUDA:
+        _load_cuda(ort)
     wanted = [(provider.name, dict(provider.options)), *([(CPU, {})] if provider.name != CPU else [])]
     session = ort.InferenceSession(
         model,
@@ -55,6 +61,19 @@ def make_session(model: bytes | str, options: Any, provider: Provider = ON_CPU) 
     if provider.name not in session.get_providers():  # onnxruntime logs why, and goes on without it
         raise ProviderUnavailable(f"onnxruntime has {provider.name} and could not start it")
     return session
+
+
+def _load_cuda(ort: Any) -> None:
+    """Loads the libraries of CUDA and cuDNN from the packages ``nvidia-*`` of this environment, if they are there: onnxruntime
+    itself looks for them in the system's paths alone. What it prints of those that it does not find goes to the log."""
+    ort.set_default_logger_severity(3)  # it warns of each session that the provider is none of its plugins
+    load = getattr(ort, "preload_dlls", None)  # since onnxruntime 1.21
+    if load is None:
+        return
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        load()
+    if said.getvalue():
+        _LOG.debug("%s", " ".join(said.getvalue().split()))
 
 
 _BRACKETS = r"\((?:[^()]|\([^()]*\))*\)"

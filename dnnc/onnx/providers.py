@@ -31,6 +31,9 @@ PACKAGES: Mapping[str, str] = {
 """The package that brings each provider, by the provider's name. All of them are imported as ``onnxruntime``, so an environment
 has one of them."""
 
+CUDA = "CUDAExecutionProvider"
+ON_CUDA = frozenset({CUDA, "TensorrtExecutionProvider"})
+"""Providers that need the libraries of CUDA."""
 NUMBERED = frozenset(
     {
         "CUDAExecutionProvider",
@@ -63,6 +66,13 @@ class Provider:
             options["device_id"] = str(topology.device_id(placed))
         return cls(type_.provider, tuple(sorted(options.items())))
 
+    @property
+    def in_full_precision(self) -> Provider:
+        """The provider with products of f32 in f32: CUDA's takes TF32, of 10 bits of mantissa, unless its options say."""
+        if self.name != CUDA or "use_tf32" in dict(self.options):
+            return self
+        return Provider(self.name, tuple(sorted({**dict(self.options), "use_tf32": "0"}.items())))
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Provider:
         return cls(data["provider"], tuple(data["options"].items()))
@@ -82,4 +92,4 @@ def what_to_install(provider: str) -> str:
     return f"pip uninstall onnxruntime, then pip install {package}, which brings {provider}"
 
 
-__all__ = ["CPU", "NUMBERED", "ON_CPU", "PACKAGES", "Provider", "what_to_install"]
+__all__ = ["CPU", "CUDA", "NUMBERED", "ON_CPU", "ON_CUDA", "PACKAGES", "Provider", "what_to_install"]

@@ -10,6 +10,7 @@ travel by the same code as in ``dnnc run``. The process exits when its standard 
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import sys
@@ -23,9 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.engines.onnxruntime.session.session import Settings, open_session
+from dnnc.engines.onnxruntime.session.pinned import pin
+from dnnc.engines.onnxruntime.session.session import Settings, nodes_by_provider, open_session
 from dnnc.engines.onnxruntime.transport.edges import Descriptors, Edge, Receiver, Sender
-from dnnc.onnx.ort import plain_words
+from dnnc.onnx.elements import BFLOAT16, BY_NAME
+from dnnc.onnx.ort import ProviderUnavailable, load_onnxruntime, plain_words
+from dnnc.onnx.providers import Provider
 
 _SUFFIX = "_kernel_time"
 _LAYOUTS = ("ReorderInput", "ReorderOutput")
@@ -93,6 +97,64 @@ def runs(order: Mapping[str, Any], threads: int) -> list[float]:
     return seconds
 
 
+def bound(order: Mapping[str, Any], threads: int) -> list[float]:
+    """Wall-clock seconds of each run of a model on a GPU, without onnxruntime's graph optimisations. Keys of the order:
+    ``model``, its path; ``seed`` of random inputs; ``provider``, a ``Provider`` in JSON; ``held``: "device" for inputs and
+    outputs in the GPU's memory, "host" for inputs and outputs in pinned memory of the host, as in ``dnnc run``."""
+    provider = Provider.from_json(order["provider"])
+    session = open_session(Path(order["model"]).read_bytes(), Settings(threads, optimize=False, provider=provider))
+    if not nodes_by_provider(session)[provider.name]:
+        raise ProviderUnavailable(f"{provider.name} takes no op of it")
+    ort, number = load_onnxruntime(), int(dict(provider.options).get("device_id", "0"))
+    binding, kept = session.io_binding(), []
+    for name, (element, value) in _typed_feeds(session, order["seed"]).items():
+        if order["held"] == "device":
+            held = ort.OrtValue.ortvalue_from_numpy(value, "cuda", number)
+            kept.append(held)
+            binding.bind_input(name, "cuda", number, element, list(value.shape), held.data_ptr())
+        else:
+            binding.bind_input(name, "cpu", 0, element, list(value.shape), _pinned_copy(value, kept))
+    for info in session.get_outputs():
+        if order["held"] == "device":
+            binding.bind_output(info.name, "cuda", number)
+        else:
+            target = np.empty(info.shape, np.dtype(_NUMPY[info.type.removeprefix("tensor(").removesuffix(")")]))
+            element = BY_NAME[target.dtype.name].number
+            binding.bind_output(info.name, "cpu", 0, element, list(target.shape), _pinned_copy(target, kept))
+    seconds = []
+    for turn in range(order["warm"] + order["rounds"]):
+        start = time.perf_counter()
+        session.run_with_iobinding(binding)
+        if turn >= order["warm"]:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _pinned_copy(value: Any, kept: list[Any]) -> int:
+    """The address of a copy of an array in memory that the GPU copies from and to directly; ``kept`` keeps it."""
+    memory = np.frombuffer(mmap.mmap(-1, max(1, value.nbytes)), np.uint8)
+    memory[: value.nbytes] = value.reshape(-1).view(np.uint8)
+    pin(memory)
+    kept.append(memory)
+    return int(memory.ctypes.data)
+
+
+def _typed_feeds(session: Any, seed: int) -> dict[str, tuple[int, Any]]:
+    """Random inputs of a session with ONNX's number of their element type; bfloat16 by its bits, as integers."""
+    generator = np.random.default_rng(seed)
+    feeds: dict[str, tuple[int, Any]] = {}
+    for info in session.get_inputs():
+        name = info.type.removeprefix("tensor(").removesuffix(")")
+        if name == "bfloat16":
+            bits = generator.standard_normal(info.shape).astype(np.float32).view(np.uint32)
+            feeds[info.name] = BFLOAT16, (bits >> 16).astype(np.uint16)
+        else:
+            dtype = np.dtype(_NUMPY[name])
+            drawn = generator.integers(0, 2, info.shape) if dtype.kind in "iub" else generator.standard_normal(info.shape)
+            feeds[info.name] = BY_NAME[dtype.name].number, np.ascontiguousarray(drawn.astype(dtype))
+    return feeds
+
+
 def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
     """Seconds of each round trip of a tensor to another process, which has the mirrored order, and back. One way is a copy into
     a slot of the edge and a copy out of it at the other end. Keys of the order: ``begins``, whether this process sends first
@@ -148,6 +210,7 @@ def copies(order: Mapping[str, Any], threads: int) -> list[float]:
 ORDERS: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = {
     "kernels": kernels,
     "runs": runs,
+    "bound": bound,
     "exchange": exchange,
     "copies": copies,
 }

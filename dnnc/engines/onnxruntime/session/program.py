@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from dnnc.engines.onnxruntime.session.pinned import pin
 from dnnc.engines.onnxruntime.session.session import DEFAULT, Settings, nodes_by_provider, open_session
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.onnx.elements import BY_NUMBER, nbytes
 from dnnc.onnx.ort import load_onnxruntime
+from dnnc.onnx.providers import ON_CUDA
 
 _NO_NUMPY = re.compile(r"\((bfloat16|u?int[24]|float4e2m1)\)")
 """Element types of which onnxruntime makes no numpy array. Of 8-bit floats it makes one of their bytes."""
@@ -43,6 +45,7 @@ class Program:
         self.input_names = tuple(value.name for value in self.session.get_inputs())
         self.outputs = outputs
         self._value = load_onnxruntime().OrtValue
+        self._on_cuda = settings.provider.name in ON_CUDA
         numeric_inputs = all(
             value.type.startswith("tensor(") and "string" not in value.type for value in self.session.get_inputs()
         )
@@ -77,6 +80,9 @@ class Program:
         outputs without a target. None when no output is computed."""
         if not self._computed:
             return None
+        if self._on_cuda:
+            for raw in (*feeds.values(), *targets.values()):
+                pin(raw.data)
         binding = self.session.io_binding()
         for name in self.input_names:
             raw = feeds[name]
