@@ -3,7 +3,8 @@
 - ``replicate``: every device does everything;
 - ``data``: the batch is split, weights are whole; in training, samples that devices do not divide are dealt evenly;
 - ``megatron`` (Shoeybi et al. 2019): a product whose split columns stay split up to other products is split by column, those
-  by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. Of
+  by row, one all-reduce behind each pair; embedding and head are split by vocabulary; all else stands whole on every device. A
+  loss of the head's columns is split by rows, which the devices exchange (Megatron sums parts of each row's softmax). Of
   several axes the last is the tensor axis, the others split the batch where it divides, else they join the tensor axis. In
   stages a sum of activations may also be made in parts, so that what leaves a stage crosses in parts and is gathered by the
   stage behind (Narayanan et al. 2021);
@@ -13,8 +14,9 @@
 Nothing is known by name or scope. A split is *carried*: a value that lies split along a dimension is read by an op with a
 parallel factor along it, whose results lie split in turn. ``data`` carries the batch from the arguments as far as it goes;
 what is made of weights alone and read in parts of the batch (a class token for each sample) is made in these parts.
-``megatron`` carries the columns of each product with a weight: if they arrive only at products that sum over them, or at
-results of the function, the product is split by column, the others by row; if not (a norm wants whole rows) it stays whole.
+``megatron`` carries the columns of each product with a weight: if they arrive only at products that sum over them, at losses,
+or at results of the function, the product is split by column, the others by row; if not (a norm wants whole rows) it stays
+whole.
 
 Weights are kept and results leave as is cheapest for those who read and make them. A dimension is split by even parts only,
 unless the input allows others.
@@ -45,6 +47,8 @@ STRATEGIES = (DATA, "megatron", "expert", "tied", "replicate")
 _COLUMN, _ROW = "n", "k"
 """Factors of a product ``[m, k] x [k, n]``."""
 _WEIGHT_PORT = 1
+LOSSES = ("onnx.SoftmaxCrossEntropyLoss", "onnx.NegativeLogLikelihoodLoss")
+"""Ops that read whole rows of scores of classes."""
 
 
 class UnfitError(ValueError):
@@ -268,13 +272,18 @@ class ByHand:
         return found
 
     def trial(self, product: int, column: Factor, count: int) -> Split | None:
-        """What carries the columns of ``product`` to products that sum over them, or to results; None where something else
-        reads them."""
+        """What carries the columns of ``product`` to products that sum over them, to losses or to results; None where
+        something else reads them."""
         split = Split()
         self.take(split, product, column)
         for number in self.walk(split):
             factor = self.carrier(number, split, count)
-            if factor is None:
+            if factor is None and self.func.ops[number].name in LOSSES:
+                rows = self.loss_by_rows(number, count)
+                if rows is None:
+                    return None
+                split.names.update(rows.names)
+            elif factor is None:
                 row = self.product_factor(number, _ROW, count)
                 ends = row is not None and row.operands[0] == split.dims.get(self.func.ops[number].operands[0])
                 if row is None or not ends:
@@ -282,6 +291,22 @@ class ByHand:
                 split.names[number] = row.name
             else:
                 self.take(split, number, factor)
+        return split
+
+    def loss_by_rows(self, loss: int, count: int) -> Split | None:
+        """A loss of each row by rows, and the sum of what it makes; None where its rows do not divide."""
+        rule, split = self.rules[loss], Split()
+        parallel = (f for f in rule.factors if f.kind is Kind.PARALLEL and self.divides(f, count)) if rule is not None else ()
+        rows = next(iter(parallel), None)
+        if rows is None:
+            return None
+        self.take(split, loss, rows)
+        for number in self.walk(split):
+            factor = self.carrier(number, split, count)
+            if factor is not None:
+                self.take(split, number, factor)
+            elif (end := self.carrier(number, split, count, Kind.SUM)) is not None:
+                split.names[number] = end.name
         return split
 
     def vocabulary(self, op: Op, number: int, count: int) -> Factor | None:

@@ -13,9 +13,13 @@ from ir.core.types import Replicate, Shard
 from ir.ops.boxes import shape_of
 from ir.text.parser import parse_module
 from passes.cost import CostPass
+from passes.framework.manager import PassManager
+from passes.framework.pipeline import parse_pipeline
+from passes.model.folding import folding
 from passes.model.spmd.price import Bill, Decisions, price
 from passes.shard import ShardInput, ShardPlan, build, decisions_of, solve
 from passes.shard.mesh.named import UnfitError, activation_sums, named_plan, restricted
+from tests.ir.layout_rules.test_models import imported
 from tests.passes.shard.models import mesh, prepared, problem_of
 
 GPT3 = "zoo:gpt3-175b,layers=2,seq=256"
@@ -66,6 +70,20 @@ def test_megatron_of_gpt() -> None:
             assert lies[f"@{layer}.{row}.weight"] == "S(0)"
     assert lies["@wte.weight"] == "S(0)"
     assert Counter(one.kind for one in bill_of(given, plan, spec).collectives) == {"all_reduce": 2 * 2 + 1}
+
+
+def test_megatron_splits_the_head_of_a_training_step() -> None:
+    """Also where a loss reads whole rows of the logits: members exchange columns for rows, and their gradients back."""
+    spec = "zoo:gpt2,layers=1,qkv=separate,hidden=64,heads=4,vocab=256,seq=16,positions=16"
+    steps = parse_pipeline("training{loss=cross-entropy:logits},canonicalize,cost")
+    module = PassManager(steps).run(imported(spec, 4), pass_context(DiagnosticSink()))
+    given = build(module, module.entry, mesh(2), folding(module.entry, module), training=True)
+    plan = named_plan(module, given, "megatron")
+    assert kept(given, plan)["@wte.weight"] == "S(0)"
+    bill = price(module, module.entry, given.mesh, decisions_of(given, plan.choices), training=True)
+    assert bill.total == pytest.approx(plan.value, rel=1e-9)
+    exchanged = [one for one in bill.collectives if one.kind == "all_to_all"]
+    assert len(exchanged) == 2, "of the logits, and of their gradients"
 
 
 def test_sums_of_megatron_in_stages_are_whole_or_split() -> None:
