@@ -11,7 +11,8 @@
 - Where a stage recomputes (attribute ``recompute`` of the entry function, from the pass ``training``), the backward pass of an
   op takes its forward seconds again, and what is saved is that of one microbatch, while its backward pass runs, beside what the
   stage received of the others.
-- Seconds of an update: weight, gradient and state are read, weight and state written, at memory bandwidth, once a step.
+- Seconds of an update: weight, gradient and state are read, weight and state written, at the bandwidth that ops reach, once a
+  step.
 - Bytes: of a weight that trains the weight, its gradient and the optimizer's state; of an op what it saves for its backward
   pass (``Cost.saved``), for each microbatch in flight. A backward pass has alive what the forward pass has, or, where several
   microbatches add to one gradient, the gradients of its own, whichever is more (``waiting_bytes``).
@@ -30,7 +31,7 @@ from ir.core.types import TensorType, Type, type_bytes
 from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.model.graph import reads
-from passes.model.op_time import dtype_of, passes_seconds
+from passes.model.op_time import bandwidth_of, dtype_of, passes_seconds
 from passes.model.sizes import sized_results
 
 RECOMPUTE = "recompute"
@@ -193,7 +194,7 @@ def saved_values(op: Op, found: Learning) -> dict[str, int]:
 
 
 def update_seconds(nbytes: float, device_type: DeviceType) -> float:
-    return nbytes / device_type.memory_bandwidth if device_type.memory_bandwidth else 0.0
+    return nbytes / bandwidth_of(device_type) if device_type.memory_bandwidth else 0.0
 
 
 def step_text(module: Module, microbatches: int) -> str:

@@ -98,7 +98,7 @@ def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
     arithmetic = cost.flops / rate if cost.flops and rate else 0.0
     waited = cost.weight if device_type.kind == "cpu" else 0
     moved = cost.read + cost.write - waited
-    bandwidth = _bandwidth(device_type) or math.inf
+    bandwidth = bandwidth_of(device_type) or math.inf
     return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
 
 
@@ -180,12 +180,13 @@ def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0) -> float:
         whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
         return max(0.0, whole - device_type.overhead)
     rate = rate_of(op, cost.kind, device_type)
-    bandwidth = max(_bandwidth(device_type), device_type.cache_bandwidth)
+    bandwidth = max(bandwidth_of(device_type), device_type.cache_bandwidth)
     arithmetic = (gradients or cost.flops) / rate if rate else 0.0
     return max(arithmetic, (cost.read + cost.write) / bandwidth if bandwidth else 0.0)
 
 
-def _bandwidth(device_type: DeviceType) -> float:
+def bandwidth_of(device_type: DeviceType) -> float:
+    """Bytes per second of memory that ops reach; 0 where the type states none."""
     return device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
 
 
@@ -226,7 +227,7 @@ def fused_seconds(op: Op, device_type: DeviceType, chained: int) -> float:
         return math.inf
     rate = rate_of(op, EPILOGUE, device_type)
     extra = max(cost.read - cost.weight - chained, 0)
-    return max(cost.flops / rate if rate else 0.0, extra / _bandwidth(device_type) if device_type.memory_bandwidth else 0.0)
+    return max(cost.flops / rate if rate else 0.0, extra / bandwidth_of(device_type) if device_type.memory_bandwidth else 0.0)
 
 
 def epilogues(ops: Sequence[Op], outputs: Iterable[str] = ()) -> dict[int, tuple[int, ...]]:
