@@ -203,12 +203,13 @@ class ByHand:
         count = len(self.mesh.axes)
         data = self.batch_axes(range(count - 1))
         tensor = [axis for axis in range(count) if axis not in data]
-        split = self.by_pairs(self.size_of(tensor))
-        if not split.names:
+        splits = [self.by_pairs(self.size_of(tensor), exchange_late=late) for late in (False, True)]
+        if not splits[0].names:
             devices = math.prod(self.mesh.sizes[axis] for axis in tensor)
             raise UnfitError(f"no product's columns stay split over {devices} devices up to another product")
         batch = self.by_batch(data) if data else Split()
-        yield [batch if axis in data else split for axis in range(count)]
+        for split in splits[: 1 + (splits[0].names != splits[1].names)]:
+            yield [batch if axis in data else split for axis in range(count)]
 
     def expert(self) -> Iterator[list[Split]]:
         every = range(len(self.mesh.axes))
@@ -256,13 +257,14 @@ class ByHand:
         self.pull(split, self.size_of(axes))
         return split
 
-    def by_pairs(self, count: int) -> Split:
-        """Column-row pairs, heads and embeddings, over ``count`` devices."""
+    def by_pairs(self, count: int, *, exchange_late: bool) -> Split:
+        """Column-row pairs, heads and embeddings, over ``count`` devices. ``exchange_late``: the columns of a head become rows
+        at the loss, not right behind the head, where elements are narrower but rows may not divide."""
         found = Split()
         for number, op in enumerate(self.func.ops):
             column = self.product_factor(number, _COLUMN, count)
             if column is not None and column.operands[0] is None:
-                trial = self.trial(number, column, count)
+                trial = self.trial(number, column, count, exchange_late)
                 if trial is not None and all(found.names.get(n, name) == name for n, name in trial.names.items()):
                     found.names.update(trial.names)
             entry = self.vocabulary(op, number, count)
@@ -271,7 +273,7 @@ class ByHand:
         self.pull(found, count)
         return found
 
-    def trial(self, product: int, column: Factor, count: int) -> Split | None:
+    def trial(self, product: int, column: Factor, count: int, exchange_late: bool) -> Split | None:
         """What carries the columns of ``product`` to products that sum over them, to losses or to results; None where
         something else reads them."""
         split = Split()
@@ -279,7 +281,11 @@ class ByHand:
         for number in self.walk(split):
             factor = self.carrier(number, split, count)
             if factor is None and self.func.ops[number].name in LOSSES:
-                rows = self.loss_by_rows(number, count)
+                made = self.func.ops[product].results[0].name
+                rows = None if exchange_late else self.by_rows(self.readers[made], count)
+                if rows is not None:
+                    return Split({product: column.name, **rows.names})
+                rows = self.by_rows([(number, 0)], count)
                 if rows is None:
                     return None
                 split.names.update(rows.names)
@@ -293,14 +299,19 @@ class ByHand:
                 self.take(split, number, factor)
         return split
 
-    def loss_by_rows(self, loss: int, count: int) -> Split | None:
-        """A loss of each row by rows, and the sum of what it makes; None where its rows do not divide."""
-        rule, split = self.rules[loss], Split()
-        parallel = (f for f in rule.factors if f.kind is Kind.PARALLEL and self.divides(f, count)) if rule is not None else ()
-        rows = next(iter(parallel), None)
-        if rows is None:
-            return None
-        self.take(split, loss, rows)
+    def by_rows(self, readers: Sequence[tuple[int, int]], count: int) -> Split | None:
+        """The rows of what the ``readers`` read, each an op with the operand's position, and of what is made of it up to sums;
+        None where rows do not divide."""
+        split = Split()
+        for number, port in readers:
+            rule = self.rules[number]
+            parallel = (
+                (f for f in rule.factors if f.kind is Kind.PARALLEL and f.operands[port] == 0) if rule is not None else ()
+            )
+            rows = next((factor for factor in parallel if self.divides(factor, count)), None)
+            if rows is None:
+                return None
+            self.take(split, number, rows)
         for number in self.walk(split):
             factor = self.carrier(number, split, count)
             if factor is not None:
