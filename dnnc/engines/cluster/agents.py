@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from ir.core.diagnostics import Diagnostic, InvalidInput
@@ -28,14 +29,16 @@ class Agents(Protocol):
 
 
 class LocalAgents:
-    """Agents as children of this process."""
+    """Agents as children of this process. ``before``: what the command of a host's agent begins with, such as ``ip netns exec
+    NAME``, which runs it in a network of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, before: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
+        self.before = before
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
         process = subprocess.Popen(
-            module_command(_MODULE),
+            [*self.before.get(settings["host"], ()), *module_command(_MODULE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=module_environment(),
