@@ -94,7 +94,7 @@ def one_size(size: int, count: int, addresses: Mapping[str, str], apart: bool) -
             figures["one host"] = pipeline.run(items, events=False).seconds / count
         hosts = Hosts({"cpu0": "a", "cpu1": "b"}, addresses, addresses["a"], cache=f"{folder}/cache")
         agents = LocalAgents(before={host: entering(host) for host in SPACES} if apart else {})
-        with Pipeline(build, processes=FarProcesses(build, RunOptions(), hosts, agents)) as pipeline:
+        with Pipeline(build, processes=FarProcesses(build, RunOptions(pin=False), hosts, agents)) as pipeline:
             pipeline.run(items[:10])
             before = crossed() if apart else 0
             figures["two hosts"] = pipeline.run(items, events=False).seconds / count

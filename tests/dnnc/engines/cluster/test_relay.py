@@ -14,6 +14,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from dnnc.engines.cluster import relay
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.transport.codec import from_user, to_user
 from dnnc.engines.onnxruntime.transport.edges import Edge, Receiver, Sender, ValueSpec
@@ -69,6 +70,27 @@ def test_values_of_every_kind_arrive_in_order() -> None:
             np.testing.assert_array_equal(found["free"], message["free"])
             np.testing.assert_equal(found["other"], message["other"])
         feeding.join()
+
+
+@pytest.mark.parametrize("piece", [1000, 4096, 1 << 21])
+def test_large_values_go_in_pieces(monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """Of a known size that pieces divide or do not, and of an unknown one."""
+    monkeypatch.setattr(relay, "PIECE", piece)
+    edge = Edge(0, 1, (ValueSpec("even", 1, (2000,)), ValueSpec("odd", 1, (2049,)), ValueSpec("free")), 2, 1 << 16)
+    with pair() as (a, b):
+        sender, receiver = a.sender(1, edge, "b"), b.receiver(1, edge, "a")
+        for number in range(4):
+            send(sender, free=np.arange(1500) + number, **_floats(number))
+            slot, found = receive(receiver)
+            receiver.release(slot)
+            sender.read_tokens()
+            for name, value in _floats(number).items():
+                np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(found["free"], np.arange(1500) + number)
+
+
+def _floats(number: int) -> dict[str, object]:
+    return {name: np.arange(size, dtype=np.float32) * (number + 1) for name, size in (("even", 2000), ("odd", 2049))}
 
 
 def test_slots_are_the_credit() -> None:
