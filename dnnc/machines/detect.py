@@ -53,7 +53,7 @@ def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]
     notes: dict[tuple[str, str], str] = {("", ""): _headline(facts)}
     shares = _shares(facts, parts)
     base = read_topology_of(_CORE)
-    types = {len(cores): _core_type(base.types[0], len(cores), min(shares)) for cores in parts}
+    types = {len(cores): _core_type(base.types[0], len(cores), min(shares), facts.cache) for cores in parts}
     placed = [
         Device(f"cpu{number}", types[len(cores)].name, facts.host, share if share != types[len(cores)].memory else None)
         for number, (cores, share) in enumerate(zip(parts, shares, strict=True))
@@ -99,11 +99,22 @@ def _shares(facts: Facts, parts: tuple[tuple[int, ...], ...]) -> list[int]:
     return [max(_MIB, facts.memory * len(cores) // total // _MIB * _MIB) for cores in parts]
 
 
-def _core_type(core: DeviceType, cores: int, memory: int) -> DeviceType:
-    """The type of a device with ``cores`` cores, each like the preset's ``core``."""
+def _core_type(core: DeviceType, cores: int, memory: int, cache: int) -> DeviceType:
+    """The type of a device with ``cores`` cores, each like the preset's ``core`` with a ``cache`` of its own, 0: not known."""
     name = core.name if cores == 1 else f"cores{cores}"
     rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
-    return replace(core, name=name, rates=rates, memory=memory, reserved=_RUNTIME, source="", cores=cores)
+    return replace(
+        core,
+        name=name,
+        rates=rates,
+        scalar_rate=core.scalar_rate * cores,
+        memory=memory,
+        reserved=_RUNTIME,
+        source="",
+        cores=cores,
+        cache=(cache or core.cache) * cores,
+        cache_bandwidth=core.cache_bandwidth * cores,
+    )
 
 
 def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
@@ -112,6 +123,8 @@ def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
     cores = type_.cores
     notes = dict.fromkeys(((table, key) for key in ("memory_bandwidth", "overhead", "handover", "efficiency")), guess)
     notes[table, "rates"] = guess if cores == 1 else f"{guess}, times {cores} cores"
+    notes[table, "scalar_rate"] = notes[table, "rates"]
+    notes[table, "products"] = f"cache: {'read' if facts.cache else 'guess'}; bandwidth: {notes[table, 'rates']}"
     notes[table, "cores"] = "read: this device's part of the host's"
     notes[table, "memory"] = "read: this device's part of the host's memory"
     notes[table, "reserved"] = "measured elsewhere: a process that runs next to nothing (python -m tests.bench.memory)"

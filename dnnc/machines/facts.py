@@ -44,8 +44,8 @@ class Gpu:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """``cores``: those of the affinity; ``quota``: how many of them the control group allows at a time (None: no limit);
-    ``memory``: bytes, the lesser of the installed memory and of ``memory_limit`` (None: no limit); ``providers``: of ONNX
-    Runtime."""
+    ``memory``: bytes, the lesser of the installed memory and of ``memory_limit`` (None: no limit); ``cache``: bytes of
+    the largest cache of a core's own, 0 where the system tells of none; ``providers``: of ONNX Runtime."""
 
     host: str
     processor: str
@@ -55,6 +55,7 @@ class Facts:
     nodes: tuple[Node, ...]
     quota: float | None = None
     memory_limit: int | None = None
+    cache: int = 0
     gpus: tuple[Gpu, ...] = ()
     providers: tuple[str, ...] = ()
 
@@ -77,6 +78,7 @@ def read_facts(root: Path = Path("/"), *, affinity: frozenset[int] | None = None
         nodes=_nodes(root, cores),
         quota=_least(_quotas(root)),
         memory_limit=int(limit) if limit is not None else None,
+        cache=_cache(root, cores),
         gpus=_gpus(_nvidia_smi() if gpus is None else gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         providers=_providers(),
     )
@@ -106,6 +108,15 @@ def _memory(root: Path) -> int:
     from ir.system.host import local_memory
 
     return local_memory()
+
+
+def _cache(root: Path, cores: tuple[int, ...]) -> int:
+    """The cache of level 2 of the first core: that of level 3 is shared."""
+    for folder in (root / f"sys/devices/system/cpu/cpu{cores[0]}/cache").glob("index[0-9]"):
+        size = re.fullmatch(r"(\d+)K", _text(folder / "size").strip())
+        if size and _text(folder / "level").strip() == "2":
+            return int(size[1]) << 10
+    return 0
 
 
 def _nodes(root: Path, cores: tuple[int, ...]) -> tuple[Node, ...]:

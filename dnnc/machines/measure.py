@@ -4,10 +4,12 @@ A process on the cores of each device measures it (``probes.py``): all devices a
 first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart.
 
 - *rates*, by element type: products of square matrices.
-- *efficiency*, by class: ops of the zoo's models. ``flops / (rate * efficiency)`` of all ops of a class adds up to the
-  seconds that they took, without those in which weights come from memory. No efficiency exceeds 1: rates are raised instead.
-- *memory bandwidth*: a product with one row, which waits for its weights. *Overhead*: the time of an op in a long chain of
-  small ones.
+- *efficiency*, by class: ops of the zoo's models that do not wait for memory. ``flops / (rate * efficiency)`` of all ops of a
+  class adds up to the seconds that they took, without those in which weights come from memory and those of scalar steps. No
+  efficiency exceeds 1: rates are raised instead.
+- *scalar rate*: ops that go element by element, their steps over their seconds.
+- *memory bandwidth*: a product with one row, which waits for its weights; that of a core's own *cache*: a small op.
+- *Overhead*: the time of an op in a long chain of small ones.
 - *Links* inside the host: the time of a small tensor to another process, and the extra time of a large one over copying it
   within a process. If torch is installed, the same *in training*, by gloo between two ranks, and the time of a small all-reduce
   between computations.
@@ -28,7 +30,7 @@ from dnnc.machines.facts import Facts
 from dnnc.machines.faults import MachineBusy, MoreDevicesThanCores, NoCpuDevice, UnknownHost
 from dnnc.machines.gpus import gpus_of, measured_gpus
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
-from dnnc.machines.samples import CHAIN, Workload, chain, products, streamed, zoo_ops
+from dnnc.machines.samples import CACHED, CHAIN, Workload, chain, elementwise, products, scalars, streamed, zoo_ops
 from dnnc.machines.topology.writer import Notes
 from ir.core.diagnostics import UsageError
 from ir.core.topology import DeviceType, Link, Topology
@@ -40,7 +42,7 @@ SECONDS = 15
 """Approximate duration of a measurement."""
 BUSY = 0.15
 """A relative spread of a rate above this is not that of a quiet machine, which had 0.02 to 0.08."""
-DTYPES = ("f32", "f64", "f16", "bf16")
+DTYPES = ("f32", "f64", "f16", "bf16", "i8")
 UNSTEADY = 0.5
 """A rate of another element type than f32 whose relative spread is above this is not believed."""
 ROUNDS = 20
@@ -67,6 +69,8 @@ class _Measured:
     ops: dict[str, int] = field(default_factory=dict)
     bandwidth: tuple[float, float] = (0.0, 0.0)
     overhead: tuple[float, float] = (0.0, 0.0)
+    scalar: float = 0.0
+    cache: tuple[float, float] = (0.0, 0.0)
     alone: float = 0.0
     missing: list[str] = field(default_factory=list)
     unsteady: dict[str, float] = field(default_factory=dict)
@@ -165,6 +169,17 @@ def _of_types(
     for work in streamed():
         for name, one in sample("kernels", work.model, ROUNDS).items():
             measurements[name].bandwidth = work.cost.weight / one.median, one.relative
+    small = elementwise(CACHED)
+    for name, one in sample("kernels", small.model, ROUNDS).items():
+        measurements[name].cache = (small.cost.read + small.cost.write) / one.median, one.relative
+    steps = dict.fromkeys(measurements, 0.0)
+    taken = dict.fromkeys(measurements, 0.0)
+    for work in scalars():
+        for name, one in sample("kernels", work.model, ROUNDS).items():
+            steps[name] += work.cost.scalar
+            taken[name] += one.median
+    for name, each in measurements.items():
+        each.scalar = steps[name] / taken[name]
     short, long = (sample("runs", chain(length), CHAIN_ROUNDS) for length in (1, CHAIN + 1))
     for name, each in measurements.items():
         each.overhead = max(0.0, long[name].median - short[name].median) / CHAIN, long[name].relative
@@ -175,7 +190,10 @@ def _of_types(
         kind = work.cost.kind
         for name, one in sample("kernels", work.model, ROUNDS).items():
             each = measurements[name]
-            waited = work.cost.weight / each.bandwidth[0]
+            moved = work.cost.read + work.cost.write - work.cost.weight
+            if moved / each.bandwidth[0] > one.median / 2:
+                continue
+            waited = work.cost.weight / each.bandwidth[0] + work.cost.scalar / each.scalar
             seconds[name][kind] += max(one.median - waited, one.median / 10)
             least[name][kind] += work.cost.flops / each.rates["f32"][0]
             each.ops[kind] = each.ops.get(kind, 0) + 1
@@ -263,6 +281,8 @@ def _type(type_: DeviceType, name: str, found: _Measured) -> DeviceType:
         name=name,
         rates=tuple(sorted(rates.items())),
         efficiency=tuple(sorted(efficiency.items())),
+        scalar_rate=_rounded(found.scalar),
+        cache_bandwidth=_rounded(max(found.cache[0], found.bandwidth[0])),
         memory_bandwidth=_rounded(found.bandwidth[0]),
         overhead=_rounded(found.overhead[0]),
         source="",
@@ -285,6 +305,8 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
             table,
             "memory_bandwidth",
         ): f"measured: weights from memory, all devices at once, +-{percent_text(found.bandwidth[1])}",
+        (table, "scalar_rate"): "measured: powers, running sums, elements of a table, products of elements",
+        (table, "products"): f"cache: kept; its bandwidth measured: a small op, +-{percent_text(found.cache[1])}",
         (table, "overhead"): f"measured: an op of a chain of {CHAIN}, +-{percent_text(found.overhead[1])}",
         (table, "efficiency"): f"measured: {ops} of zoo models; kept: {', '.join(kept) or 'none'}",
         (table, "handover"): "kept",

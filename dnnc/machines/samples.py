@@ -30,6 +30,8 @@ SIDES = (384, 768)
 """Of the square matrices whose product is measured, by element type."""
 CHAIN = 200
 """Ops of the chain whose time per op is the overhead."""
+CACHED = 1 << 16
+"""Elements of a tensor that stays in a core's own cache."""
 STREAM = 1 << 23
 """Weights of a product that come from main memory: 32 MiB of f32 are more than the caches that a core has to itself."""
 
@@ -64,7 +66,10 @@ def products(dtype: str) -> Iterator[Workload]:
 
 
 def product(dtype: str, side: int) -> Workload:
-    """A product of square matrices, the second a weight."""
+    """A product of square matrices, the second a weight; of 8 bits into 32."""
+    if dtype == "i8":
+        made = f"%y = onnx.MatMulInteger(%x, @w) : tensor<{side}x{side}xi32>"
+        return _one(made, f"{side}x{side}xu8", f"{side}x{side}xi8", "splat(3)")
     square = f"{side}x{side}x{dtype}"
     return _one(f"%y = onnx.MatMul(%x, @w) : tensor<{square}>", square, square)
 
@@ -85,6 +90,15 @@ def streamed() -> Iterator[Workload]:
     side = 1 << (STREAM.bit_length() - 1) // 2
     other = STREAM // side
     yield _one(f"%y = onnx.MatMul(%x, @w) : tensor<1x{other}xf32>", f"1x{side}xf32", f"{side}x{other}xf32")
+
+
+def scalars() -> Iterator[Workload]:
+    """Ops that go element by element: powers, running sums, single elements of a table, products without vector code."""
+    table, wide = f"{CACHED}xf32", f"64x{CACHED // 64}"
+    yield _one(f"%y = onnx.Pow(%x, @w) : tensor<{table}>", table, table, "random(uniform, seed = 1, scale = 0.5, mean = 1.5)")
+    yield _one(f"%y = onnx.CumSum(%x, @w) : tensor<{wide}xf32>", f"{wide}xf32", "i64", "splat(1)")
+    yield _one(f"%y = onnx.Gather(@w, %x) : tensor<{table}>", f"{CACHED}xi64", table)
+    yield _one("%y = onnx.ReduceProd(%x, @w) : tensor<64x1xf32>", f"{wide}xf32", "1xi64", "splat(1)")
 
 
 def chain(length: int) -> bytes:
@@ -126,8 +140,8 @@ def _alone(module: Module, op: Op) -> Func:
     return Func("@main", tuple(types[name] for name in dict.fromkeys(op.operands) if name.startswith("%")), op.results, (op,))
 
 
-def _one(op: str, given: str, weight: str) -> Workload:
-    resource = f"resource @w : tensor<{weight}> = random(normal, seed = 1, scale = 0.1)\n"
+def _one(op: str, given: str, weight: str, data: str = "random(normal, seed = 1, scale = 0.1)") -> Workload:
+    resource = f"resource @w : tensor<{weight}> = {data}\n"
     result = op.rpartition(" : ")[2]
     module = _parsed(f"{resource}func @main(%x : tensor<{given}>) -> (%y : {result}) {{\n{op}\n}}")
     module = _with_costs(module)
@@ -147,4 +161,4 @@ def _model(module: Module, func: Func | None = None) -> bytes:
     return labelled_model(module if func is None else module.replace(module.entry, func), Path())[0]
 
 
-__all__ = ["CHAIN", "ZOO", "Workload", "chain", "products", "streamed", "zoo_ops"]
+__all__ = ["CACHED", "CHAIN", "ZOO", "Workload", "chain", "products", "scalars", "streamed", "zoo_ops"]

@@ -272,6 +272,7 @@ class Workload:
         here = replace(
             cost,
             flops=cost.flops // parts,
+            scalar=-(-cost.scalar // parts),
             read=cost.weight + (cost.read - cost.weight) // parts,
             write=cost.write // parts,
             input_grad=cost.input_grad // parts,

@@ -237,7 +237,8 @@ def machines_at(topology: Topology, numbers: Sequence[Number], factors: Sequence
 
 def _type_at(type_: DeviceType, number: Number, x: float) -> DeviceType:
     if number.key == RATES:
-        return replace(type_, rates=tuple((dtype, _rounded(rate / x)) for dtype, rate in type_.rates))
+        rates = tuple((dtype, _rounded(rate / x)) for dtype, rate in type_.rates)
+        return replace(type_, rates=rates, scalar_rate=_rounded(type_.scalar_rate / x))
     if number.key == MEMORY:
         return replace(
             type_,

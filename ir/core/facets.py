@@ -30,7 +30,8 @@ class Cost:
     ``weight`` the part of ``read`` that is resources. The training parts: flops of the gradient of the inputs and of the
     weights, and bytes kept from the forward pass for them. ``kind`` names the formula: a class of ops that runs at one
     efficiency (``matmul``, ``conv``, ``elementwise``, ``move``...); ``default`` marks ops without a formula, counted by
-    bytes only.
+    bytes only. ``scalar`` counts what ONNX Runtime's CPU kernel of the op does one element or one row after the other, in steps
+    of a plain loop; only device types with a ``scalar_rate`` take time for them.
     """
 
     keyword: ClassVar[str] = "cost"
@@ -42,6 +43,7 @@ class Cost:
     weight_grad: int = 0
     saved: int = 0
     kind: str = "default"
+    scalar: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +272,7 @@ def facet_text(facet: Facet) -> str:
     """Text of a facet; zero fields of ``cost`` are left out, its ``kind`` is not."""
     match facet:
         case Cost():
-            names = ("flops", "read", "write", "weight", "input_grad", "weight_grad", "saved")
+            names = ("flops", "scalar", "read", "write", "weight", "input_grad", "weight_grad", "saved")
             items = [f"{name} = {value}" for name in names if (value := getattr(facet, name))]
             items.append(f"kind = {quote_word(facet.kind)}")
         case Time() | BackwardTime():

@@ -26,12 +26,14 @@ class DeviceType:
     ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
     type names none. ``provider_options``: what the provider is given besides the device's number, sorted.
     ``cores``: of a CPU, on which a program runs as many threads; rates and bandwidths are those of all of them.
+    ``scalar_rate``: steps per second of CPU kernels that go element by element (``Cost.scalar``); 0: they take no time.
 
     ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it.
 
     With ``units``, products of matrices cost what their sizes ask for (``passes.model.products`` has the formula). ``units``:
     processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, and
-    ``store_bandwidth``: at which they write what they made, 0: no limit; ``cache`` bytes are read at ``cache_bandwidth``;
+    ``store_bandwidth``: at which they write what they made, 0: no limit; ``cache`` bytes are read at ``cache_bandwidth``
+    (on types of kind ``cpu`` by all ops);
     ``step``: seconds that a unit takes at least for each 32 of a product's inner length; ``split``: seconds to
     add up what was cut along k; ``balance``: the part of the last tiles' idle units that work is spread to, from 0 to 1.
     """
@@ -59,6 +61,7 @@ class DeviceType:
     launch: float = 0.0
     reserved: int = 0
     cores: int = 1
+    scalar_rate: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

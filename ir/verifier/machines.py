@@ -85,6 +85,7 @@ def _number_faults(topology: Topology) -> Iterable[Fault]:
             ("step", type_.step),
             ("split", type_.split),
             ("launch", type_.launch),
+            ("scalar rate", type_.scalar_rate),
         ):
             if not is_amount(value):
                 yield type_, f"the {what} of '{type_.name}' is {value}, not 0 or {_ABOVE}"

@@ -193,7 +193,7 @@ def facet_faults(facets: Facets, op: Op | None) -> list[str]:
         match facet:
             case Cost():
                 forward = (facet.flops, facet.read, facet.write, facet.weight)
-                counts = (*forward, facet.input_grad, facet.weight_grad, facet.saved)
+                counts = (*forward, facet.input_grad, facet.weight_grad, facet.saved, facet.scalar)
                 if min(counts) < 0 or max(counts) >= COUNTED:
                     faults.append(f"a count of cost is not from 0 to {float(COUNTED):g}")
             case Time(seconds) | BackwardTime(seconds):

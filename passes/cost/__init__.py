@@ -25,12 +25,14 @@ from ir.core.module import Func, Inline, Module, Resource, Splat
 from ir.core.ops import Op, all_ops
 from ir.core.ranges import COUNTED
 from ir.core.types import DType, TensorType, Type
+from ir.layout_rules import Numbers, resource_numbers
 from ir.ops import operators
 from ir.ops.grads import DETACH
 from passes.cost import backward, contractions, microsoft, pointwise
 from passes.cost.facts import Formula, OpFacts, Work, compute_dtype
 from passes.cost.faults import NoFormula, TooMuchWork, UnboundDimension, UnknownSizes
 from passes.cost.measured import with_measurements
+from passes.cost.scalar import scalar_steps
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.model.graph import reads
@@ -194,7 +196,7 @@ class _Coster:
         sizes = self.program.sizes
         operands = tuple(sizes.number(name, self.types[name]) if name in self.types else None for name in op.operands)
         made = tuple(sizes.number(value.name, value.type) for value in results)
-        facts = OpFacts(op, operands, made, self.learns(op))
+        facts = OpFacts(op, operands, made, self.learns(op), self.constants(op))
         alike, known = _alike(facts), self.program.known
         if alike not in known:
             work = self.work(facts)
@@ -203,6 +205,11 @@ class _Coster:
             known[alike] = _cost(facts, work)
         cost = self.in_bits(op, operands, alike)
         return op.with_facets(replace(cost, input_grad=0, weight_grad=0, saved=0) if self.is_detached(op) else cost)
+
+    def constants(self, op: Op) -> tuple[Numbers | None, ...]:
+        """Of each operand that is a small constant, its elements."""
+        resources = self.program.resources
+        return tuple(resource_numbers(resources[name]) if name in resources else None for name in op.operands)
 
     def in_bits(self, op: Op, operands: Sequence[Type | None], alike: object) -> Cost:
         """The cost of ops that are ``alike``, where both operands are dequantised of the class of 8 bits."""
@@ -235,7 +242,7 @@ class _Coster:
         if formula is None:
             return Work("default")
         try:
-            work = formula(facts)
+            work = replace(formula(facts), scalar=scalar_steps(facts))
             if any(count is not None and not 0 <= count < COUNTED for count in _counts(work)):
                 raise ValueError("a count that is none")
             return work
@@ -288,11 +295,11 @@ def _alike(facts: OpFacts) -> object:
     are one and the same."""
     names = facts.op.operands
     places = tuple((names.index(name), name[:1] == "@") if name else None for name in names)
-    return facts.op.name, facts.op.attributes, facts.operands, facts.results, places, facts.learns
+    return facts.op.name, facts.op.attributes, facts.operands, facts.results, places, facts.learns, facts.constants
 
 
 def _counts(work: Work) -> tuple[int | None, ...]:
-    return (work.flops, work.input_grad, work.weight_grad, work.saved, work.read, work.write, work.weight)
+    return (work.flops, work.input_grad, work.weight_grad, work.saved, work.read, work.write, work.weight, work.scalar)
 
 
 def _check_total(func: Func) -> None:
@@ -311,8 +318,8 @@ def _cost(facts: OpFacts, work: Work) -> Cost:
     weight = sum(size for name, size in names.items() if name.startswith("@")) if work.weight is None else work.weight
     write = sum(facts.bytes(-1 - i) for i in range(len(facts.results))) if work.write is None else work.write
     if facts.learns is not None and not any(facts.learns):
-        return Cost(work.flops, read, write, weight, kind=work.kind)
-    return Cost(work.flops, read, write, weight, work.input_grad, work.weight_grad, work.saved, work.kind)
+        return Cost(work.flops, read, write, weight, kind=work.kind, scalar=work.scalar)
+    return Cost(work.flops, read, write, weight, work.input_grad, work.weight_grad, work.saved, work.kind, work.scalar)
 
 
 def _scalar(resource: Resource | None) -> int | None:

@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type, type_bytes
+from ir.layout_rules import Numbers
 
 TRANSCENDENTAL = 10
 """Flops of exp, tanh, erf...: range reduction and a polynomial of degree 5 to 6, as vector libraries do it (Cephes)."""
@@ -40,6 +41,7 @@ class Work:
     read: int | None = None
     write: int | None = None
     weight: int | None = None
+    scalar: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class OpFacts:
     learns: tuple[bool, ...] | None = None
     """Of each operand, whether a training step needs its gradient; None where nothing says what is trained: then all do that
     can have one."""
+    constants: tuple[Numbers | None, ...] = ()
+    """Of each operand that is a small constant, its elements."""
 
     def type(self, index: int) -> Type | None:
         """Type of operand ``index``; of result ``-1 - index`` for a negative one (-1 is the first result)."""
@@ -102,6 +106,16 @@ class OpFacts:
         needed = [i for i in range(len(self.op.operands)) if self.op.name not in BILINEAR or (i < 2 and self.needs(1 - i))]
         first = {name: i for i in reversed(needed) if (name := self.op.operands[i]) and not name.startswith("@")}
         return sum(self.bytes(i) for i in first.values() if self.is_float(i))
+
+    def number(self, index: int) -> int | float | None:
+        """Operand ``index``, where it is a constant of one element."""
+        found = self.constants[index] if index < len(self.constants) else None
+        return found[0] if found is not None and len(found) == 1 else None
+
+    def numbers(self, index: int, key: str) -> Numbers:
+        """Operand ``index``, where it is a small constant, or else the attribute ``key``; empty where there is neither."""
+        found = self.constants[index] if index < len(self.constants) else None
+        return found if found is not None else self.ints(key)
 
     def ints(self, key: str, default: tuple[int, ...] = ()) -> tuple[int, ...]:
         value = self.op.get(key)

@@ -34,6 +34,12 @@ def elementwise(forward: int, backward: int = 0, saved: Saved = "") -> Formula:
     return formula
 
 
+def power(facts: OpFacts) -> Work:
+    """Pow: exp(y log x), but for the constant exponents 2 and 3, which are products."""
+    exponent = facts.number(1)
+    return elementwise(int(exponent) - 1 if exponent in (2, 3) else 2 * T, 2 * T + 2, "in")(facts)
+
+
 def variadic(forward: int, backward: int) -> Formula:
     """Sum, Mean, Max, Min of k operands: k - 1 steps per element, one comes extra for Mean."""
 
@@ -322,7 +328,6 @@ _ELEMENTWISE: dict[str, tuple[int, int, Saved]] = {
     "Not": (1, 0, ""),
     "Or": (1, 0, ""),
     "PRelu": (2, 2, "in"),
-    "Pow": (2 * T, 2 * T + 2, "in"),
     "Reciprocal": (1, 2, "out"),
     "Relu": (1, 1, "out"),
     "Round": (1, 0, ""),
@@ -402,6 +407,7 @@ FORMULAS: dict[str, Formula] = {
     "onnx.Range": generated(0),
     "onnx.Bernoulli": elementwise(T),
     "onnx.Multinomial": elementwise(T),
+    "onnx.Pow": power,
     "onnx.Slice": slicing,
     "onnx.Softmax": softmax(SOFTMAX),
     "onnx.LogSoftmax": softmax(SOFTMAX + 1),

@@ -9,12 +9,17 @@ Roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual perform
 ``memory_bandwidth`` counts as far as the efficiency for ``memory`` says, 1.0 without one. On a type with ``units`` a product of
 matrices costs what its sizes ask for (``products``), and so do the two products that its gradients are.
 
+*Scalar steps.* Where a device type states a ``scalar_rate``, ``scalar / scalar_rate`` is added to the time of the flops: what
+ONNX Runtime's CPU kernels do element by element (``passes.cost.scalar``). Training runs PyTorch's kernels, without.
+
 *Weights on a core.* On device types of kind ``cpu`` the bytes of weights do not hide behind arithmetic: they come from main
 memory once per execution, and one core waits for them. Measured (``tests/bench/calibrate_cpu.py``) on ResNet-50, whose late
 convolutions take a fifth longer than their flops say, and on BERT:
 
     seconds = max(flops / (rate[dtype] * efficiency[kind]), (read + write - weight) / memory_bandwidth)
               + weight / memory_bandwidth + overhead
+
+Where they state a ``cache``, what an op moves besides weights is there, if it fits, and moves at ``cache_bandwidth``.
 
 *Epilogues.* Runtimes fuse what follows a convolution or matrix product element by element (batch norm, bias, activation,
 residual sum) into it, so its data never leave the registers. Where a device type has an efficiency for ``epilogue``, such an op
@@ -40,9 +45,11 @@ from ir.core.ops import Op, all_reads
 from ir.core.topology import DeviceType
 from ir.core.types import DType, TensorType, Type, type_bytes
 from ir.ops import operators
-from passes.model.products import BITS, product_of, product_seconds
+from passes.model.products import BITS, memory_seconds, product_of, product_seconds
 from passes.model.sizes import sized_results
 
+INTEGER = "-integer"
+"""Behind the class of a product or convolution of 8-bit operands, which runs at the rate of ``i8`` whatever it results in."""
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
 
@@ -96,10 +103,13 @@ def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
     if product is not None:
         return product_seconds(product, device_type, rate)
     arithmetic = cost.flops / rate if cost.flops and rate else 0.0
-    waited = cost.weight if device_type.kind == "cpu" else 0
-    moved = cost.read + cost.write - waited
+    if cost.scalar and device_type.scalar_rate:
+        arithmetic += cost.scalar / device_type.scalar_rate
     bandwidth = bandwidth_of(device_type) or math.inf
-    return max(arithmetic, moved / bandwidth) + waited / bandwidth + device_type.overhead
+    if device_type.kind != "cpu":
+        return max(arithmetic, (cost.read + cost.write) / bandwidth) + device_type.overhead
+    moved = memory_seconds(cost.read + cost.write - cost.weight, 0, device_type)
+    return max(arithmetic, moved) + cost.weight / bandwidth + device_type.overhead
 
 
 def _inside(op: Op, device_type: DeviceType, cost: Cost) -> float:
@@ -130,7 +140,7 @@ def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
     rate = rate_of(op, cost.kind, device_type)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
-        work = replace(cost, flops=flops, read=2 * cost.read, write=2 * cost.write)
+        work = replace(cost, flops=flops, scalar=0, read=2 * cost.read, write=2 * cost.write)
         return op_seconds(op.with_facets(work), device_type)
     wanted = product.gradients[: max(1, round(flops / cost.flops))]
     return math.fsum(product_seconds(one, device_type, rate) for one in wanted)
@@ -144,7 +154,7 @@ def weight_gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> floa
     rate = rate_of(op, cost.kind, device_type)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
-        return op_seconds(op.with_facets(replace(cost, flops=flops)), device_type)
+        return op_seconds(op.with_facets(replace(cost, flops=flops, scalar=0)), device_type)
     return product_seconds(product.gradients[1], device_type, rate)
 
 
@@ -152,11 +162,12 @@ def passes_seconds(op: Op, device_type: DeviceType, gradients: int) -> tuple[flo
     """Seconds of an op in the forward and in the backward pass of training, of ``gradients`` flops.
 
     Training runs kernel by kernel: the host takes ``launch`` seconds to start each, which hide behind kernels that take
-    longer, and behind none that are shorter. Stated seconds are taken as they are."""
+    longer, and behind none that are shorter. They are those of PyTorch, without ``Cost.scalar``. Stated seconds are taken as
+    they are."""
     if op.facet(Time) is not None:
         back = op.facet(BackwardTime)
         return op_seconds(op, device_type), stated_seconds(back, device_type) if back is not None else 0.0
-    forward = max(op_seconds(op, device_type), launches(op, 0) * device_type.launch)
+    forward = max(op_seconds(_vectorised(op), device_type), launches(op, 0) * device_type.launch)
     backward = gradient_seconds(op, device_type, gradients)
     return forward, max(backward, launches(op, gradients) * device_type.launch) if gradients else backward
 
@@ -169,20 +180,32 @@ def launches(op: Op, gradients: int) -> int:
     return min(2, max(1, round(gradients / cost.flops))) if gradients and product_of(op, cost) is not None else 1
 
 
-def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0) -> float:
+def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0, *, training: bool = False) -> float:
     """Seconds beside the overhead that all parts of an op take together at least, however it is cut, or of its ``gradients`` of
-    so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth. Stated seconds are taken as they are."""
+    so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth, for parts may fit a cache where the
+    whole does not. ``training``: without scalar steps (``passes_seconds``). Stated seconds are taken as they are."""
     cost, time = op.facet(Cost), op.facet(Time)
     if time is not None:
         stated = op.facet(BackwardTime) if gradients else time
         return stated_seconds(stated, device_type) if stated is not None else 0.0
     if cost is None or not device_type.units:
+        if training:
+            op = _vectorised(op)
+        if device_type.cache_bandwidth:
+            bandwidth = max(device_type.memory_bandwidth, device_type.cache_bandwidth)
+            device_type = replace(device_type, memory_bandwidth=bandwidth, cache=0)
         whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
         return max(0.0, whole - device_type.overhead)
     rate = rate_of(op, cost.kind, device_type)
     bandwidth = max(bandwidth_of(device_type), device_type.cache_bandwidth)
     arithmetic = (gradients or cost.flops) / rate if rate else 0.0
     return max(arithmetic, (cost.read + cost.write) / bandwidth if bandwidth else 0.0)
+
+
+def _vectorised(op: Op) -> Op:
+    """The op as PyTorch runs it, without scalar steps."""
+    cost = op.facet(Cost)
+    return op.with_facets(replace(cost, scalar=0)) if cost is not None and cost.scalar else op
 
 
 def bandwidth_of(device_type: DeviceType) -> float:
@@ -282,7 +305,7 @@ def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
     rates: Mapping[str, float] = dict(device_type.rates)
     made = dtype_of(op)
     dtype = made.value if made is not None else ""
-    if kind.endswith(BITS):
+    if kind.endswith((BITS, INTEGER)):
         kind, dtype = kind.removesuffix(BITS), BITS.removeprefix("-")
     peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
     return peak * efficiency_of(f"{kind}-{dtype}", device_type)

@@ -16,6 +16,7 @@ _TYPE = (
     "kind",
     "cores",
     "rates",
+    "scalar_rate",
     "memory_bandwidth",
     "memory",
     "reserved",
@@ -70,6 +71,7 @@ def device_type(name: str, doc: Document, path: Path, table: Mapping[str, Any], 
         doc.seconds((*path, "launch"), table, default=base.launch),
         doc.memory((*path, "reserved"), table, default=base.reserved) or 0,
         doc.whole((*path, "cores"), table, default=base.cores, least=1, most=MOST_CORES) or 1,
+        doc.rate((*path, "scalar_rate"), table, default=base.scalar_rate),
     )
 
 

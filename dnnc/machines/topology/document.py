@@ -219,6 +219,9 @@ class Document:
     def seconds(self, path: Path, holder: Mapping[str, Any], default: float = 0.0) -> float:
         return self._quantity(path, holder, Quantity.TIME, default)
 
+    def rate(self, path: Path, holder: Mapping[str, Any], default: float = 0.0) -> float:
+        return self._quantity(path, holder, Quantity.RATE, default)
+
     def memory(self, path: Path, holder: Mapping[str, Any], default: int | None = None) -> int | None:
         """Bytes; None for ``unlimited``."""
         if path[-1] not in holder:

@@ -68,7 +68,9 @@ def slowed(topology: Topology, factor: float) -> Topology:
         replace(
             type_,
             rates=tuple((dtype, rate / factor) for dtype, rate in type_.rates),
+            scalar_rate=type_.scalar_rate / factor,
             memory_bandwidth=type_.memory_bandwidth / factor,
+            cache_bandwidth=type_.cache_bandwidth / factor,
             overhead=type_.overhead * factor,
             launch=type_.launch * factor,
             handover=type_.handover * factor,

@@ -58,6 +58,8 @@ def _type(type_: DeviceType) -> Fields:
         fields.append(("cores", str(type_.cores)))
     rates = [f"{dtype} = {_text(quantity_text(rate, Quantity.RATE))}" for dtype, rate in type_.rates]
     fields.append(("rates", f"{{ {', '.join(rates)} }}"))
+    if type_.scalar_rate:
+        fields.append(("scalar_rate", _text(quantity_text(type_.scalar_rate, Quantity.RATE))))
     fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))
     if type_.memory is not None:
         fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))
@@ -81,8 +83,8 @@ def _type(type_: DeviceType) -> Fields:
     if type_.provider_options:
         parts = [f"{_key(key)} = {_text(value)}" for key, value in type_.provider_options]
         fields.append(("provider_options", f"{{ {', '.join(parts)} }}"))
-    if type_.units:
-        fields.append(("products", f"{{ {', '.join(_products(type_))} }}"))
+    if products := _products(type_):
+        fields.append(("products", f"{{ {', '.join(products)} }}"))
     return fields
 
 
@@ -90,7 +92,7 @@ def _products(type_: DeviceType) -> list[str]:
     kinds = {"unit_bandwidth": Quantity.BANDWIDTH, "store_bandwidth": Quantity.BANDWIDTH, "cache": Quantity.MEMORY}
     kinds |= {"cache_bandwidth": Quantity.BANDWIDTH, "step": Quantity.TIME, "split": Quantity.TIME}
     parts = [f"{key} = {_text(quantity_text(value, kind))}" for key, kind in kinds.items() if (value := getattr(type_, key))]
-    return [f"units = {type_.units}", *parts, f"balance = {type_.balance!r}"]
+    return [f"units = {type_.units}", *parts, f"balance = {type_.balance!r}"] if type_.units else parts
 
 
 def _host(host: Host) -> Fields:

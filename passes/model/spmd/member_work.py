@@ -106,6 +106,7 @@ class MemberWork:
         return replace(
             cost,
             flops=round(cost.flops * share),
+            scalar=math.ceil(cost.scalar * share),
             read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
             write=round(cost.write * written),
             weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),

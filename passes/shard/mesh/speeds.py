@@ -127,7 +127,7 @@ class Speeds:
                 overhead = 0.0 if op.facet(Time) else type_.overhead * (2 if gradients else 1)
                 row[number] += counts[key] * max(0.0, whole - overhead)
                 fused = not training and may_fuse(op) and fuses(type_)
-                floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients))
+                floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients, training))
         self.floors: dict[frozenset[int], Floats] = {sizes: np.array(rows) for sizes, rows in floors.items()}
         self.seconds = [math.fsum(column) for column in zip(*self.work.values(), strict=True)]
 
@@ -248,9 +248,9 @@ def _gradients(op: Op) -> int:
     return cost.input_grad + cost.weight_grad
 
 
-def _floor(op: Op, type_: DeviceType, gradients: int) -> float:
+def _floor(op: Op, type_: DeviceType, gradients: int, training: bool) -> float:
     """Seconds that all parts of an op take together at least on devices of one type."""
-    found = least_seconds(op, type_)
+    found = least_seconds(op, type_, training=training)
     return found + (least_seconds(op, type_, gradients) if gradients else 0.0)
 
 

@@ -224,6 +224,7 @@ def _local_cost(
     return replace(
         cost,
         flops=round(cost.flops * share),
+        scalar=math.ceil(cost.scalar * share),
         input_grad=round((cost.input_grad + cost.weight_grad) * share),
         read=read(cost.read, given),
         write=round(cost.write * results),

@@ -248,7 +248,7 @@ class Bounding:
         if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
             seconds = sum(stated) + (stated[0] if stated[1] and self.recomputes else 0.0)
             return seconds * share if cost.flops or cost.write else seconds
-        alone = type_.overhead + least_seconds(op, type_) * share
+        alone = type_.overhead + least_seconds(op, type_, training=self.training) * share
         gradients = cost.input_grad + cost.weight_grad
         if self.training:
             alone = max(alone, launches(op, 0) * type_.launch)

@@ -77,6 +77,15 @@ def test_nodes_and_affinity(tmp_path: Path) -> None:
         detected(found, 7)
 
 
+def test_the_cache_of_a_core_is_that_of_level_2(tmp_path: Path) -> None:
+    levels = {"1": "48K", "2": "2048K", "3": "307200K"}
+    files = {f"sys__devices__system__cpu__cpu0__cache__index{n}__level": f"{n}\n" for n in levels}
+    sizes = {f"sys__devices__system__cpu__cpu0__cache__index{n}__size": f"{size}\n" for n, size in levels.items()}
+    found = facts(tree(tmp_path, **files, **sizes), cores=2)
+    assert found.cache == 2 << 20
+    assert [type_.cache for type_ in detected(found)[0].types] == [4 << 20], "of both cores together"
+
+
 def test_gpus_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
     found = facts(tree(tmp_path), 2, GPUS)

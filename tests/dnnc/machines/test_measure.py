@@ -42,7 +42,9 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     assert [device.name for device in found.devices] == [device.name for device in both.devices]
     mine, theirs = (found.type(found.devices[place].type) for place in (0, 2))
     assert theirs == both.type(both.devices[2].type)
-    assert {"f16", "f32", "f64"} <= set(dict(mine.rates))
+    assert {"f16", "f32", "f64", "i8"} <= set(dict(mine.rates))
+    assert mine.scalar_rate > 0
+    assert mine.cache_bandwidth >= mine.memory_bandwidth
     assert all(rate > 0 for _, rate in mine.rates)
     assert mine.memory_bandwidth > 0
     assert mine.overhead >= 0
@@ -52,7 +54,10 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     assert len(changed) == 1
     assert set(before[changed.pop()].ends) == {host, *(device.name for device in found.devices[:2])}
     table = f"types.{mine.name}"
-    assert all(notes[table, key].startswith("measured") for key in ("rates", "memory_bandwidth", "overhead", "efficiency"))
+    assert all(
+        notes[table, key].startswith("measured")
+        for key in ("rates", "scalar_rate", "memory_bandwidth", "overhead", "efficiency")
+    )
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ _providers = st.one_of(
 
 _products = st.one_of(
     st.just((0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0)),
+    st.just((0, 0.0, 0.0, 1 << 20, 60e9, 0.0, 0.0, 0.0)),
     st.tuples(st.integers(1, 200), _amounts, _amounts, st.integers(0, 1 << 30), _amounts, _times, _times, st.floats(0.0, 1.0)),
 )
 
@@ -76,6 +77,7 @@ def topologies(draw: st.DrawFn) -> Topology:
             draw(_times),
             draw(st.integers(0, 1 << 30)),
             draw(st.integers(1, 64)),
+            draw(st.one_of(st.just(0.0), _amounts)),
         )
         for name in draw(st.lists(_words, min_size=1, max_size=2, unique=True))
     )

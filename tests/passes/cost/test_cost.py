@@ -470,3 +470,72 @@ def test_products_of_what_is_dequantised_run_in_8_bits() -> None:
 def test_a_recurrent_layer_of_one_sample_is_a_class_of_its_own(layout: int, kind: str) -> None:
     operands = [tensor(1, 6, 5), tensor(1, 12, 5), tensor(1, 12, 3)]  # steps and samples, or samples and steps
     assert cost_of("onnx.LSTM", operands, tensor(1, 1, 6, 3), weights=(1, 2), hidden_size=3, layout=layout).kind == kind
+
+
+def scalar(kind: str, operands: list[Type | None], *results: Type, **more: object) -> int:
+    return cost_of(kind, operands, *results, **more).scalar  # type: ignore[arg-type]
+
+
+def test_scalar_steps_are_those_of_the_kernels_that_go_element_by_element() -> None:
+    x = tensor(64, 128)
+    assert scalar("onnx.Add", [x, x], x) == scalar("onnx.Relu", [x], x) == 0
+    assert scalar("onnx.Tan", [x], x) > scalar("onnx.Sin", [x], x) > 0
+    assert scalar("onnx.ScatterElements", [x, tensor(8, 128), tensor(8, 128)], x) == 18 * 8 * 128
+
+
+@pytest.mark.parametrize(
+    ("other", "spans"),
+    [((), 1), ((1, 1, 8), 64 * 16), ((16, 8), 64), ((64, 16, 1), 64 * 16), ((64, 1, 8), 64 * 16), ((64, 1, 1), 64)],
+)
+def test_a_broadcast_is_set_up_for_each_span_of_elements_that_advance_alike(other: tuple[int, ...], spans: int) -> None:
+    x = tensor(64, 16, 8)
+    assert scalar("onnx.Add", [x, tensor(*other)], x) == 36 * (spans - 1)
+
+
+def test_a_transposition_moves_rows_where_the_last_axis_stays() -> None:
+    x = tensor(4, 2048, 16, 64)
+    n = 4 * 2048 * 16 * 64
+    heads = scalar("onnx.Transpose", [x], tensor(4, 16, 2048, 64), perm=[0, 2, 1, 3])
+    near = scalar("onnx.Transpose", [x], tensor(4, 2048, 64, 16), perm=[0, 1, 3, 2])
+    far = scalar("onnx.Transpose", [x], tensor(4, 16, 64, 2048), perm=[0, 2, 3, 1])
+    assert heads == 10 * n / 64 < near < far
+    assert scalar("onnx.Transpose", [x], x, perm=[0, 1, 2, 3]) == 0
+
+
+def test_a_convolution_in_blocks_of_channels_unfolds_nothing() -> None:
+    def conv(channels: int, made: int, group: int = 1, *kernel: int) -> int:
+        spatial = [32] * len(kernel)
+        operands: list[Type | None] = [tensor(1, channels, *spatial), tensor(made, channels // group, *kernel)]
+        return scalar("onnx.Conv", operands, tensor(1, made, *spatial), weights=(1,), group=group)
+
+    assert conv(64, 64, 1, 3, 3) == conv(3, 64, 1, 7, 7) == conv(64, 64, 64, 3, 3) == conv(64, 64, 4, 3, 3) == 0
+    assert conv(64, 64, 1, 1) == 0, "nothing to unfold"
+    assert conv(8, 8, 1, 3, 3) == round(0.8 * 32 * 32 * 8 * 9)
+    assert conv(128, 128, 32, 3, 3) == round(0.8 * 32 * 32 * 128 * 9)
+    assert conv(64, 64, 1, 5) == round(0.8 * 32 * 64 * 5)
+
+
+POWERS = """
+module @m {opset.onnx = 20} {
+  resource @two : tensor<f32> = splat(2.0)
+  resource @half : tensor<f32> = splat(0.5)
+  func @main(%x : tensor<100xf32>) -> (%y : tensor<100xf32>, %z : tensor<100xf32>) {
+    %y = onnx.Pow(%x, @two) : tensor<100xf32>
+    %z = onnx.Pow(%x, @half) : tensor<100xf32>
+  }
+}
+"""
+
+
+def test_a_square_is_a_product_and_another_power_a_function_of_the_library() -> None:
+    square, root = (op.facet(Cost, Cost()) for op in CostPass().run(parse_module(POWERS), PassContext()).entry.ops)
+    assert square.flops == 100 < root.flops
+    assert square.scalar < root.scalar
+
+
+def test_few_columns_take_as_long_as_a_block_of_them() -> None:
+    def product(rows: int, columns: int) -> int:
+        return scalar("onnx.MatMul", [tensor(rows, 64), tensor(64, columns)], tensor(rows, columns), weights=(1,))
+
+    assert product(32, 16) == product(1, 1) == 0
+    assert product(32, 1) > product(32, 8) > 0

@@ -16,6 +16,7 @@ from passes.model.op_time import (
     efficiency_of,
     epilogues,
     op_seconds,
+    passes_seconds,
     rate_of,
     stated_part,
 )
@@ -48,6 +49,23 @@ def test_weights_do_not_hide_on_a_core() -> None:
     cost = {"flops": 1000, "read": 60, "write": 10, "weight": 50, "kind": "conv"}
     assert op_seconds(op("Conv", **cost), core) == max(1000 / 100, 20 / 10) + 50 / 10
     assert op_seconds(op("Conv", **cost), DeviceType("g", "gpu", (("f32", 100.0),), memory_bandwidth=10.0)) == 10.0
+
+
+def test_scalar_steps_take_time_where_a_type_states_their_rate_and_none_in_training() -> None:
+    core = DeviceType("core", "cpu", (("f32", 100.0),), memory_bandwidth=10.0, scalar_rate=5.0)
+    sine = op("Sin", flops=200, scalar=20, read=10, write=10, kind="elementwise")
+    assert op_seconds(sine, core) == 200 / 100 + 20 / 5
+    assert op_seconds(sine, replace(core, scalar_rate=0.0)) == 2.0
+    assert passes_seconds(sine, core, 100) == (2.0, 4.0), "40 bytes, and 100 flops"
+
+
+def test_what_fits_the_cache_of_a_core_moves_at_its_bandwidth() -> None:
+    core = DeviceType("core", "cpu", (("f32", 1e9),), memory_bandwidth=10.0, cache=1000, cache_bandwidth=50.0)
+    assert op_seconds(op("Add", flops=1, read=50, write=50, kind="elementwise"), core) == 100 / 50
+    assert op_seconds(op("Add", flops=1, read=50, write=50, weight=40, kind="elementwise"), core) == 60 / 50 + 40 / 10
+    assert math.isclose(op_seconds(op("Add", flops=1, read=5000, write=5000, kind="elementwise"), core), 1000.0)
+    gpu = replace(core, kind="gpu")
+    assert op_seconds(op("Add", flops=1, read=50, write=50, kind="elementwise"), gpu) == 10.0
 
 
 def test_a_stated_time_stands_over_the_roofline() -> None:
@@ -96,6 +114,7 @@ def test_an_efficiency_may_be_of_one_element_type() -> None:
 def test_a_product_in_8_bits_runs_at_their_rate() -> None:
     type_ = replace(GPU, rates=(*GPU.rates, ("i8", 800.0)))
     assert rate_of(op("MatMul"), "matmul-i8", type_) == 640.0
+    assert rate_of(op("MatMulInteger", dtype=DType.I32), "matmul-integer", type_) == 640.0
     assert rate_of(op("Conv"), "conv-i8", GPU) == 50.0, "that of f32 where there is none of 8 bits"
 
 
