@@ -3,7 +3,7 @@
 ``partition`` decides with the port model (each transfer at the best its device can do). Here every stage gets a device of its
 type, each channel the route between its two devices, and the plan the numbers that the runtime will see:
 
-- a stage's seconds: compute (with the hand-over of its type, where there are several stages) + receives + sends, combined by
+- a stage's seconds: compute (with the hand-over of its type, where there are several devices) + receives + sends, combined by
   the plan's ``comm``: latency + bytes / bandwidth of the route for each tensor that arrives; for one that leaves, bytes /
   bandwidth of each route and the longest latency once. A device with free transfers pays nothing for its own part; what carries
   a ``Transfer`` facet costs that;

@@ -250,15 +250,17 @@ def _advice(result: CompileResult, options: CompileOptions) -> str:
     plan = result.plan
     if options.mesh in ("", NO_MESH) or options.strategy or plan.value < plan.single * (1 - 1e-9):
         return ""
+    unsplit = any(stage.mesh for stage in plan.stages) and not any(_is_split(op) for op in result.module.entry.ops)
+    handover = max(result.topology.type(device.type).handover for device in result.topology.devices)
+    if unsplit and plan.value <= (plan.single + handover) * (1 + 1e-6):
+        even = "" if options.uneven else ", or --uneven where nothing divides evenly,"
+        return f"  no split is worth its exchange; more samples at a time{even} may help"
     if plan.value > plan.single * (1 + 1e-6):  # unequal devices, or weights that do not fit each of them whole
         if plan.minimises.trains:
             return "  slower than one device; a smaller mesh may be faster"
         joint = options.mesh == "auto" and options.stages == 0
         return "" if joint else "  slower than one device; --mesh auto --stages auto may leave devices out"
-    if not any(stage.mesh for stage in plan.stages) or any(_is_split(op) for op in result.module.entry.ops):
-        return ""
-    even = "" if options.uneven else ", or --uneven where nothing divides evenly,"
-    return f"  no split is worth its exchange; more samples at a time{even} may help"
+    return ""
 
 
 def _is_split(op: Op) -> bool:

@@ -307,7 +307,8 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
         }
         return replace(plan, certificate=tuple(sorted(certificate.items())))
     alike = len({device.type for device in topology.devices}) == 1
-    everywhere = plan.single / count
+    handover = 0.0 if plan.minimises.trains else topology.type(topology.devices[0].type).handover
+    everywhere = (plan.single + handover) / count
     if not plan.minimises.streams or not flags or not alike or everywhere >= plan.value * (1 - TIGHT):
         return plan
     text = f"by {', '.join(flags)}; without, {seconds_text(everywhere)} or less (the whole model on every device, in turn)"

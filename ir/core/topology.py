@@ -21,7 +21,7 @@ class DeviceType:
     ``efficiency``: fraction of the peak that a class of ops (``Cost.kind``) reaches, sorted; a missing class reaches
     ``default``, and 1.0 without one. ``overhead``: seconds per op. ``memory``: bytes, None when unlimited;
     of these the process that runs there holds ``reserved`` itself, before it has a tensor.
-    ``handover``: seconds per microbatch that a stage on the device spends besides where a plan has several.
+    ``handover``: seconds per microbatch that a stage on the device spends besides where a plan has several devices.
     ``free_transfers``: the device pays nothing for what it sends or receives (the CPU of the placement papers).
     ``provider``: the execution provider of such devices, as ONNX Runtime spells it (``CUDAExecutionProvider``); empty where the
     type names none. ``provider_options``: what the provider is given besides the device's number, sorted.

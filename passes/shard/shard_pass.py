@@ -59,7 +59,7 @@ from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import StageSearch, StagesPlan, stages_by_name
-from passes.shard.stages.submeshes import Submeshes, submeshes
+from passes.shard.stages.submeshes import Submeshes, of_shape, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"
 MOST_LIMITS = 3
@@ -150,6 +150,8 @@ class ShardPass(Pass):
         _count(context, given, plan, bill)
         microbatches = self.step_microbatches
         value, bound = microbatches * plan.value, microbatches * result.bound
+        if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):
+            bound += least_handover(topology)
         record = self.record(module, topology, value, bound, _certificate(result, among, self), context)
         return written(module, [stage], record, memory=self.memory)
 
@@ -325,13 +327,15 @@ class ShardPass(Pass):
                     on_one = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:
                     on_one = search.overlapped(self.stages)
-                else:  # several stages hand over, which the search does not count
-                    least = min(topology.type(device.type).handover for device in topology.devices)
+                else:  # several devices hand over, which the search does not count
+                    least = least_handover(topology)
                     bound = min(bound + least, max(bound, search.alone(self.stages)))
-                    if plan is not None and least and not self.stages and len(plan.stages) > 1 and not plan.interrupted:
+                    ones = of_shape(meshes, (1,))
+                    several = plan is not None and sum(len(stage.mesh.devices) for stage in plan.stages) > 1
+                    if plan is not None and several and least and ones.blocks and not self.stages and not plan.interrupted:
                         beaten = min(worth_finding(context), plan.value + least)
-                        alone = StageSearch(search.bounding, gap=self.gap, incumbent=beaten).search(1, seconds)
-                        plan = plan if alone is None else replace(alone, bound=plan.bound)  # its own is of one stage
+                        alone = StageSearch(searching(ones).bounding, gap=self.gap, incumbent=beaten).search(1, seconds)
+                        plan = plan if alone is None else replace(alone, bound=plan.bound)  # its own is of one device
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)
@@ -362,6 +366,11 @@ def must_run(module: Module, topology: Topology, *, every: bool = False) -> None
             name = op.results[0].name if op.results else op.name
             who = "no device can" if len(unfit) == len(types) else "the devices of a mesh run every op, and some cannot"
             raise Infeasible(CannotRun(who, name, tuple(unfit)), where=topology.name)
+
+
+def least_handover(topology: Topology) -> float:
+    """Seconds per microbatch that each device of a plan on several spends at least for hand-over."""
+    return min(topology.type(device.type).handover for device in topology.devices)
 
 
 def single_value(

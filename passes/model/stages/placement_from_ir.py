@@ -92,6 +92,7 @@ def placement_problem(
     for an unknown or doubled device, Infeasible for a stage that no device it may use can hold."""
     entry = module.entry
     fixed = fixed_devices(plan, topology, len(own))
+    replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
     least = [sum(memory[o].least for o in range(len(own)) if o == s or fixed[o] == fixed[s] != ()) for s in range(len(own))]
     bodies = [([entry.ops[i] for i in positions], outputs) for positions, outputs in zip(own, leaving(entry, own), strict=True)]
     by_type = {}
@@ -100,7 +101,7 @@ def placement_problem(
             works = learning_seconds(module, type_)
             by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
             continue
-        handover = type_.handover if len(own) > 1 else 0.0
+        handover = type_.handover if len(own) > 1 or replicas[0] > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]
     updated = updates(module, own) if plan.in_steps else ()
     compute = []
@@ -128,7 +129,6 @@ def placement_problem(
             problems.append(_misfit(stage, needed, others, wanted, seconds_of, plan.stages[stage].device_type, topology))
     if problems:
         raise Infeasible(problems)
-    replicas = tuple(len(given) or stage.replicas for given, stage in zip(fixed, plan.stages, strict=True))
     learned = learning(module).values if plan.in_steps else frozenset()
     messages = messages_of(entry, cuts_of(entry), learned)
     return PlacementProblem(topology, net, plan.comm, tuple(compute), messages, fixed, replicas)

@@ -1,12 +1,12 @@
-"""Hand-over: what a stage spends on each microbatch for being one of several, whatever its tensors.
+"""Hand-over: what a device spends on each microbatch for being one of several, whatever its tensors.
 
-Between stages a microbatch wakes one process after another; the seconds of that (``DeviceType.handover``) come once per stage
-and microbatch, besides the latency and the bytes of each tensor. Each of r devices of a stage is woken once in r microbatches,
-for an r-th of these seconds per microbatch. A plan of one stage has none.
+Where several devices work, each microbatch is handed to a process and wakes it; the seconds of that (``DeviceType.handover``)
+come once per stage and microbatch, besides the latency and the bytes of each tensor. Each of r devices of a stage is woken once
+in r microbatches, for an r-th of these seconds per microbatch. A plan of one device has none.
 
-Of a pipeline whose loads add up, every stage of several takes at least the least of these seconds. The search of such plans
-counts what each kind of device takes beyond that (``counting``), whatever it holds, and the least is added to its value and
-bound. The model as one stage, which takes neither, is compared with what was found (``with_handover``). Where compute hides
+Of a pipeline whose loads add up, every stage of a plan on several devices takes at least the least of these seconds. The search
+of such plans counts what each kind of device takes beyond that (``counting``), whatever it holds, and the least is added to its
+value and bound. The model as one stage is compared with what was found (``with_handover``). Where compute hides
 transfers nothing is common to all loads, and the search counts everything. Where it counts nothing (latency, splits of any
 form), value and bound are of what is certain.
 """
@@ -33,7 +33,7 @@ def counting(problem: Problem, topology: Topology) -> Problem:
 
 
 def common(problem: Problem, topology: Topology) -> float:
-    """Seconds that each load of a plan of several stages has for hand-over at least."""
+    """Seconds that each load of a plan on several devices has for hand-over at least."""
     return min(_seconds(problem.kinds, topology)) if problem.comm == "sum" else 0.0
 
 
@@ -47,7 +47,7 @@ def with_handover(asked: Asked, solution: Solution, pieces: int = 0) -> Solution
     value = (
         _value(asked, solution, parts, pieces)
         if len(parts) > 1
-        else stage_cost(problem, parts[0][1], solution.stages[0][0]).load
+        else _one_load(asked, parts[0][1], solution.stages[0][0])
     )
     bound = min(solution.bound + common(problem, topology), value if len(parts) == 1 else math.inf)
     if single is not None:
@@ -66,7 +66,7 @@ def one_stage(asked: Asked, solution: Solution) -> Solution | None:
     needed = stage_memory(asked.module, [range(len(asked.module.entry.ops))], (), problem.comm)[0].least
     nodes = tuple(range(problem.size))
     found = [
-        (stage_cost(problem, nodes, k).load, k)
+        (_one_load(asked, nodes, k), k)
         for k, kind in enumerate(problem.kinds)
         if kind.memory is None or needed <= kind.memory
     ]
@@ -75,6 +75,12 @@ def one_stage(asked: Asked, solution: Solution) -> Solution | None:
         return None
     told = solution.bound, solution.reason, solution.statistics, solution.interrupted
     return Solution("feasible", ((kind, nodes),), value, *told)
+
+
+def _one_load(asked: Asked, nodes: Sequence[int], kind: int) -> float:
+    """The load of the only stage of a plan; hand-over counts where it has replicas."""
+    seconds = _seconds(asked.problem.kinds, asked.topology)[kind] if asked.problem.kinds[kind].replicas > 1 else 0.0
+    return seconds + stage_cost(asked.problem, nodes, kind).load
 
 
 def whole_model(problem: Problem) -> tuple[float, int]:

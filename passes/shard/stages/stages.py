@@ -162,8 +162,8 @@ class StageSearch:
         return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
 
     def alone(self, stages: int) -> float:
-        """A bound of plans of one stage, inf where there is none."""
-        return min((seconds for _, seconds in self.on_one(stages)), default=math.inf)
+        """A bound of plans of one device, inf where there is none."""
+        return min((seconds for block, _, seconds in self.on_one(stages) if block.behind - block.first == 1), default=math.inf)
 
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
@@ -171,14 +171,14 @@ class StageSearch:
         # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
         # 1 / (M + 1) of S + M B, which a step takes at least.
         share = 1 - 1 / (self.bounding.microbatches + 1)
-        found = (max(share * seconds, form.compute) for form, seconds in self.on_one(stages))
+        found = (max(share * seconds, form.compute) for _, form, seconds in self.on_one(stages))
         return self.worth([min(found, default=math.inf)])
 
-    def on_one(self, stages: int) -> Iterator[tuple[Form, float]]:
-        """Bounds of plans of one stage, all counted, with the form of its mesh; none where there is no such plan."""
+    def on_one(self, stages: int) -> Iterator[tuple[Block, Form, float]]:
+        """Bounds of plans of one stage, all counted, with its devices and the form of its mesh; none where there is no such plan."""
         if stages < 2 and self.bounding.units.count:
             for block in self.meshes.blocks:
-                yield self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])
+                yield block, self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])
 
     @property
     def refuted(self) -> bool:

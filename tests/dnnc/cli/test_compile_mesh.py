@@ -118,8 +118,8 @@ def test_mesh_and_stages_are_chosen(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert joint["objective"] <= auto["objective"] * (1 + 1e-3)
 
 
-def test_one_stage_hands_nothing_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of two stages on a mesh of two each computes less, but for the hand-over; one stage is the better plan."""
+def test_one_device_hands_nothing_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two stages each computes less, but for the hand-over; one device is the better plan."""
     (tmp_path / "two.ir").write_text(
         "module @m {opset.onnx = 20} {\n"
         "  resource @w0 : tensor<64x64xf32> = declared\n  resource @w1 : tensor<64x64xf32> = declared\n"
@@ -131,7 +131,7 @@ def test_one_stage_hands_nothing_over(tmp_path: Path, capsys: pytest.CaptureFixt
         '[[devices]]\nname = "d{0..3}"\ntype = "c"\n'
         '[[links]]\nends = ["host", "devices of host"]\nbandwidth = "1 GB/s"\nlatency = "10 us"\n'
     )
-    asked = [tmp_path / "two.ir", "-t", tmp_path / "four.toml", "--mesh", "2", "--plan-only", "-o", tmp_path / "build"]
+    asked = [tmp_path / "two.ir", "-t", tmp_path / "four.toml", "--mesh", "1", "--plan-only", "-o", tmp_path / "build"]
     found, alone = (compiled(capsys, *asked, "--stages", stages) for stages in ("auto", "1"))
     assert len(found["stages"]) == 1
     assert found["stages"][0]["seconds"] == pytest.approx(alone["stages"][0]["seconds"])

@@ -72,7 +72,7 @@ def test_a_model_that_one_op_dominates_gets_replicas(tmp_path: Path) -> None:
     """No pipeline of single devices is faster than its largest op: it had been called optimal."""
     topology = "preset:cpu-2,cores=2"
     plan = compiled(tmp_path, ONE_DOMINATES, topology).plan
-    assert (plan.status, plan.value) == ("optimal", pytest.approx(plan.single / 2))
+    assert (plan.status, plan.value) == ("optimal", pytest.approx((plan.single + 150e-6) / 2)), "with hand-over"
     assert plan.stages[0].devices == ("cpu0", "cpu1")
     assert dict(plan.certificate)["kinds"].startswith("stages with replicas; stages on meshes: none below ")
     alone = compiled(tmp_path, ONE_DOMINATES, topology, replicas=1, mesh="none").plan

@@ -215,12 +215,12 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     """The plan with its stages (seconds, and bytes on the fullest device of each; ``workspace``: activations, in training with
     those saved for the backward pass) and its value: the largest load of a stage or shared link; of a training step, in which
     every stage counts as long as the slowest, what filling, running and draining take, or what 1F1B takes on the real links
-    where that is more (a long synchronisation behind the last backward pass, shared links). At inference each of several
-    stages spends its hand-over, as ``place`` has it."""
+    where that is more (a long synchronisation behind the last backward pass, shared links). At inference each
+    stage of a plan on several devices spends its hand-over, as ``place`` has it."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
-    woken = len(stages) > 1 and not plan.minimises.trains
+    woken = sum(len(stage.mesh.devices) for stage in stages) > 1 and not plan.minimises.trains
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):
@@ -244,7 +244,8 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         )
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
-        return replace(plan, value=stages[0].bill.overlapped * plan.microbatches)
+        handover = rows[0].compute - stages[0].bill.compute
+        return replace(plan, value=stages[0].bill.overlapped * plan.microbatches + handover)
     module = insert_symbols(module, (plan,))
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})

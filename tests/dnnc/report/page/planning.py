@@ -21,7 +21,7 @@ def planned(kind: str) -> Module:
     name, _, layers = kind.partition(" ")
     options = {
         "stages": CompileOptions(MLP, "preset:cpu-2,cores=2", Path(), replicas=1, mesh="none", stages=2),
-        "replicas": CompileOptions(MLP, "preset:cpu-2,cores=2", Path()),
+        "replicas": CompileOptions(MLP.replace("32", "1024"), "preset:cpu-2,cores=2", Path()),
         "mesh": CompileOptions(GPT.format(layers=4), "preset:cpu-4,cores=4", Path(), mesh="2x2"),
         "layers": CompileOptions(GPT.format(layers=layers), "preset:cpu-4,cores=4", Path(), mesh="2x2", plan_only=True),
         "latency": CompileOptions(MLP, "preset:cpu-2,cores=2", Path(), objective="latency"),

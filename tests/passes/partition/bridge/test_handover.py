@@ -71,7 +71,16 @@ def test_one_stage_is_considered_whatever_is_asked(options: dict[str, object]) -
     module = _chain((100_000, 100_000), (150e-6, 150e-6))
     plan = _plan(module, **{**options, **({"pins": _named(module, options["pins"])} if "pins" in options else {})})
     assert (len(plan.stages), plan.status) == (1, "optimal")
-    assert plan.value == pytest.approx(200e-6 / plan.stages[0].replicas)
+    replicas = plan.stages[0].replicas
+    assert plan.value == pytest.approx((200e-6 + (150e-6 if replicas > 1 else 0.0)) / replicas)
+
+
+def test_a_small_model_stays_whole() -> None:
+    """Two replicas take half of its 100 us each, and half of 150 us of hand-over."""
+    small, larger = (_plan(_chain((flops,), (150e-6, 150e-6)), replicas=2) for flops in (100_000, 200_000))
+    assert [stage.replicas for plan in (small, larger) for stage in plan.stages] == [1, 2]
+    assert (small.value, larger.value) == (pytest.approx(100e-6), pytest.approx(175e-6))
+    assert (small.status, larger.status) == ("optimal", "optimal")
 
 
 def test_several_stages_stay_where_pins_or_cuts_part_them() -> None:
