@@ -167,11 +167,11 @@ class MeasuredNow(Fault, code="W0856"):
 
 
 class MachineBusy(Fault, code="W0857"):
-    """Repeated measurements of a rate differ more than on a quiet machine, because something else was at work."""
+    """The measuring processes did not have their cores all the time, because something else was at work."""
 
-    message = "something else was at work: rates spread by {spread}, so the numbers are too low, and uneven"
+    message = "the machine was busy: the measuring processes had their cores for {share} of the time, so rates are too low"
     hint = "measure again when the machine is quiet"
-    spread: str
+    share: str
 
 
 # Profiles of operators

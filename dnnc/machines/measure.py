@@ -1,27 +1,32 @@
 """Measures the devices of this host, and replaces their numbers in a topology: its CPUs here, its GPUs by ``gpus.py``.
 
 A process on the cores of each device measures it (``probes.py``): all devices at once, as they work in a pipeline, and the
-first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart.
+first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart. What runs on a
+device is run in several sweeps, because the clock of a core changes from second to second: so no class of ops is measured in
+quick seconds alone, and another in slow ones.
 
-- *rates*, by element type: products of square matrices.
-- *efficiency*, by class: ops of the zoo's models that do not wait for memory. ``flops / (rate * efficiency)`` of all ops of a
-  class adds up to the seconds that they took, without those in which weights come from memory and those of scalar steps. No
-  efficiency exceeds 1: rates are raised instead.
+- *rates*, by element type: products of square matrices; of ``i8`` those of quantised models, into 32 bits.
+- *efficiency*, by class: ops of the zoo's models that do not wait for memory, and quantised convolutions. ``flops / (rate *
+  efficiency)`` of all ops of a class adds up to the seconds that they took, without those in which weights come from memory and
+  those of scalar steps. No efficiency exceeds 1: rates are raised instead.
 - *scalar rate*: ops that go element by element, their steps over their seconds.
 - *memory bandwidth*: a product with one row, which waits for its weights; that of a core's own *cache*: a small op.
-- *Overhead*: the time of an op in a long chain of small ones.
+- *Overhead*: the time of an op in a long chain of small ones. *Hand-over*: a stream through two stages that compute nothing
+  (``handover.py``).
 - *Links* inside the host: the time of a small tensor to another process, and the extra time of a large one over copying it
-  within a process. If torch is installed, the same *in training*, by gloo between two ranks, and the time of a small all-reduce
-  between computations.
+  within a process; the start of a *collective*: two processes meet between products, and start the next model. If torch is
+  installed, the same *in training*, by gloo between two ranks.
 
-Other hosts, devices of other execution providers, ``handover`` and classes without an op here keep their numbers.
+Other hosts, devices of other execution providers, and classes without an op here keep their numbers.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
+import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,29 +34,48 @@ from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import Facts
 from dnnc.machines.faults import MachineBusy, MoreDevicesThanCores, NoCpuDevice, UnknownHost
 from dnnc.machines.gpus import gpus_of, measured_gpus
+from dnnc.machines.handover import handover
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
-from dnnc.machines.samples import CACHED, CHAIN, Workload, chain, elementwise, products, scalars, streamed, zoo_ops
+from dnnc.machines.samples import (
+    CACHED,
+    CHAIN,
+    Workload,
+    chain,
+    elementwise,
+    products,
+    quantised,
+    scalars,
+    streamed,
+    zoo_ops,
+)
 from dnnc.machines.topology.writer import Notes
 from ir.core.diagnostics import UsageError
 from ir.core.topology import DeviceType, Link, Topology
 from ir.system.scratch import scratch_folder
 from ir.text.units import percent_text, rate_text
 from passes.model.network import network
+from passes.model.products import BITS
 
-SECONDS = 15
+SECONDS = 10
 """Approximate duration of a measurement."""
-BUSY = 0.15
-"""A relative spread of a rate above this is not that of a quiet machine, which had 0.02 to 0.08."""
+QUIET = 0.95
+"""Where the measuring processes had their cores for a smaller part of the time, the machine was busy: on a quiet one they have
+them for 0.99."""
 DTYPES = ("f32", "f64", "f16", "bf16", "i8")
+NARROW = ("f16", "bf16")
 UNSTEADY = 0.5
 """A rate of another element type than f32 whose relative spread is above this is not believed."""
-ROUNDS = 20
-"""Runs of each op that count."""
-CHAIN_ROUNDS = 100
+SWEEPS = 3
+ROUNDS = 7
+"""Runs of each op that count, in each sweep."""
+CHAIN_ROUNDS = 30
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged to measure latency and bandwidth."""
 BETWEEN = 512
 """Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between the layers of a small model."""
+MEETING = 256
+"""Rows of those that two processes multiply between meetings: 0.2 ms. Behind longer products one waits longer for the other,
+the more their cores differ, which is no cost of a collective."""
 _DIGITS = 3
 _TOLD = 80
 """Characters of a fault that a comment quotes."""
@@ -60,9 +84,9 @@ Progress = Callable[[str, float | None], None]
 
 @dataclass(slots=True)
 class _Measured:
-    """Measurements of the devices of one type, with relative spreads; ``alone``: the f32 rate of one device while the others
-    rest; ``missing``: element types whose matrices onnxruntime does not multiply here; ``unsteady``: spreads of the rates that
-    are not believed."""
+    """Measurements of the devices of one type, with relative spreads; ``alone``: the memory bandwidth of one device while the
+    others rest; ``missing``: element types whose matrices onnxruntime does not multiply here; ``unsteady``: spreads of the
+    rates that are not believed."""
 
     rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     efficiency: dict[str, float] = field(default_factory=dict)
@@ -71,13 +95,10 @@ class _Measured:
     overhead: tuple[float, float] = (0.0, 0.0)
     scalar: float = 0.0
     cache: tuple[float, float] = (0.0, 0.0)
+    handover: tuple[float, float] | None = None
     alone: float = 0.0
     missing: list[str] = field(default_factory=list)
     unsteady: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def spread(self) -> float:
-        return max(self.rates["f32"][1], self.bandwidth[1])
 
 
 def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
@@ -104,32 +125,36 @@ def measured(
     gloo: bool = True,
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes, float]:
-    """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and the
-    largest relative spread of a rate: above ``BUSY``, something else was at work. ``gloo``: measure links in training too, if
-    torch is installed."""
+    """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and for
+    which part of the time the measuring processes had their cores: below ``QUIET``, something else was at work. ``gloo``:
+    measure links in training too, if torch is installed."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
     by_type: dict[str, list[int]] = defaultdict(list)
     for number, name in enumerate(devices):
         by_type[topology.device(name).type].append(number)
-    ops = zoo_ops()
+    ops = [*zoo_ops(), *quantised()]
     with scratch_folder() as scratch, probes(cores, Path(scratch), seed) as running:
         measurements = _of_types(running, by_type, ops, progress)
         slowest = min(each.bandwidth[0] for each in measurements.values())
         progress("measure how processes exchange", None)
         link = _link(running, slowest, gloo) if len(devices) > 1 else None
-    spread = max(each.spread for each in measurements.values())
+        if len(devices) > 1:
+            woken = handover(Path(scratch))
+            for each in measurements.values():
+                each.handover = woken.median, woken.relative
+        share = statistics.fmean(running.shares)
     topology, notes = _written(topology, host, measurements, link)
     if gpus := gpus_of(topology, host, facts.providers):
         topology, more = measured_gpus(topology, host, gpus, facts.cores, seed, progress)
         notes = {**notes, **more}
-    return topology, notes, spread
+    return topology, notes, share
 
 
-def busy_warning(spread: float) -> MachineBusy | None:
-    """The warning of a machine that was not quiet, by the relative spread of its rates."""
-    return MachineBusy(percent_text(spread)) if spread > BUSY else None
+def busy_warning(share: float) -> MachineBusy | None:
+    """The warning of a machine that was not quiet, by the part of the time for which its processes had their cores."""
+    return MachineBusy(percent_text(share)) if share < QUIET else None
 
 
 def _devices(topology: Topology, host: str) -> list[str]:
@@ -142,70 +167,94 @@ def _of_types(
     running: Probes, by_type: Mapping[str, list[int]], ops: list[Workload], progress: Progress
 ) -> dict[str, _Measured]:
     measurements = {name: _Measured() for name in by_type}
-    everyone = [number for numbers in by_type.values() for number in numbers]
-
-    def sample(order: str, model: bytes, rounds: int, asked: Iterable[int] = everyone) -> dict[str, Sample]:
-        answers = running.ask({"do": order, "model": str(running.model(model))}, asked, rounds=rounds)
-        pooled = {name: [s for number in numbers for s in answers.get(number, ())] for name, numbers in by_type.items()}
-        return {name: Sample.of(seconds) for name, seconds in pooled.items() if seconds}
-
-    for dtype in DTYPES:
-        progress(f"multiply matrices of {dtype}", None)
-        try:
-            for work in products(dtype):
-                for name, one in sample("kernels", work.model, ROUNDS).items():
-                    rate = work.cost.flops / one.median, one.relative
-                    measurements[name].rates[dtype] = max(rate, measurements[name].rates.get(dtype, (0.0, 0.0)))
-        except NotRun:
-            for each in measurements.values():
-                each.missing.append(dtype)
-    for each in measurements.values():
+    taken = _Taken(running, by_type)
+    rated = [(dtype, work) for dtype in DTYPES for work in products(dtype)]
+    (stream,) = streamed()
+    small, steps = elementwise(CACHED), list(scalars())
+    models = {id(work): running.model(work.model) for work in (*(work for _, work in rated), stream, small, *steps, *ops)}
+    chains = [running.model(chain(length)) for length in (1, CHAIN + 1)]
+    missing: dict[str, None] = {}
+    for sweep in range(SWEEPS):
+        for dtype, work in rated:
+            if dtype not in missing:
+                progress(f"multiply matrices of {dtype}", sweep / SWEEPS)
+                try:
+                    taken.take(id(work), "kernels", models[id(work)], ROUNDS)
+                except NotRun:
+                    missing[dtype] = None
+        taken.take(id(stream), "kernels", models[id(stream)], ROUNDS)
+        taken.take("alone", "kernels", models[id(stream)], ROUNDS, alone=True)
+        for work in (small, *steps):
+            taken.take(id(work), "kernels", models[id(work)], ROUNDS)
+        for length, model in enumerate(chains):
+            taken.take(length, "runs", model, CHAIN_ROUNDS)
+        for place, work in enumerate(ops):
+            progress(f"run {work.op.name}", (sweep + place / len(ops)) / SWEEPS)
+            if not (work.cost.kind.endswith(BITS) and "i8" in missing):
+                taken.take(id(work), "kernels", models[id(work)], ROUNDS)
+    for name, each in measurements.items():
+        each.missing = list(missing)
+        for dtype, work in rated:
+            if dtype not in missing:
+                one = taken.sample(id(work), name)
+                rate = work.cost.flops / one.median, one.relative
+                each.rates[dtype] = max(rate, each.rates.get(dtype, (0.0, 0.0)))
         each.unsteady = {dtype: spread for dtype, (_, spread) in each.rates.items() if dtype != "f32" and spread > UNSTEADY}
         each.rates = {dtype: rate for dtype, rate in each.rates.items() if dtype not in each.unsteady}
-    for work in products("f32"):
-        for name, numbers in by_type.items():
-            one = sample("kernels", work.model, ROUNDS, numbers[:1])[name]
-            measurements[name].alone = max(measurements[name].alone, work.cost.flops / one.median)
-    for work in streamed():
-        for name, one in sample("kernels", work.model, ROUNDS).items():
-            measurements[name].bandwidth = work.cost.weight / one.median, one.relative
-    small = elementwise(CACHED)
-    for name, one in sample("kernels", small.model, ROUNDS).items():
-        measurements[name].cache = (small.cost.read + small.cost.write) / one.median, one.relative
-    steps = dict.fromkeys(measurements, 0.0)
-    taken = dict.fromkeys(measurements, 0.0)
-    for work in scalars():
-        for name, one in sample("kernels", work.model, ROUNDS).items():
-            steps[name] += work.cost.scalar
-            taken[name] += one.median
-    for name, each in measurements.items():
-        each.scalar = steps[name] / taken[name]
-    short, long = (sample("runs", chain(length), CHAIN_ROUNDS) for length in (1, CHAIN + 1))
-    for name, each in measurements.items():
-        each.overhead = max(0.0, long[name].median - short[name].median) / CHAIN, long[name].relative
-    seconds: dict[str, dict[str, float]] = {name: defaultdict(float) for name in measurements}
-    least: dict[str, dict[str, float]] = {name: defaultdict(float) for name in measurements}
-    for place, work in enumerate(ops):
-        progress(f"run {work.op.name}", place / len(ops))
-        kind = work.cost.kind
-        for name, one in sample("kernels", work.model, ROUNDS).items():
-            each = measurements[name]
-            moved = work.cost.read + work.cost.write - work.cost.weight
-            if moved / each.bandwidth[0] > one.median / 2:
+        one = taken.sample(id(stream), name)
+        each.bandwidth = stream.cost.weight / one.median, one.relative
+        each.alone = stream.cost.weight / taken.sample("alone", name).median
+        one = taken.sample(id(small), name)
+        each.cache = (small.cost.read + small.cost.write) / one.median, one.relative
+        took = math.fsum(taken.sample(id(work), name).median for work in steps)
+        each.scalar = math.fsum(work.cost.scalar for work in steps) / took
+        short, long = (taken.sample(length, name) for length in range(2))
+        each.overhead = max(0.0, long.median - short.median) / CHAIN, long.relative
+        seconds: dict[str, float] = defaultdict(float)
+        least: dict[str, float] = defaultdict(float)
+        for work in ops:
+            kind, cost = work.cost.kind, work.cost
+            peak = each.rates.get("i8" if kind.endswith(BITS) else "f32")
+            if peak is None:
                 continue
-            waited = work.cost.weight / each.bandwidth[0] + work.cost.scalar / each.scalar
-            seconds[name][kind] += max(one.median - waited, one.median / 10)
-            least[name][kind] += work.cost.flops / each.rates["f32"][0]
+            one = taken.sample(id(work), name)
+            if (cost.read + cost.write - cost.weight) / each.bandwidth[0] > one.median / 2:
+                continue
+            waited = cost.weight / each.bandwidth[0] + cost.scalar / each.scalar
+            seconds[kind] += max(one.median - waited, one.median / 10)
+            least[kind] += cost.flops / peak[0]
             each.ops[kind] = each.ops.get(kind, 0) + 1
-    for name, each in measurements.items():
-        _fit(each, seconds[name], least[name])
+        _fit(each, seconds, least)
     return measurements
+
+
+class _Taken:
+    """The seconds that the devices of each type took for each workload, of all sweeps."""
+
+    def __init__(self, running: Probes, by_type: Mapping[str, list[int]]) -> None:
+        self.running, self.by_type = running, by_type
+        self.seconds: dict[tuple[Hashable, str], list[float]] = defaultdict(list)
+
+    def take(self, key: Hashable, order: str, model: Path, rounds: int, *, alone: bool = False) -> None:
+        """Runs a model on all devices at once, or on the first of each type, one after another. Raises NotRun."""
+        numbers = list(self.by_type.values())
+        for asked in [own[:1] for own in numbers] if alone else [[number for own in numbers for number in own]]:
+            answers = self.running.ask({"do": order, "model": str(model)}, asked, rounds=rounds)
+            for name, own in self.by_type.items():
+                self.seconds[key, name] += [seconds for number in own for seconds in answers.get(number, ())]
+
+    def sample(self, key: Hashable, name: str) -> Sample:
+        return Sample.of(self.seconds[key, name])
 
 
 def _fit(each: _Measured, seconds: Mapping[str, float], least: Mapping[str, float]) -> None:
     """Sets the efficiency of each class to ``least / seconds``, the time of its ops at the rate of products over their measured
-    time. Rates are scaled so that no efficiency exceeds 1 and the time of products stays as measured."""
+    time. Rates are scaled so that no efficiency exceeds 1 and the time of products stays as measured; those of other element
+    types than f32 are of products at the efficiency of ``matmul``."""
     efficiency = {kind: least[kind] / seconds[kind] for kind in seconds}
+    for kind in efficiency:
+        if kind.endswith(BITS):
+            efficiency[kind] *= efficiency.get("matmul", 1.0)
     scale = max(1.0, *efficiency.values())
     each.efficiency = {kind: _rounded(value / scale) for kind, value in sorted(efficiency.items())}
     reached = {"f32": 1 / scale}
@@ -229,10 +278,13 @@ def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
     """Bandwidth = bytes / (time of a large tensor between processes - time within one process), at most that of ``memory``."""
     small = running.exchange((0, 1), SMALL, rounds=300)
     large = running.exchange((0, 1), LARGE, rounds=40)
+    product = next(products("f32", (MEETING,)))
+    met = running.meet((0, 1), running.model(product.model), running.model(chain(1)), rounds=60)
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
     more = (large.median - small.median - alone.median) / 2
     bandwidth = LARGE / max(more, LARGE / memory), large.relative
-    return _Exchange((small.median / 2, small.relative), bandwidth, training=_by_gloo(running) if gloo else "")
+    latency, start = small.median / 2, max(0.0, met.median - small.median / 2)
+    return _Exchange((latency, small.relative), bandwidth, (start, met.relative), _by_gloo(running) if gloo else "")
 
 
 def _by_gloo(running: Probes) -> _Exchange | str:
@@ -240,8 +292,7 @@ def _by_gloo(running: Probes) -> _Exchange | str:
     if importlib.util.find_spec("torch") is None:
         return ""
     try:
-        small, large = (running.gloo((0, 1), size, rounds=40) for size in (SMALL, LARGE))
-        summed = running.gloo((0, 1), BETWEEN, rounds=40, do="sums")
+        small, large, summed = running.gloo((0, 1), (("gloo", SMALL), ("gloo", LARGE), ("sums", BETWEEN)), rounds=40)
     except NotRun as error:
         return f"gloo: {str(error)[:_TOLD]}"
     latency, whole = small.median / 2, large.median / 2
@@ -285,6 +336,7 @@ def _type(type_: DeviceType, name: str, found: _Measured) -> DeviceType:
         cache_bandwidth=_rounded(max(found.cache[0], found.bandwidth[0])),
         memory_bandwidth=_rounded(found.bandwidth[0]),
         overhead=_rounded(found.overhead[0]),
+        handover=type_.handover if found.handover is None else _rounded(found.handover[0]),
         source="",
     )
 
@@ -294,22 +346,28 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
     peaks = ", ".join(f"{dtype} +-{percent_text(spread)}" for dtype, (_, spread) in sorted(found.rates.items()))
     missing = f"; {', '.join(found.missing)}: this onnxruntime multiplies none" if found.missing else ""
     unsteady = "".join(f"; {dtype} not believed (+-{percent_text(spread)})" for dtype, spread in sorted(found.unsteady.items()))
+    slower = [dtype for dtype in NARROW if found.rates.get(dtype, (math.inf, 0.0))[0] < found.rates["f32"][0]]
+    narrow = (
+        f"; {', '.join(slower)}: slower than f32, to which it is converted for want of arithmetic of its own" if slower else ""
+    )
     unmeasured = sorted(set(dict(before.rates)) - set(found.rates))
     others = f"; kept, not measured: {', '.join(unmeasured)}" if unmeasured else ""
-    alone = f"; f32 of a device alone {rate_text(found.alone, 'FLOP/s')}" if found.alone else ""
+    alone = f"; a device alone {rate_text(found.alone, 'B/s')}" if found.alone else ""
     ops = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ops.items()))
     kept = sorted(set(dict(type_.efficiency)) - set(found.efficiency))
     return {
-        (table, "rates"): f"measured: products, all devices at once, {peaks}{alone}{missing}{unsteady}{others}",
+        (table, "rates"): f"measured: products, all devices at once, {peaks}{narrow}{missing}{unsteady}{others}",
         (
             table,
             "memory_bandwidth",
-        ): f"measured: weights from memory, all devices at once, +-{percent_text(found.bandwidth[1])}",
+        ): f"measured: weights from memory, all devices at once, +-{percent_text(found.bandwidth[1])}{alone}",
         (table, "scalar_rate"): "measured: powers, running sums, elements of a table, products of elements",
         (table, "products"): f"cache: kept; its bandwidth measured: a small op, +-{percent_text(found.cache[1])}",
         (table, "overhead"): f"measured: an op of a chain of {CHAIN}, +-{percent_text(found.overhead[1])}",
         (table, "efficiency"): f"measured: {ops} of zoo models; kept: {', '.join(kept) or 'none'}",
-        (table, "handover"): "kept",
+        (table, "handover"): "kept"
+        if found.handover is None
+        else f"measured: two stages that compute nothing, +-{percent_text(found.handover[1])}",
         (table, "memory"): "kept",
         **({(table, "source"): "kept"} if before.source and type_.source else {}),
     }
@@ -325,7 +383,8 @@ def _between(topology: Topology, host: str, own: set[str]) -> tuple[str, ...]:
 
 
 def _faster(link: Link, found: _Exchange, parts: int) -> Link:
-    link = replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=_rounded(found.latency[0] / parts))
+    latency, start = _rounded(found.latency[0] / parts), _rounded(found.start[0] / parts)
+    link = replace(link, bandwidth=_rounded(found.bandwidth[0]), latency=latency, start=start)
     ranks = found.training
     if isinstance(ranks, str):
         return link
@@ -342,6 +401,7 @@ def _link_notes(name: str, found: _Exchange) -> Notes:
     notes = {
         (table, "bandwidth"): f"measured: {LARGE >> 20} MiB through shared memory, +-{percent_text(found.bandwidth[1])}",
         (table, "latency"): f"measured: {SMALL >> 10} KiB through shared memory, +-{percent_text(found.latency[1])}",
+        (table, "collectives"): f"measured: two processes meet between products, +-{percent_text(found.start[1])}",
     }
     if not isinstance(ranks, str):
         spreads = ", ".join(percent_text(spread) for _, spread in (ranks.bandwidth, ranks.latency, ranks.start))
@@ -354,4 +414,4 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-__all__ = ["BUSY", "SECONDS", "busy_warning", "host_here", "measured"]
+__all__ = ["QUIET", "SECONDS", "busy_warning", "host_here", "measured"]

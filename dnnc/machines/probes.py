@@ -22,6 +22,8 @@ from ir.system.child import module_command, module_environment
 
 _BYTE = 2
 """ONNX's number of u8."""
+_WORD = 64
+"""Bytes of a message that only tells that a process is there."""
 _MODULE = "dnnc.engines.onnxruntime.probe"
 _TORCH_MODULE = "dnnc.engines.torch.probe"
 
@@ -49,7 +51,8 @@ class NotRun(Exception):
 
 
 class Probes:
-    """A measuring process for each set of cores, numbered in their order."""
+    """A measuring process for each set of cores, numbered in their order. ``shares``: of each answer of ``ask``, which part of
+    its time a process had a core."""
 
     def __init__(
         self, processes: Sequence[subprocess.Popen[str]], cores: Sequence[Sequence[int]], scratch: Path, seed: int
@@ -58,6 +61,7 @@ class Probes:
         self.cores = cores
         self.scratch = scratch
         self.seed = seed
+        self.shares: list[float] = []
         self._models = 0
 
     def model(self, content: bytes, suffix: str = "onnx") -> Path:
@@ -78,10 +82,23 @@ class Probes:
         for answer in answers.values():
             if isinstance(answer, str):
                 raise NotRun(answer)
-        return {number: answer for number, answer in answers.items() if not isinstance(answer, str)}
+        found = {number: answer for number, answer in answers.items() if not isinstance(answer, str)}
+        self.shares += [answer.share for answer in found.values()]
+        return {number: answer.seconds for number, answer in found.items()}
 
     def exchange(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
         """Seconds of sending ``size`` bytes from one device to another and back, over the edges of ``dnnc run``."""
+        return Sample.of(self._over_edges(pair, size, {"do": "exchange", "rounds": rounds, "warm": warm})[0])
+
+    def meet(self, pair: tuple[int, int], model: Path, short: Path, *, rounds: int, warm: int = 5) -> Sample:
+        """Seconds of a meeting of two devices that both ran ``model``, as the members of a mesh meet in a collective: waiting
+        for the other one, and starting the next model, here ``short``. Of each meeting the mean of both."""
+        order = {"do": "meet", "rounds": rounds, "warm": warm, "seed": self.seed, "model": str(model), "short": str(short)}
+        one, other = self._over_edges(pair, _WORD, order)
+        return Sample.of([(first + second) / 2 for first, second in zip(one, other, strict=True)])
+
+    def _over_edges(self, pair: tuple[int, int], size: int, order: Mapping[str, Any]) -> list[list[float]]:
+        """The seconds of both processes of an order that sends ``size`` bytes over edges in both directions."""
         with ExitStack() as open_files:
             ends: dict[int, list[Any]] = {number: [] for number in pair}
             for producer, consumer in (pair, pair[::-1]):
@@ -91,37 +108,36 @@ class Probes:
                     open_files.callback(os.close, descriptor)
                 ends[producer].append([edge.to_json(), (memory, free[0], data[1])])
                 ends[consumer].append([edge.to_json(), (memory, data[0], free[1])])
-            order = {"do": "exchange", "rounds": rounds, "warm": warm}
             inherited = [descriptor for side in ends.values() for _, descriptors in side for descriptor in descriptors]
             cores = [self.cores[number] for number in pair]
             with _started(cores, 1, inherited) as both:
                 for number, process in zip(pair, both, strict=True):
                     own, begins = ends[number], number == pair[0]
                     self._send(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
-                return self._first_of(both)
+                return self._of_both(both)
 
-    def gloo(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10, do: str = "gloo") -> Sample:
-        """As ``exchange``, by gloo between two ranks, as in ``dnnc train``; needs torch. With ``do`` = ``sums``: seconds of a
-        small all-reduce between products of matrices of ``size`` rows. Raises NotRun."""
-        self._models += 1
-        order = {
-            "do": do,
-            "size": size,
-            "rounds": rounds,
-            "warm": warm,
-            "store": str(self.scratch / f"store{self._models}"),
-        }
+    def gloo(self, pair: tuple[int, int], asked: Sequence[tuple[str, int]], *, rounds: int, warm: int = 10) -> list[Sample]:
+        """Of each of ``asked``, what to do and a size, a sample by two ranks, as in ``dnnc train``; needs torch. ``gloo``: as
+        ``exchange``, of so many bytes; ``sums``: seconds of a small all-reduce between products of matrices of so many rows.
+        Raises NotRun."""
+        samples = []
         with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
-            for place, process in enumerate(both):
-                self._send(process, {**order, "begins": place == 0})
-            return self._first_of(both)
+            for do, size in asked:
+                self._models += 1
+                store = str(self.scratch / f"store{self._models}")
+                for place, process in enumerate(both):
+                    order = {"do": do, "size": size, "rounds": rounds, "warm": warm, "store": store, "begins": place == 0}
+                    self._send(process, order)
+                samples.append(Sample.of(self._of_both(both)[0]))
+        return samples
 
-    def _first_of(self, both: Sequence[subprocess.Popen[str]]) -> Sample:
-        """The sample of the first of two processes that exchange. Raises NotRun."""
-        seconds, other = [self._answer(process) for process in both]
-        if isinstance(seconds, str) or isinstance(other, str):
-            raise NotRun(seconds if isinstance(seconds, str) else other)
-        return Sample.of(seconds)
+    def _of_both(self, both: Sequence[subprocess.Popen[str]]) -> list[list[float]]:
+        """The seconds of two processes that exchange. Raises NotRun."""
+        answers = [self._answer(process) for process in both]
+        for answer in answers:
+            if isinstance(answer, str):
+                raise NotRun(answer)
+        return [answer.seconds for answer in answers if not isinstance(answer, str)]
 
     def _send(self, process: subprocess.Popen[str], order: Mapping[str, Any]) -> None:
         assert process.stdin is not None
@@ -129,14 +145,24 @@ class Probes:
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
 
-    def _answer(self, process: subprocess.Popen[str]) -> list[float] | str:
+    def _answer(self, process: subprocess.Popen[str]) -> _Answer | str:
         """The seconds, or the reason that there are none. Raises InvalidInput if the process has ended."""
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             raise InvalidInput(ProbeEnded(), where="topology measure")
         answer = json.loads(line)
-        return str(answer["error"]) if "error" in answer else [float(seconds) for seconds in answer["seconds"]]
+        if "error" in answer:
+            return str(answer["error"])
+        return _Answer([float(seconds) for seconds in answer["seconds"]], float(answer["share"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The seconds of an order, and which part of its time the process had a core."""
+
+    seconds: list[float]
+    share: float
 
 
 @contextmanager

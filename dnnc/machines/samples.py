@@ -1,4 +1,5 @@
-"""What is run to measure a device: products of matrices by element type, ops of models of the zoo, a stream, a chain of ops.
+"""What is run to measure a device: products of matrices by element type, ops of models of the zoo, quantised convolutions, a
+stream, a chain of ops.
 
 Each is a small ONNX model with the facts of its ops, as the pass ``cost`` derives them, so that what is measured and what is
 predicted are of one op.
@@ -6,7 +7,7 @@ predicted are of one op.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +27,10 @@ MOST = 8
 """Ops of a class that are measured: those of most arithmetic."""
 FLOPS = (1e5, 1e9)
 """Of an op whose rate is measured: below, its time is all overhead; above, it takes too long."""
-SIDES = (384, 768)
+SIDES = (512,)
 """Of the square matrices whose product is measured, by element type."""
+QUANTISED = ((64, 56), (256, 14))
+"""Channels and side of the images of the quantised convolutions that are measured."""
 CHAIN = 200
 """Ops of the chain whose time per op is the overhead."""
 CACHED = 1 << 16
@@ -59,18 +62,18 @@ class Workload:
         return _model(self.module, replace(alone, results=results, ops=tuple(ops)))
 
 
-def products(dtype: str) -> Iterator[Workload]:
-    """Products of square matrices of one element type, the second a weight."""
-    for side in SIDES:
+def products(dtype: str, sides: Sequence[int] = ()) -> Iterator[Workload]:
+    """Products of square matrices of one element type."""
+    for side in sides or SIDES:
         yield product(dtype, side)
 
 
 def product(dtype: str, side: int) -> Workload:
-    """A product of square matrices, the second a weight; of 8 bits into 32."""
+    """A product of square matrices, the second a weight; of ``i8`` into 32 bits, as in quantised models."""
+    square = f"{side}x{side}x{dtype}"
     if dtype == "i8":
         made = f"%y = onnx.MatMulInteger(%x, @w) : tensor<{side}x{side}xi32>"
-        return _one(made, f"{side}x{side}xu8", f"{side}x{side}xi8", "splat(3)")
-    square = f"{side}x{side}x{dtype}"
+        return _one(made, f"{side}x{side}xu8", square, "splat(3)")
     return _one(f"%y = onnx.MatMul(%x, @w) : tensor<{square}>", square, square)
 
 
@@ -83,6 +86,19 @@ def elementwise(elements: int) -> Workload:
         )
     )
     return Workload(module.entry.ops[0], _model(module), module)
+
+
+def quantised() -> Iterator[Workload]:
+    """Convolutions of 8 bits, with layers of ResNet-50 as their sizes."""
+    for channels, side in QUANTISED:
+        scales = "".join(
+            f"resource @{name} : tensor<f32> = splat({value})\n" for name, value in (("a", 0.02), ("b", 0.01), ("c", 0.1))
+        )
+        zeros = "resource @z : tensor<u8> = splat(128)\nresource @n : tensor<i8> = splat(0)\n"
+        weight = f"resource @w : tensor<{channels}x{channels}x3x3xi8> = splat(3)\n"
+        values = f"1x{channels}x{side}x{side}xu8"
+        conv = f"onnx.QLinearConv(%x, @a, @z, @w, @b, @n, @c, @z) {{pads = [1, 1, 1, 1]}} : tensor<{values}>"
+        yield _workload(scales + zeros + weight, values, f"%y = {conv}")
 
 
 def streamed() -> Iterator[Workload]:
@@ -141,9 +157,13 @@ def _alone(module: Module, op: Op) -> Func:
 
 
 def _one(op: str, given: str, weight: str, data: str = "random(normal, seed = 1, scale = 0.1)") -> Workload:
-    resource = f"resource @w : tensor<{weight}> = {data}\n"
+    return _workload(f"resource @w : tensor<{weight}> = {data}\n", given, op)
+
+
+def _workload(resources: str, given: str, op: str) -> Workload:
+    """A model of one op."""
     result = op.rpartition(" : ")[2]
-    module = _parsed(f"{resource}func @main(%x : tensor<{given}>) -> (%y : {result}) {{\n{op}\n}}")
+    module = _parsed(f"{resources}func @main(%x : tensor<{given}>) -> (%y : {result}) {{\n{op}\n}}")
     module = _with_costs(module)
     return Workload(module.entry.ops[0], _model(module), module)
 
@@ -161,4 +181,4 @@ def _model(module: Module, func: Func | None = None) -> bytes:
     return labelled_model(module if func is None else module.replace(module.entry, func), Path())[0]
 
 
-__all__ = ["CACHED", "CHAIN", "ZOO", "Workload", "chain", "products", "scalars", "streamed", "zoo_ops"]
+__all__ = ["CACHED", "CHAIN", "ZOO", "Workload", "chain", "products", "quantised", "scalars", "streamed", "zoo_ops"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from passes.cost.facts import TRANSCENDENTAL, Formula, OpFacts, Work, split_gradients
+from passes.model.products import BITS
 
 SOFTMAX = TRANSCENDENTAL + 4
 """Per element: maximum, difference, exp, sum, quotient."""
@@ -42,12 +43,12 @@ def gemm(facts: OpFacts) -> Work:
 def matmul_integer(facts: OpFacts) -> Work:
     """MatMul of 8-bit integers into 32 bits; zero points cost one subtraction per element of their operand."""
     extra = sum(facts.size(i) for i in (0, 1) if facts.present(i + 2))
-    return Work("matmul-integer", 2 * facts.size(-1) * facts.shape(0)[-1] + extra)
+    return Work(f"matmul{BITS}", 2 * facts.size(-1) * facts.shape(0)[-1] + extra)
 
 
 def qlinear_matmul(facts: OpFacts) -> Work:
     """QLinearMatMul(a, scale, zero, b, scale, zero, scale, zero): the product and 3 flops per element to requantise."""
-    return Work("matmul-integer", 2 * facts.size(-1) * facts.shape(0)[-1] + 3 * facts.size(-1))
+    return Work(f"matmul{BITS}", 2 * facts.size(-1) * facts.shape(0)[-1] + 3 * facts.size(-1))
 
 
 def einsum(facts: OpFacts) -> Work:
@@ -122,13 +123,13 @@ def deform_conv(facts: OpFacts) -> Work:
 def conv_integer(facts: OpFacts) -> Work:
     """Conv of 8-bit integers into 32 bits."""
     extra = sum(facts.size(i) for i in (0, 1) if facts.present(i + 2))
-    return Work("conv-integer", 2 * facts.size(-1) * math.prod(facts.shape(1)[1:]) + extra)
+    return Work(f"conv{BITS}", 2 * facts.size(-1) * math.prod(facts.shape(1)[1:]) + extra)
 
 
 def qlinear_conv(facts: OpFacts) -> Work:
     """QLinearConv(x, scale, zero, w, scale, zero, scale, zero, B): the convolution and 3 flops per element to requantise."""
     bias = 1 if facts.present(8) else 0
-    return Work("conv-integer", 2 * facts.size(-1) * math.prod(facts.shape(3)[1:]) + (3 + bias) * facts.size(-1))
+    return Work(f"conv{BITS}", 2 * facts.size(-1) * math.prod(facts.shape(3)[1:]) + (3 + bias) * facts.size(-1))
 
 
 def causal_conv(facts: OpFacts) -> Work:

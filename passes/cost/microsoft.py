@@ -36,6 +36,7 @@ from passes.cost.pointwise import (
     sorting,
     view,
 )
+from passes.model.products import BITS
 
 ACTIVATION = T + 2
 """Flops per element of the activation that is fused into a product: between Relu's 1 and a Gelu."""
@@ -304,7 +305,7 @@ _OTHERS: dict[str, Formula] = {
     "CropAndResize": elementwise(8),
     "DecoderMaskedMultiHeadAttention": multi_head_attention(10, 5),
     "DynamicQuantizeLSTM": quantized_lstm,
-    "DynamicQuantizeMatMul": integer_product("matmul-integer", 1, quantizes=True, bias=4),
+    "DynamicQuantizeMatMul": integer_product(f"matmul{BITS}", 1, quantizes=True, bias=4),
     "EmbedLayerNormalization": embed_normalization((2, 3, 4), (5, 6)),
     "ExpandDims": view,
     "FusedConv": activated(conv, 3),
@@ -323,8 +324,8 @@ _OTHERS: dict[str, Formula] = {
     "MRotaryEmbedding": rotary,
     "MatMulBnb4": packed(),
     "MatMulFpQ4": packed(),
-    "MatMulInteger16": integer_product("matmul-integer", 1),
-    "MatMulIntegerToFloat": integer_product("matmul-integer", 1, bias=6),
+    "MatMulInteger16": integer_product("matmul", 1),
+    "MatMulIntegerToFloat": integer_product(f"matmul{BITS}", 1, bias=6),
     "MatMulNBits": packed(),
     "MatMulNBitsMlp": packed_projections(0, 0),
     "MatMulNBitsQLoRA": packed(),
@@ -342,7 +343,7 @@ _OTHERS: dict[str, Formula] = {
     "Pad": move,
     "QAttention": fused_attention(8, quantized=True),
     "QEmbedLayerNormalization": embed_normalization((2, 3, 4), ()),
-    "QGemm": integer_product("matmul-integer", 3, bias=6),
+    "QGemm": integer_product(f"matmul{BITS}", 3, bias=6),
     "QLinearAveragePool": pool(1, 1),
     "QLinearConcat": quantized_concat,
     "QLinearConv": qlinear_conv,

@@ -48,8 +48,6 @@ from ir.ops import operators
 from passes.model.products import BITS, memory_seconds, product_of, product_seconds
 from passes.model.sizes import sized_results
 
-INTEGER = "-integer"
-"""Behind the class of a product or convolution of 8-bit operands, which runs at the rate of ``i8`` whatever it results in."""
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
 
@@ -305,7 +303,7 @@ def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
     rates: Mapping[str, float] = dict(device_type.rates)
     made = dtype_of(op)
     dtype = made.value if made is not None else ""
-    if kind.endswith((BITS, INTEGER)):
+    if kind.endswith(BITS):
         kind, dtype = kind.removesuffix(BITS), BITS.removeprefix("-")
     peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
     return peak * efficiency_of(f"{kind}-{dtype}", device_type)

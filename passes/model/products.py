@@ -34,7 +34,8 @@ TILES = ((16, 32), (16, 64), (16, 128), (32, 64), (64, 32), (64, 64), (64, 128),
 CUTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
 BITS = "-i8"
-"""Behind the class of a product or convolution that runtimes compute in 8 bits, since both operands are dequantised."""
+"""Behind the class of a product or convolution of 8-bit operands, or of what was dequantised from them: it runs at the rate of
+``i8`` whatever it results in."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,10 @@ THREADS``: CORES is a list such as ``0,1``, THREADS the number of threads of onn
 
 Each line of standard input is an order, a JSON object whose ``do`` names a function of ``ORDERS`` and whose other keys are its
 arguments. All have ``rounds``, the number of seconds in the answer, and ``warm``, how often to do it before without measuring.
-Each line of standard output is the answer to one order: ``{"seconds": [..]}`` or ``{"error": reason}``. Models run and tensors
-travel by the same code as in ``dnnc run``. The process exits when its standard input ends, even in the middle of an order.
+Each line of standard output is the answer to one order: ``{"seconds": [..], "share": part}`` or ``{"error": reason}``;
+``share``: for which part of the time the measuring thread had a core (1 where it waits of its own accord). Models run and
+tensors travel by the same code as in ``dnnc run``. The process exits when its standard input ends, even in the middle of an
+order.
 """
 
 from __future__ import annotations
@@ -47,6 +49,31 @@ _NUMPY = {
 }
 
 
+class _Clock:
+    """Which part of some time this thread had a core."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.whole = self.had = 0.0
+
+    def start(self) -> None:
+        self.whole -= time.perf_counter()
+        self.had -= time.thread_time()
+
+    def stop(self) -> None:
+        self.whole += time.perf_counter()
+        self.had += time.thread_time()
+
+    @property
+    def share(self) -> float:
+        return min(1.0, self.had / self.whole) if self.whole > 0 else 1.0
+
+
+clock = _Clock()
+
+
 def _feeds(session: Any, seed: int) -> dict[str, Any]:
     """Random inputs of a session: standard normal floats; 0 or 1 for integers and booleans."""
     generator = np.random.default_rng(seed)
@@ -67,12 +94,14 @@ def kernels(order: Mapping[str, Any], threads: int) -> list[float]:
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1, profile=order["profile"]))
     feeds = _feeds(session, order["seed"])
     filler = np.zeros(order.get("evict", 0), np.uint8)
+    clock.start()
     for _ in range(warm + rounds):
         if filler.size:  # as in a whole model: weights come from memory, inputs were just computed and are in the caches
             filler += 1
             for value in feeds.values():
                 value.copy()
         session.run(None, feeds)
+    clock.stop()
     profile = Path(session.end_profiling())
     events = json.loads(profile.read_text())
     profile.unlink()
@@ -89,11 +118,13 @@ def runs(order: Mapping[str, Any], threads: int) -> list[float]:
     session = open_session(Path(order["model"]).read_bytes(), Settings(threads, spin=threads > 1))
     feeds = _feeds(session, order["seed"])
     seconds = []
+    clock.start()
     for number in range(order["warm"] + order["rounds"]):
         start = time.perf_counter()
         session.run(None, feeds)
         if number >= order["warm"]:
             seconds.append(time.perf_counter() - start)
+    clock.stop()
     return seconds
 
 
@@ -160,6 +191,39 @@ def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
     a slot of the edge and a copy out of it at the other end. Keys of the order: ``begins``, whether this process sends first
     (only its answer is meaningful); ``edges``, first the one to send by, then the one to receive by, each as ``[Edge in JSON,
     Descriptors]``."""
+    send, receive = _ends(order)
+    first, second = (send, receive) if order["begins"] else (receive, send)
+    seconds = []
+    for number in range(order["warm"] + order["rounds"]):
+        start = time.perf_counter()
+        first()
+        second()
+        if number >= order["warm"]:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def meet(order: Mapping[str, Any], threads: int) -> list[float]:
+    """Seconds from the end of each run of a model until another process, which has the same order, has run it too, and a short
+    model behind that. Keys of the order: ``model``, ``short``: their paths; ``seed``; ``edges`` as of ``exchange``."""
+    send, receive = _ends(order)
+    settings = Settings(threads, spin=threads > 1)
+    sessions = [open_session(Path(order[key]).read_bytes(), settings) for key in ("model", "short")]
+    (run, feeds), (run_short, short_feeds) = [(session.run, _feeds(session, order["seed"])) for session in sessions]
+    seconds = []
+    for number in range(order["warm"] + order["rounds"]):
+        run(None, feeds)
+        start = time.perf_counter()
+        send()
+        receive()
+        run_short(None, short_feeds)
+        if number >= order["warm"]:
+            seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def _ends(order: Mapping[str, Any]) -> tuple[Callable[[], None], Callable[[], None]]:
+    """What sends a tensor over the first edge of an order, and what receives one from the second."""
     edges = [(Edge.from_json(edge), Descriptors(*ends)) for edge, ends in order["edges"]]
     sender, receiver = Sender(*edges[0]), Receiver(*edges[1])
     (name,) = sender.views(0)
@@ -180,15 +244,7 @@ def exchange(order: Mapping[str, Any], threads: int) -> list[float]:
         np.copyto(target, receiver.values(slot)[name].data)
         receiver.release(slot)
 
-    first, second = (send, receive) if order["begins"] else (receive, send)
-    seconds = []
-    for number in range(order["warm"] + order["rounds"]):
-        start = time.perf_counter()
-        first()
-        second()
-        if number >= order["warm"]:
-            seconds.append(time.perf_counter() - start)
-    return seconds
+    return send, receive
 
 
 def copies(order: Mapping[str, Any], threads: int) -> list[float]:
@@ -212,6 +268,7 @@ ORDERS: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]] = {
     "runs": runs,
     "bound": bound,
     "exchange": exchange,
+    "meet": meet,
     "copies": copies,
 }
 
@@ -235,7 +292,8 @@ def main(handlers: Mapping[str, Callable[[Mapping[str, Any], int], list[float]]]
     while True:
         order = json.loads(orders.get())
         try:
-            answer: Mapping[str, Any] = {"seconds": handlers[order["do"]](order, threads)}
+            clock.reset()
+            answer: Mapping[str, Any] = {"seconds": handlers[order["do"]](order, threads), "share": clock.share}
         except Exception as error:  # an answer too: onnxruntime does not run such a model
             answer = {"error": plain_words(str(error)) or type(error).__name__}
         print(json.dumps(answer), flush=True)

@@ -44,11 +44,7 @@ def with_handover(asked: Asked, solution: Solution, pieces: int = 0) -> Solution
     if not solution.stages or not any(_seconds(problem.kinds, topology)):
         return solution
     parts, single = asked.parts(solution), one_stage(asked, solution)
-    value = (
-        _value(asked, solution, parts, pieces)
-        if len(parts) > 1
-        else _one_load(asked, parts[0][1], solution.stages[0][0])
-    )
+    value = _value(asked, solution, parts, pieces) if len(parts) > 1 else _one_load(asked, parts[0][1], solution.stages[0][0])
     bound = min(solution.bound + common(problem, topology), value if len(parts) == 1 else math.inf)
     if single is not None:
         bound = min(bound, single.value)
@@ -66,9 +62,7 @@ def one_stage(asked: Asked, solution: Solution) -> Solution | None:
     needed = stage_memory(asked.module, [range(len(asked.module.entry.ops))], (), problem.comm)[0].least
     nodes = tuple(range(problem.size))
     found = [
-        (_one_load(asked, nodes, k), k)
-        for k, kind in enumerate(problem.kinds)
-        if kind.memory is None or needed <= kind.memory
+        (_one_load(asked, nodes, k), k) for k, kind in enumerate(problem.kinds) if kind.memory is None or needed <= kind.memory
     ]
     value, kind = min(found, default=(math.inf, 0))
     if math.isinf(value):

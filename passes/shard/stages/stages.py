@@ -163,7 +163,8 @@ class StageSearch:
 
     def alone(self, stages: int) -> float:
         """A bound of plans of one device, inf where there is none."""
-        return min((seconds for block, _, seconds in self.on_one(stages) if block.behind - block.first == 1), default=math.inf)
+        ones = (seconds for block, _, seconds in self.on_one(stages) if block.behind - block.first == 1)
+        return min(ones, default=math.inf)
 
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
@@ -175,7 +176,7 @@ class StageSearch:
         return self.worth([min(found, default=math.inf)])
 
     def on_one(self, stages: int) -> Iterator[tuple[Block, Form, float]]:
-        """Bounds of plans of one stage, all counted, with its devices and the form of its mesh; none where there is no such plan."""
+        """Bounds of plans of one stage, all counted, with its devices and their form; none where there is no such plan."""
         if stages < 2 and self.bounding.units.count:
             for block in self.meshes.blocks:
                 yield block, self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])

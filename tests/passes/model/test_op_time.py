@@ -114,7 +114,7 @@ def test_an_efficiency_may_be_of_one_element_type() -> None:
 def test_a_product_in_8_bits_runs_at_their_rate() -> None:
     type_ = replace(GPU, rates=(*GPU.rates, ("i8", 800.0)))
     assert rate_of(op("MatMul"), "matmul-i8", type_) == 640.0
-    assert rate_of(op("MatMulInteger", dtype=DType.I32), "matmul-integer", type_) == 640.0
+    assert rate_of(op("MatMulInteger", dtype=DType.I32), "matmul-i8", type_) == 640.0
     assert rate_of(op("Conv"), "conv-i8", GPU) == 50.0, "that of f32 where there is none of 8 bits"
 
 
