@@ -29,7 +29,7 @@ from dnnc.compile.faults import (
     StagesRecompute,
 )
 from dnnc.compile.flags import TAG
-from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_one_mesh, with_restrictions
+from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_callers, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
     CompileOptions,
     build_pipeline,
@@ -330,7 +330,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
     if options.training.recompute == "stage" and schedule is not None and not saves_by_recomputing(schedule):
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
-    certified = with_restrictions(noted, restrictions(options, topology), topology)
+    certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
     module = module.replace(plan, with_cores(certified, options.topology))
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
 

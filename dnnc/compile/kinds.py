@@ -315,6 +315,21 @@ def with_restrictions(plan: Plan, flags: Sequence[str], topology: Topology) -> P
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "restricted": text}.items())))
 
 
+def with_callers(plan: Plan, topology: Topology) -> Plan:
+    """The plan, whose certificate states what as many callers of one unsplit session get as the plan has devices: without dnnc
+    they keep as many cores busy. Where the model fits one device, and all devices are one-core CPUs of one type and host."""
+    used = {device for stage in plan.stages for device in stage.devices}
+    devices = [device for device in topology.devices if device.name in used]
+    places = {(device.type, device.host) for device in devices}
+    if plan.minimises.trains or not plan.minimises.streams or len(devices) < 2 or len(places) > 1 or math.isinf(plan.single):
+        return plan
+    type_ = topology.type(devices[0].type)
+    if type_.kind != "cpu" or type_.provider or type_.cores > 1:
+        return plan
+    text = f"{len(devices)} callers of one unsplit session: {seconds_text(plan.single / len(devices))}"
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "callers": text}.items())))
+
+
 def _planning_count(pipeline: Sequence[Pass]) -> int:
     """The number of passes at the start of a pipeline that make its plan."""
     after = ("differentiate", "schedule", *PROGRAM_PASSES)
@@ -350,6 +365,7 @@ __all__ = [
     "PortfolioSearch",
     "mesh_sizes",
     "other_kinds",
+    "with_callers",
     "with_one_mesh",
     "with_restrictions",
 ]

@@ -73,6 +73,8 @@ def plan_headline(plan: Plan) -> str:
     if math.isfinite(plan.single):
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
+        if callers := dict(plan.certificate).get("callers"):
+            lines[-1] += f"; {callers}"
     else:
         lines.append("  the model fits no single device")
     if seconds := dict(plan.certificate).get("profile"):

@@ -227,6 +227,14 @@ class CoresShared(Fault, code="W0623"):
         return "use fewer --threads" if self.threads > 1 else "compile for fewer devices, or run on more cores"
 
 
+class MachineWasBusy(Fault, code="W0636"):
+    """The processes of a run did not have a core each all the time that they computed, because others worked beside them."""
+
+    message = "the machine was busy: the processes had {share} of a core each while they computed"
+    hint = "these times are not those of a quiet machine, which the plan predicts"
+    share: str
+
+
 class PlannedForOthers(Fault, code="W0624"):
     """Device types of the build are no CPUs and name no execution provider, so this machine's CPU runs in their place."""
 

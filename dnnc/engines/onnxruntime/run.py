@@ -23,6 +23,7 @@ from dnnc.data.inputs import (
 from dnnc.engines.onnxruntime.faults import (
     CoresShared,
     CountsTooSmall,
+    MachineWasBusy,
     MicrobatchNotAlone,
     OtherThreads,
     PipelineNotFull,
@@ -35,6 +36,10 @@ from dnnc.onnx.providers import CPU
 from ir.core.diagnostics import Diagnostic, UsageError
 from ir.core.topology import Topology
 from ir.system.host import local_cores
+from ir.text.units import percent_text
+
+QUIET = 0.9
+"""Of a core's time: where the processes had less while they computed, the machine was busy."""
 
 
 def run_build(
@@ -122,6 +127,7 @@ class RunReport:
             "predicted_for": list(foreign_types(self.build)),
             "throughput": self.throughput,
             "latency": self.result.latency,
+            "cores": self.result.share,
             "seconds_per_microbatch": {"measured": 1 / self.throughput, "predicted": self.predicted},
             "stages": [
                 {
@@ -189,8 +195,8 @@ def run_command(
     warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
 ) -> RunReport:
-    """Verifies the build, reads the inputs, runs, and writes the outputs. ``warn`` is called before the run. Raises
-    DnncError."""
+    """Verifies the build, reads the inputs, runs, and writes the outputs. ``warn`` is called before the run with what is known
+    then, and after it where the machine was busy. Raises DnncError."""
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError(CountsTooSmall())
     build = Build.open(command.build, progress)
@@ -219,6 +225,8 @@ def run_command(
         for _ in range(command.repeat):
             result = pipeline.run(batches.items)
             throughputs.append(result.throughput)
+    if result.share < QUIET and crowded is None:
+        warn(MachineWasBusy(percent_text(result.share)).at(str(build.folder)))
     outputs = join_outputs(result.outputs, batches.mode)
     if command.outputs is not None:
         write_outputs(command.outputs, result.outputs, batches.mode, build.outputs)

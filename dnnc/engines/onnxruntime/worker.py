@@ -33,7 +33,7 @@ from dnnc.engines.onnxruntime.session.session import Settings, require_used
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
 from dnnc.engines.onnxruntime.transport.opening import Transports
 from dnnc.onnx.ort import ProviderUnavailable
-from dnnc.onnx.providers import Provider
+from dnnc.onnx.providers import CPU, Provider
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -113,7 +113,7 @@ class Worker:
             self.transport.meet(self.peers.get())
         works = [self.load(stage) for stage in self.config["stages"]]
         follower = Follower(works, self.config["lanes"], self.mark, self.fail)
-        done = 0
+        done, on_cpu = 0, self.config["provider"]["provider"] == CPU
         self.mark(RECEIVING, self.stage, done)
         self.send({"ready": True})
         try:
@@ -123,8 +123,9 @@ class Worker:
                 done = until
                 self.mark(RECEIVING, self.stage, done)
                 if follower.reports:
-                    self.send({"events": follower.events, "cpu": time.process_time()})
-                follower.events = []
+                    share = min(1.0, follower.had / follower.computed) if follower.computed and on_cpu else 1.0
+                    self.send({"events": follower.events, "cpu": time.process_time(), "share": share})
+                follower.events, follower.computed, follower.had = [], 0.0, 0.0
         except EOFError:
             os._exit(PEER_GONE)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import time
@@ -183,11 +184,11 @@ class Pipeline:
         except EOFError:
             self.raise_failure()
         seconds = time.monotonic() - begin
-        log, cpu = self._collect_events(base, begin) if events else ((), ())
+        log, cpu, share = self._collect_events(base, begin) if events else ((), (), 1.0)
         order = [port.name for port in self.build.outputs]
         outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
         self.build.files.confirm()
-        return RunResult(outputs, seconds, tuple(completed), log, cpu)
+        return RunResult(outputs, seconds, tuple(completed), log, cpu, share)
 
     def _microbatches_of(self, port: StarterEnd, count: int) -> range:
         """The microbatches of a run of so many that go through a feed or sink."""
@@ -302,14 +303,15 @@ class Pipeline:
         with contextlib.suppress(KeyError):
             self._selector.unregister(what)
 
-    def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...]]:
+    def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...], float]:
         """The events of all devices in order of start, and the processor seconds of each stage."""
         while not all(process.answers for process in self._all.every):
             self.wait()
         events_of_all: list[Event] = []
-        cpu = [0.0] * len(self.build.stages)
+        cpu, shares = [0.0] * len(self.build.stages), list[float]()
         for process in self._all.every:
             answer, zero = process.answers.popleft(), begin - process.clock
+            shares.append(float(answer["share"]))
             own = [
                 Event(process.device, stage, action, microbatch - base, start - zero, end - zero, title, channel)
                 for action, stage, microbatch, start, end, title, channels in answer["events"]
@@ -323,7 +325,7 @@ class Pipeline:
             for stage, seconds in busy.items():
                 cpu[stage] += answer["cpu"] * (seconds / whole if whole else 1 / len(busy))
         events_of_all.sort(key=lambda e: (e.start, e.stage, e.end))
-        return tuple(events_of_all), tuple(cpu)
+        return tuple(events_of_all), tuple(cpu), math.fsum(shares) / len(shares)
 
     # Failing
 

@@ -28,13 +28,15 @@ class Event:
 class RunResult:
     """``outputs`` by microbatch and name. ``seconds``: of the run; ``completed``: by microbatch, seconds from the start of the
     run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
-    process with several stages are divided in proportion to the seconds that it computed for each in this run."""
+    process with several stages are divided in proportion to the seconds that it computed for each in this run. ``share``: for
+    which part of the seconds that a process computed in this run it had a core, the mean of all processes."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
     completed: tuple[float, ...]
     events: tuple[Event, ...]
     cpu: tuple[float, ...]
+    share: float = 1.0
 
     @property
     def throughput(self) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +63,7 @@ def test_from_a_file_to_a_file(tmp_path: Path, build: Build) -> None:
     assert fields["outputs"] == {"y": {"dtype": "float32", "shape": [12, 8]}}
     assert [stage["index"] for stage in fields["stages"]] == [0, 1]
     assert all(stage["measured"] > 0 for stage in fields["stages"])
+    assert 0 < fields["cores"] <= 1
 
 
 def test_random_inputs_are_the_same_for_the_same_seed(build: Build) -> None:
@@ -128,6 +132,27 @@ def test_more_devices_than_cores_are_told_once(
         assert said("--quiet") == ""
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two endless programs on each core leave the run a third of it."""
+    model = "zoo:mlp,layers=4,hidden=1024,batch=512"
+    out = str(tmp_path / "build")
+    assert main(["compile", model, "-t", "preset:cpu-2", "-o", out, "--stages", "2", "--mesh", "none", "-q"]) == 0
+    endless = [sys.executable, "-c", "print(flush=True)\nwhile True: pass"]
+    others = [subprocess.Popen(endless, stdout=subprocess.PIPE) for _ in range(2 * local_cores())]
+    try:
+        for other in others:
+            assert other.stdout is not None
+            other.stdout.readline()
+        assert main(["run", out, "-m", "16", "--json"]) == 0
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
+    told = capsys.readouterr()
+    assert json.loads(told.out)["cores"] < 0.9
+    assert "W0636]: the machine was busy: the processes had " in told.err
 
 
 def test_stages_stay_on_their_cores(build: Build) -> None:
