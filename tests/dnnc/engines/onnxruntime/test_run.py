@@ -134,6 +134,7 @@ def test_more_devices_than_cores_are_told_once(
         os.sched_setaffinity(0, cores)
 
 
+@pytest.mark.slow
 def test_a_busy_machine_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two endless programs on each core leave the run a third of it."""
     model = "zoo:mlp,layers=4,hidden=1024,batch=512"
