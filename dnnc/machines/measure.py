@@ -72,10 +72,8 @@ CHAIN_ROUNDS = 30
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged to measure latency and bandwidth."""
 BETWEEN = 512
-"""Rows of the square matrices that ranks multiply between sums: 2 to 3 ms, as between the layers of a small model."""
-MEETING = 256
-"""Rows of those that two processes multiply between meetings: 0.2 ms. Behind longer products one waits longer for the other,
-the more their cores differ, which is no cost of a collective."""
+"""Rows of the square matrices that ranks multiply between sums, and processes between meetings: 2 to 3 ms, as between the
+layers of a small model. Where the clocks of cores change, one waits longer for the other behind longer products."""
 _DIGITS = 3
 _TOLD = 80
 """Characters of a fault that a comment quotes."""
@@ -278,8 +276,8 @@ def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
     """Bandwidth = bytes / (time of a large tensor between processes - time within one process), at most that of ``memory``."""
     small = running.exchange((0, 1), SMALL, rounds=300)
     large = running.exchange((0, 1), LARGE, rounds=40)
-    product = next(products("f32", (MEETING,)))
-    met = running.meet((0, 1), running.model(product.model), running.model(chain(1)), rounds=60)
+    product = next(products("f32", (BETWEEN,)))
+    met = running.meet((0, 1), running.model(product.model), running.model(chain(1)), rounds=200)
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
     more = (large.median - small.median - alone.median) / 2
     bandwidth = LARGE / max(more, LARGE / memory), large.relative

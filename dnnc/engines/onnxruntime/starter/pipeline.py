@@ -188,7 +188,8 @@ class Pipeline:
         order = [port.name for port in self.build.outputs]
         outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
         self.build.files.confirm()
-        return RunResult(outputs, seconds, tuple(completed), log, cpu, share)
+        together = max(stage.replicas for stage in self.build.plan.stages)
+        return RunResult(outputs, seconds, tuple(completed), log, cpu, share, together)
 
     def _microbatches_of(self, port: StarterEnd, count: int) -> range:
         """The microbatches of a run of so many that go through a feed or sink."""

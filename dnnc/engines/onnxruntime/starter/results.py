@@ -29,7 +29,8 @@ class RunResult:
     """``outputs`` by microbatch and name. ``seconds``: of the run; ``completed``: by microbatch, seconds from the start of the
     run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
     process with several stages are divided in proportion to the seconds that it computed for each in this run. ``share``: for
-    which part of the seconds that a process computed in this run it had a core, the mean of all processes."""
+    which part of the seconds that a process computed in this run it had a core, the mean of all processes. ``together``: how
+    many microbatches may be completed at once, the most replicas of a stage."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
@@ -37,14 +38,17 @@ class RunResult:
     events: tuple[Event, ...]
     cpu: tuple[float, ...]
     share: float = 1.0
+    together: int = 1
 
     @property
     def throughput(self) -> float:
-        """Microbatches per second between the first completed one and the last; over the whole run if there is only one."""
-        first, last = min(self.completed), max(self.completed)
-        if len(self.completed) < 2 or last <= first:
-            return len(self.completed) / self.seconds
-        return (len(self.completed) - 1) / (last - first)
+        """Microbatches per second from when each replica has completed one until the last is completed; over the whole run
+        if there are no more."""
+        completed = sorted(self.completed)
+        first, last = completed[min(self.together, len(completed)) - 1], completed[-1]
+        if last <= first:
+            return len(completed) / self.seconds
+        return (len(completed) - self.together) / (last - first)
 
     @property
     def latency(self) -> float:

@@ -17,6 +17,7 @@ from dnnc.cli import main
 from dnnc.data import generate
 from dnnc.data.generate import random_inputs
 from dnnc.engines.onnxruntime import Pipeline, RunCommand, RunOptions, run_build, run_command
+from dnnc.engines.onnxruntime.starter.results import RunResult
 from dnnc.engines.onnxruntime.transport.wiring import assign_cores
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module
@@ -194,3 +195,12 @@ def test_many_random_microbatches(build: Build, monkeypatch: pytest.MonkeyPatch,
     for one, other in zip(expected, found.result.outputs, strict=True):
         for name, value in one.items():
             np.testing.assert_array_equal(other[name], value)
+
+
+@pytest.mark.parametrize(
+    ("completed", "together", "pace"),
+    [((1.0, 2.0, 3.0), 1, 1.0), ((1.0, 1.0, 2.0, 2.0, 3.0, 3.0), 2, 2.0), ((1.0, 1.5, 2.0, 2.5), 2, 2.0), ((1.0, 1.1), 2, 0.5)],
+)
+def test_the_pace_of_replicas_counts_pairs_once(completed: tuple[float, ...], together: int, pace: float) -> None:
+    """Two that are completed at once were worked on as long as one: the first pair is no gain. Of one pair the run counts."""
+    assert RunResult((), 4.0, completed, (), (), together=together).throughput == pytest.approx(pace)
