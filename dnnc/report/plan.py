@@ -74,7 +74,7 @@ def plan_headline(plan: Plan) -> str:
         faster = f"{ratio_text(plan.single / plan.value)} the speed of one device" if plan.value > 0 else "against one device"
         lines.append(f"  {faster} ({seconds_text(plan.single)})" + (", if sizes were known" if unknown_sizes(plan) else ""))
         if callers := dict(plan.certificate).get("callers"):
-            lines[-1] += f"; {callers}"
+            lines.append(f"  {callers} {plan.minimises.per}")
     else:
         lines.append("  the model fits no single device")
     if seconds := dict(plan.certificate).get("profile"):
