@@ -81,9 +81,10 @@ def test_compile_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_no_device_is_silently_ignored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny = ("compile", "zoo:mlp,hidden=8,inputs=8,batch=1", "-t", "preset:cpu-3,cores=3", "-o", tmp_path / "b")
-    assert "not used" not in dnnc(capsys, "compile", "zoo:mlp,hidden=1024,batch=32", *tiny[2:])
+    larger = ("compile", "zoo:mlp,layers=3,hidden=512,inputs=512,batch=32", *tiny[2:])
+    assert "not used" not in dnnc(capsys, *larger)
+    assert "  not used: cpu2 (--replicas 1 was asked for)\n" in dnnc(capsys, *larger, "--replicas", "1")
     assert "  not used: cpu1, cpu2 (no plan with them is faster)\n" in dnnc(capsys, *tiny)
-    assert "  not used: cpu1, cpu2 (--replicas 1 was asked for)\n" in dnnc(capsys, *tiny, "--replicas", "1")
     cut = ("--pin", "fc1=cpu0", "--replicas", "1")
     assert "  not used: cpu2 (--stages 2 was asked for)\n" in dnnc(capsys, *tiny, "--stages", "2", *cut)
     out = dnnc(capsys, *tiny, "--plan", tmp_path / "b" / "plan.json")
