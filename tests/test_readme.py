@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import main
-from dnnc.machines import read_facts
-from dnnc.machines.cache import cache_file, keep
-from dnnc.machines.topology import load_topology
-from ir.core.diagnostics import DiagnosticSink
+from tests.measured_before import measured_before
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 _NUMBER = re.compile(r"(< )?\d[\d.,]*(e[+-]\d+)?( ?(ns|us|ms|s|B|KiB|MiB|GiB|%|x))?\b%?")
@@ -28,19 +25,11 @@ def shape(text: str) -> list[str]:
     return [" ".join(_NUMBER.sub("#", line).split()) for line in text.splitlines() if line.strip()]
 
 
-@pytest.fixture
-def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``preset:local,devices=2`` was measured before: the user's cache has numbers of another machine."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    topology = load_topology("preset:cpu-2,cores=2,memory=8GiB", DiagnosticSink())
-    keep(cache_file(read_facts(), 2), topology, {})
-
-
-@pytest.mark.usefixtures("measured")
 def test_the_example_prints_what_the_readme_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command, expected = blocks()[:2]
+    measured_before(tmp_path / "cache", monkeypatch)
     monkeypatch.chdir(tmp_path)
     steps = [shlex.split(step) for step in command.split("&&")]
     assert [step[0] for step in steps] == ["python3.11", ".venv/bin/pip", *[".venv/bin/dnnc"] * 3]

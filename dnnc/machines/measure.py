@@ -65,12 +65,14 @@ DTYPES = ("f32", "f64", "f16", "bf16", "i8")
 NARROW = ("f16", "bf16")
 UNSTEADY = 0.5
 """A rate of another element type than f32 whose relative spread is above this is not believed."""
-SWEEPS = 3
-ROUNDS = 7
+SWEEPS = 2
+ROUNDS = 8
 """Runs of each op that count, in each sweep."""
 CHAIN_ROUNDS = 30
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged to measure latency and bandwidth."""
+WORD = 64
+"""Bytes of a message that only tells that a process is there."""
 BETWEEN = 512
 """Rows of the square matrices that ranks multiply between sums, and processes between meetings: 2 to 3 ms, as between the
 layers of a small model. Where the clocks of cores change, one waits longer for the other behind longer products."""
@@ -181,7 +183,8 @@ def _of_types(
                 except NotRun:
                     missing[dtype] = None
         taken.take(id(stream), "kernels", models[id(stream)], ROUNDS)
-        taken.take("alone", "kernels", models[id(stream)], ROUNDS, alone=True)
+        if not sweep:
+            taken.take("alone", "kernels", models[id(stream)], ROUNDS, alone=True)
         for work in (small, *steps):
             taken.take(id(work), "kernels", models[id(work)], ROUNDS)
         for length, model in enumerate(chains):
@@ -274,10 +277,13 @@ class _Exchange:
 
 def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
     """Bandwidth = bytes / (time of a large tensor between processes - time within one process), at most that of ``memory``."""
-    small = running.exchange((0, 1), SMALL, rounds=300)
-    large = running.exchange((0, 1), LARGE, rounds=40)
-    product = next(products("f32", (BETWEEN,)))
-    met = running.meet((0, 1), running.model(product.model), running.model(chain(1)), rounds=200)
+    model, short = (str(running.model(content)) for content in (next(products("f32", (BETWEEN,))).model, chain(1)))
+    orders = (
+        (SMALL, {"do": "exchange", "rounds": 300, "warm": 10}),
+        (LARGE, {"do": "exchange", "rounds": 40, "warm": 10}),
+        (WORD, {"do": "meet", "rounds": 200, "warm": 5, "model": model, "short": short}),
+    )
+    small, large, met = running.exchanges((0, 1), orders)
     alone = Sample.of(running.ask({"do": "copies", "size": LARGE}, [0], rounds=40)[0])
     more = (large.median - small.median - alone.median) / 2
     bandwidth = LARGE / max(more, LARGE / memory), large.relative

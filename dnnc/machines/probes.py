@@ -22,8 +22,6 @@ from ir.system.child import module_command, module_environment
 
 _BYTE = 2
 """ONNX's number of u8."""
-_WORD = 64
-"""Bytes of a message that only tells that a process is there."""
 _MODULE = "dnnc.engines.onnxruntime.probe"
 _TORCH_MODULE = "dnnc.engines.torch.probe"
 
@@ -86,35 +84,33 @@ class Probes:
         self.shares += [answer.share for answer in found.values()]
         return {number: answer.seconds for number, answer in found.items()}
 
-    def exchange(self, pair: tuple[int, int], size: int, *, rounds: int, warm: int = 10) -> Sample:
-        """Seconds of sending ``size`` bytes from one device to another and back, over the edges of ``dnnc run``."""
-        return Sample.of(self._over_edges(pair, size, {"do": "exchange", "rounds": rounds, "warm": warm})[0])
-
-    def meet(self, pair: tuple[int, int], model: Path, short: Path, *, rounds: int, warm: int = 5) -> Sample:
-        """Seconds of a meeting of two devices that both ran ``model``, as the members of a mesh meet in a collective: waiting
-        for the other one, and starting the next model, here ``short``. Of each meeting the mean of both."""
-        order = {"do": "meet", "rounds": rounds, "warm": warm, "seed": self.seed, "model": str(model), "short": str(short)}
-        one, other = self._over_edges(pair, _WORD, order)
-        return Sample.of([(first + second) / 2 for first, second in zip(one, other, strict=True)])
-
-    def _over_edges(self, pair: tuple[int, int], size: int, order: Mapping[str, Any]) -> list[list[float]]:
-        """The seconds of both processes of an order that sends ``size`` bytes over edges in both directions."""
+    def exchanges(self, pair: tuple[int, int], asked: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Sample]:
+        """A sample of each of ``asked``, bytes and an order, by two processes that send so many bytes over the edges of ``dnnc
+        run``: ``exchange``, seconds from one device to another and back; ``meet``, seconds of a meeting of two devices that
+        both ran a model, as the members of a mesh meet in a collective, the mean of both."""
         with ExitStack() as open_files:
-            ends: dict[int, list[Any]] = {number: [] for number in pair}
-            for producer, consumer in (pair, pair[::-1]):
-                edge = Edge(producer, consumer, (ValueSpec("x", _BYTE, (size,)),))
-                memory, data, free = anonymous_memory(edge.nbytes), os.pipe(), os.pipe()
-                for descriptor in (memory, *data, *free):
-                    open_files.callback(os.close, descriptor)
-                ends[producer].append([edge.to_json(), (memory, free[0], data[1])])
-                ends[consumer].append([edge.to_json(), (memory, data[0], free[1])])
-            inherited = [descriptor for side in ends.values() for _, descriptors in side for descriptor in descriptors]
-            cores = [self.cores[number] for number in pair]
-            with _started(cores, 1, inherited) as both:
-                for number, process in zip(pair, both, strict=True):
-                    own, begins = ends[number], number == pair[0]
-                    self._send(process, {**order, "edges": own if begins else own[::-1], "begins": begins})
-                return self._of_both(both)
+            ends: list[dict[int, list[Any]]] = []
+            for size, _ in asked:
+                ends.append({number: [] for number in pair})
+                for producer, consumer in (pair, pair[::-1]):
+                    edge = Edge(producer, consumer, (ValueSpec("x", _BYTE, (size,)),))
+                    memory, data, free = anonymous_memory(edge.nbytes), os.pipe(), os.pipe()
+                    for descriptor in (memory, *data, *free):
+                        open_files.callback(os.close, descriptor)
+                    ends[-1][producer].append([edge.to_json(), (memory, free[0], data[1])])
+                    ends[-1][consumer].append([edge.to_json(), (memory, data[0], free[1])])
+            inherited = {one for each in ends for side in each.values() for _, descriptors in side for one in descriptors}
+            samples = []
+            with _started([self.cores[number] for number in pair], 1, sorted(inherited)) as both:
+                for (_, order), each in zip(asked, ends, strict=True):
+                    for number, process in zip(pair, both, strict=True):
+                        own, begins = each[number], number == pair[0]
+                        told = {"seed": self.seed, **order, "edges": own if begins else own[::-1], "begins": begins}
+                        self._send(process, told)
+                    one, other = self._of_both(both)
+                    other = other if order["do"] == "meet" else one
+                    samples.append(Sample.of([(first + second) / 2 for first, second in zip(one, other, strict=True)]))
+            return samples
 
     def gloo(self, pair: tuple[int, int], asked: Sequence[tuple[str, int]], *, rounds: int, warm: int = 10) -> list[Sample]:
         """Of each of ``asked``, what to do and a size, a sample by two ranks, as in ``dnnc train``; needs torch. ``gloo``: as

@@ -9,8 +9,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import dnnc
 from ir.system.child import module_environment
+from tests.measured_before import measured_before
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -21,11 +24,12 @@ def program() -> str:
     return str(block)
 
 
-def test_the_program_of_the_guide_runs(tmp_path: Path) -> None:
+def test_the_program_of_the_guide_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured_before(tmp_path / "cache", monkeypatch)
     done = subprocess.run(
         [sys.executable, "-c", program()],
         cwd=tmp_path,
-        env=module_environment({"PYTHONPATH": str(ROOT), "PATH": os.environ["PATH"]}),
+        env=module_environment({"PYTHONPATH": str(ROOT), **{key: os.environ[key] for key in ("PATH", "XDG_CACHE_HOME")}}),
         capture_output=True,
         text=True,
         check=False,
