@@ -33,12 +33,15 @@ _TOLD = 8
 
 
 def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...]:
-    """The cores of each CPU device: those of one NUMA node, or an equal part for each of ``devices``. Raises UsageError for
-    more devices than cores."""
-    nodes = [node.cores for node in facts.nodes]
-    usable = facts.usable
-    if devices is None and sum(map(len, nodes)) == usable:
-        return tuple(nodes)
+    """The cores of each CPU device: those of one NUMA node, or an equal part for each of ``devices``; but for one core for the
+    process of each GPU. Raises UsageError for more devices than cores."""
+    nodes = [list(node.cores) for node in facts.nodes]
+    kept = min(len(facts.gpus) if CUDA in facts.providers else 0, facts.usable - 1)
+    usable = facts.usable - kept
+    for _ in range(kept):
+        max(nodes, key=len).pop()
+    if devices is None and sum(map(len, nodes)) == usable and all(nodes):
+        return tuple(map(tuple, nodes))
     count = devices if devices is not None else min(len(nodes), usable)
     if count > usable:
         raise UsageError(MoreDevicesThanCores(count, usable), where=f"--devices {count}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dnnc.machines import Facts, detected, missing_providers, read_facts
+from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import Gpu, Node
 from dnnc.machines.topology import read_topology, topology_to_toml
 from ir.core.diagnostics import UsageError
@@ -98,6 +100,15 @@ def test_gpus_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert notes["types.a100", "rates"].startswith("vendor")
     assert notes["types.nvidia-geforce-rtx-1234", "rates"].startswith("guess")
     assert missing_providers(topology, ["CPUExecutionProvider"]) == ["CUDAExecutionProvider"]
+
+
+def test_a_core_is_left_for_the_process_of_each_gpu(tmp_path: Path) -> None:
+    one = replace(facts(tree(tmp_path), 8, GPUS), providers=("CUDAExecutionProvider",))
+    assert split_cores(one, None) == (tuple(range(6)),)
+    assert split_cores(one, 3) == ((0, 1), (2, 3), (4, 5))
+    two = replace(one, nodes=(Node(0, (0, 1, 2, 3)), Node(1, (4, 5, 6, 7))))
+    assert split_cores(two, None) == ((0, 1, 2), (4, 5, 6))
+    assert split_cores(replace(one, cores=(0, 1), nodes=(Node(0, (0, 1)),)), None) == ((0,),)
 
 
 @pytest.mark.parametrize("devices", [None, 1, 3, 8])
