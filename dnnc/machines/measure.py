@@ -15,7 +15,8 @@ quick seconds alone, and another in slow ones.
   (``handover.py``).
 - *Links* inside the host: the time of a small tensor to another process, and the extra time of a large one over copying it
   within a process; the start of a *collective*: two processes meet between products, and start the next model. If torch is
-  installed, the same *in training*, by gloo between two ranks.
+  installed, the same *in training*, by gloo between two ranks; the bandwidth is that of a large all-reduce, for gradients are
+  most of what ranks exchange, and a rank adds what it gets.
 
 Other hosts, devices of other execution providers, and classes without an op here keep their numbers.
 """
@@ -296,11 +297,11 @@ def _by_gloo(running: Probes) -> _Exchange | str:
     if importlib.util.find_spec("torch") is None:
         return ""
     try:
-        small, large, summed = running.gloo((0, 1), (("gloo", SMALL), ("gloo", LARGE), ("sums", BETWEEN)), rounds=40)
+        small, large, summed = running.gloo((0, 1), (("gloo", SMALL), ("reduced", LARGE), ("sums", BETWEEN)), rounds=40)
     except NotRun as error:
         return f"gloo: {str(error)[:_TOLD]}"
-    latency, whole = small.median / 2, large.median / 2
-    bandwidth = LARGE / max(whole - latency, whole / 10)
+    latency = small.median / 2
+    bandwidth = LARGE / max(large.median - 2 * latency, large.median / 10)  # each rank passes on half of it twice
     start = max(0.0, summed.median - latency)
     return _Exchange((latency, small.relative), (bandwidth, large.relative), (start, summed.relative))
 
@@ -409,7 +410,9 @@ def _link_notes(name: str, found: _Exchange) -> Notes:
     }
     if not isinstance(ranks, str):
         spreads = ", ".join(percent_text(spread) for _, spread in (ranks.bandwidth, ranks.latency, ranks.start))
-        told = f"measured: {LARGE >> 20} MiB and {SMALL >> 10} KiB by gloo, sums between products; +-{spreads}"
+        told = (
+            f"measured: {LARGE >> 20} MiB and {SMALL >> 10} KiB by gloo, the first summed, sums between products; +-{spreads}"
+        )
         return {**notes, (table, "training"): told}
     return {**notes, (table, ""): f"kept in training; {ranks}"} if ranks else notes
 

@@ -114,8 +114,8 @@ class Probes:
 
     def gloo(self, pair: tuple[int, int], asked: Sequence[tuple[str, int]], *, rounds: int, warm: int = 10) -> list[Sample]:
         """Of each of ``asked``, what to do and a size, a sample by two ranks, as in ``dnnc train``; needs torch. ``gloo``: as
-        ``exchange``, of so many bytes; ``sums``: seconds of a small all-reduce between products of matrices of so many rows.
-        Raises NotRun."""
+        ``exchange``, of so many bytes; ``reduced``: seconds of an all-reduce of so many; ``sums``: of a small one between
+        products of matrices of so many rows. Raises NotRun."""
         samples = []
         with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
             for do, size in asked:

@@ -37,6 +37,20 @@ def gloo(order: Mapping[str, Any], threads: int) -> list[float]:
         return [there_and_back() for _ in range(order["warm"] + order["rounds"])][order["warm"] :]
 
 
+def reduced(order: Mapping[str, Any], threads: int) -> list[float]:
+    """Seconds of an all-reduce of ``size`` bytes, as gradients are summed, in each of some turns; the ranks begin together."""
+    tensor = torch.ones(order["size"] // 4)
+    with _two_ranks(order, threads):
+
+        def once() -> float:
+            dist.barrier()
+            start = time.perf_counter()
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
+            return time.perf_counter() - start
+
+        return [once() for _ in range(order["warm"] + order["rounds"])][order["warm"] :]
+
+
 def sums(order: Mapping[str, Any], threads: int) -> list[float]:
     """Seconds that a sum of a few numbers takes that both ranks need before they go on, in each of some turns, by what ``dnnc
     train`` makes small sums of. Both compute between the sums, so one waits for the other; what the same computation takes
@@ -115,4 +129,4 @@ def _made(dtype: str, shape: Sequence[int], generator: torch.Generator) -> torch
 
 
 if __name__ == "__main__":
-    main({"function": function, "gloo": gloo, "sums": sums})
+    main({"function": function, "gloo": gloo, "reduced": reduced, "sums": sums})

@@ -130,7 +130,9 @@ def test_ranks_exchange_by_gloo() -> None:
     assert link.training_bandwidth > 0
     assert 1e-6 < link.training_latency < 1
     assert 0 <= link.training_start < 10
-    assert re.fullmatch(r"measured: 4 MiB and 4 KiB by gloo, sums between products; \+-.*", notes["links.memory", "training"])
+    assert re.fullmatch(
+        r"measured: 4 MiB and 4 KiB by gloo, the first summed, sums between products; \+-.*", notes["links.memory", "training"]
+    )
     assert read_topology(topology_to_toml(found, notes)).links == found.links
 
 
