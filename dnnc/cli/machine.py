@@ -80,7 +80,8 @@ def measure(
     quiet: opt.QuietOption = False,
 ) -> None:
     """Measure the CPU devices of this host, and GPUs that CUDA's provider runs, and write them as a topology: rates per
-    element type, efficiency per class of operators, memory bandwidth, overhead per operator, latency and bandwidth of links.
+    element type, efficiency per class of operators, memory bandwidth, overhead per operator, hand-over of a microbatch to a
+    device, latency and bandwidth of links, start of a collective.
 
     All CPU devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What
     is not measured (other hosts) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""

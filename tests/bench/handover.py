@@ -3,7 +3,8 @@
 Chains of stages whose ops take next to no time, 1 to 16 small tensors (1 KB) from stage to stage: seconds per microbatch in a
 stream and of one alone, medians of rounds that take turns, with the same ops in one onnxruntime session beside them. What a
 further stage adds to the time alone is one hand-over; a stage in a stream pays for what it receives and what it sends.
-``latency`` in ``dnnc/machines/presets/cpu.toml`` is read off here.
+``latency`` and ``handover`` in ``dnnc/machines/presets/cpu.toml`` are read off here; ``dnnc topology measure`` measures the
+latter of two stages (``dnnc/machines/handover.py``).
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def texts(stages: int, tensors: int) -> list[str]:
     return found
 
 
-def own(model: Path | None, feeds: dict[str, NDArray[np.float32]], runs: int) -> float:
+def own(model: bytes, feeds: dict[str, NDArray[np.float32]], runs: int) -> float:
     """Median seconds of a run of the model in a session of this process."""
-    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     spent = []
     for _ in range(runs):
         start = time.perf_counter()
@@ -71,7 +72,8 @@ def main() -> None:
                     pipeline.run([x] * 50)
                     alone = statistics.median(pipeline.run([x]).latency for _ in range(10 * rounds))
                     stream = statistics.median(1 / pipeline.run([x] * 200).throughput for _ in range(rounds))
-                session = f"{own(build.stages[0].model, x, 50 * rounds) * 1e6:.0f}" if stages == 1 else ""
+                model = build.files.contents[str(build.stages[0].model)]
+                session = f"{own(model, x, 50 * rounds) * 1e6:.0f}" if stages == 1 else ""
                 print(f"{tensors:7} {stages:7} {alone * 1e6:6.0f} {stream * 1e6:12.0f} {session:>14}")
 
 
