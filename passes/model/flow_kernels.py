@@ -41,7 +41,8 @@ def max_flow(first: Any, arcs: Any, head: Any, residual: Any, source: int, sink:
                     end += 1
         if level[sink] < 0:
             break
-        at[:] = first[:-1]
+        for v in range(nodes):
+            at[v] = first[v]
         depth = 0
         u = source
         while True:

@@ -1,4 +1,4 @@
-"""The door to numba: ``compiled`` is how files of loops take it, and this file alone imports it.
+"""The door to numba: ``compiled`` and ``part`` are how files of loops take it, and this file alone imports it.
 
 Compiled code is cached beside the package, or in the user's cache directory when that is read-only, or, when neither can be
 written, in a private folder of the temporary directory (numba itself would stop there). ``NUMBA_CACHE_DIR`` overrides all
@@ -137,8 +137,29 @@ events.register("numba:compiler_lock", _Compiling())
 
 
 def compiled(function: F) -> F:
-    """The function compiled when it is first called, by ``numba.njit``, and kept in a cache."""
-    jit: Any = numba.njit(nogil=True)
+    """The function compiled when it is first called, by ``numba.njit``, and kept in a cache. A division by zero is not an error
+    but infinite or 0, so a kernel divides by no number that may be 0: code that raises would compile for a fifth longer."""
+    return _compiled(function)
+
+
+def part(function: F) -> F:
+    """As ``compiled``, of a function that kernels alone call: it has no code that reads arguments from Python objects, which
+    takes a fifth of the time of compiling. Called from Python it raises TypeError."""
+    kernel: Any = _compiled(function, no_cpython_wrapper=True)
+    if not numba.config.DISABLE_JIT:
+
+        def refuse(*_arguments: Any, **_named: Any) -> None:
+            raise TypeError(f"{function.__name__} is a part of kernels and has no call from Python: use its py_func")
+
+        def add(result: Any) -> None:  # numba's own also lets calls from Python reach it
+            kernel.overloads[tuple(result.signature.args)] = result
+
+        kernel._compile_for_args, kernel.add_overload = refuse, add
+    return kernel  # type: ignore[no-any-return]
+
+
+def _compiled(function: F, **options: bool) -> F:
+    jit: Any = numba.njit(nogil=True, no_cfunc_wrapper=True, error_model="numpy", **options)
     result: Any = jit(function)
     if not numba.config.DISABLE_JIT:
         result._cache = _Cache(function)
@@ -164,4 +185,4 @@ def nested(inner: Any, j: int, outer: Any, i: int) -> bool:
     return lies
 
 
-__all__ = ["compiled", "inlined", "nested"]
+__all__ = ["compiled", "inlined", "nested", "part"]

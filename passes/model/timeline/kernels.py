@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, part
 
 
 class Verbs(NamedTuple):
@@ -51,7 +51,7 @@ class State(NamedTuple):
     lanes: Any
 
 
-@compiled
+@part
 def push(times: Any, lanes: Any, size: int, time: float, lane: int) -> int:
     """Adds a lane to a heap, least time first, then least lane; returns its size."""
     at = size
@@ -65,7 +65,7 @@ def push(times: Any, lanes: Any, size: int, time: float, lane: int) -> int:
     return size + 1
 
 
-@compiled
+@part
 def pop(times: Any, lanes: Any, size: int) -> int:
     """Takes the first lane from a heap; returns its size."""
     size -= 1
@@ -86,7 +86,7 @@ def pop(times: Any, lanes: Any, size: int) -> int:
     return size
 
 
-@compiled
+@part
 def wake(lane: int, verbs: Any, queues: Any, state: Any, size: int) -> int:
     """Puts the next action of a lane on the heap, or the lane with those that wait for the same; returns the heap's size."""
     at = state.position[lane]
@@ -106,7 +106,7 @@ def wake(lane: int, verbs: Any, queues: Any, state: Any, size: int) -> int:
     return push(state.times, state.lanes, size, start, lane)
 
 
-@compiled
+@part
 def occupy(verb: int, number: int, start: float, verbs: Any, state: Any) -> float:
     """When the media of an action that could begin at ``start`` are vacant; if that is ``start``, they are occupied."""
     first, turns = verbs.turn_start[verb], verbs.turn_start[verb + 1] - verbs.turn_start[verb]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, nested
+from passes.model.kernels import compiled, nested, part
 from passes.model.stages.lattice.kernel_arrays import Held
 from passes.model.stages.lattice.kernels import held_beside, keeps_demands
 from passes.partition.heuristics.anneal_kernels import combined_load
@@ -62,7 +62,7 @@ class Group(NamedTuple):
     with_replicas: Any
 
 
-@compiled
+@part
 def inside(bits: Any, end: int, begin: int, v: int) -> bool:
     """Whether node v lies between two ideals."""
     word = bits[end, v >> 6] & ~bits[begin, v >> 6]

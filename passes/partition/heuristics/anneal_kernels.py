@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, part
 from passes.model.stages.problem import Floats, Ints
 
 WEIGHTS, BUFFERS, LIVE, HELD, BROKEN, SIDES = range(6)
@@ -56,7 +56,7 @@ class Instance(NamedTuple):
     stages: int
 
 
-@compiled
+@part
 def random_after(word: Any) -> Any:
     """The next number of a 64-bit xorshift."""
     word ^= word << np.uint64(13)
@@ -65,7 +65,7 @@ def random_after(word: Any) -> Any:
     return word
 
 
-@compiled
+@part
 def tensor_changes(
     v: int,
     device: int,
@@ -97,7 +97,7 @@ def tensor_changes(
                 state[d, BUFFERS] += sign * tensors[h, BYTES]
 
 
-@compiled
+@part
 def move_node(
     v: int,
     target: int,
@@ -126,7 +126,7 @@ def move_node(
     state[target, HELD] += 1
 
 
-@compiled
+@part
 def move_bytes(
     v: int,
     source: int,
@@ -158,7 +158,7 @@ def move_bytes(
         state[source, LIVE] = most
 
 
-@compiled
+@part
 def combined_load(comm: int, compute: float, receive: float, send: float) -> float:
     """``problem.load`` (``comm``: 0 sum, 1 overlap, 2 duplex)."""
     if comm == 0:
@@ -168,14 +168,14 @@ def combined_load(comm: int, compute: float, receive: float, send: float) -> flo
     return float(max(compute, receive, send))
 
 
-@compiled
+@part
 def side_load(state: Floats, d: int, side: int, comm: int) -> float:
     """The load of one side of a device."""
     part = SIDES + PARTS * side
     return float(combined_load(comm, state[d, part + COMPUTE], state[d, part + RECEIVE], state[d, part + SEND]))
 
 
-@compiled
+@part
 def penalty(state: Floats, d: int, limit: float, scale: float) -> float:
     """0 where a device keeps every constraint, else ``scale`` and more."""
     memory = state[d, WEIGHTS] + state[d, BUFFERS] + state[d, LIVE]
@@ -185,7 +185,7 @@ def penalty(state: Floats, d: int, limit: float, scale: float) -> float:
     return float(value)
 
 
-@compiled
+@part
 def begun(instance: Instance, assigned: Ints) -> tuple[Floats, Ints, Ints]:
     """Of an assignment: ``state[D, columns]`` (above); how many pins of a tensor and readers of a weight each device holds."""
     kind_of, seconds, tensors, transfer = instance.kind_of, instance.seconds, instance.tensors, instance.transfer
@@ -222,7 +222,7 @@ def begun(instance: Instance, assigned: Ints) -> tuple[Floats, Ints, Ints]:
     return state, counts, weight_counts
 
 
-@compiled
+@part
 def proposal(
     word: Any, assigned: Ints, kind_of: Ints, seconds: Floats, rows: Ints, near: Ints, moved: Ints, came: Ints
 ) -> tuple[int, int, int]:
@@ -331,7 +331,10 @@ def anneal(
             if state[d, HELD] > 0:
                 used += 1
         for s in range(sides):
-            worst += loads[s].max()
+            largest = 0.0
+            for d in range(devices):
+                largest = max(largest, loads[s, d])
+            worst += largest
         if stages > 0:
             worst += scale * abs(used - stages)
             proposed += scale * abs(used - stages)
@@ -341,7 +344,8 @@ def anneal(
             energy = proposed
             if worst < best_value:
                 best_value = worst
-                best[:] = assigned
+                for v in range(n):  # an array assigned to a slice compiles for seconds
+                    best[v] = assigned[v]
                 if proposed <= 0.0:
                     return step, best_value, best
         else:

@@ -77,8 +77,8 @@ def enumerate_ideals(before: Any, band: int, most: int) -> Any:
                 room *= 2
                 grown_node = np.empty(room, np.int32)
                 grown_to = np.empty(room, np.int32)
-                grown_node[:made] = cover_node
-                grown_to[:made] = cover_to
+                for c in range(made):  # of arrays a slice assigned compiles for seconds
+                    grown_node[c], grown_to[c] = cover_node[c], cover_to[c]
                 cover_node, cover_to = grown_node, grown_to
             cover_node[made] = v
             cover_to[made] = target

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled, inlined
+from passes.model.kernels import compiled, inlined, part
 
 NEVER = np.inf
 
@@ -82,13 +82,13 @@ class Lattice(NamedTuple):
     free_size: Any  # [I] bytes of the free sources whose last reader is in the ideal
 
 
-@compiled
+@part
 def digits(k: int, kind: int, stride: Any) -> Any:
     """How many pieces of ``kind`` are left in state ``k``."""
     return (k // stride[kind]) % (stride[kind + 1] // stride[kind])
 
 
-@compiled
+@part
 def meets(row: Any, inner: Any, outer: Any) -> bool:
     """Whether a bit set has a member in outer - inner."""
     found = np.uint64(0)
@@ -97,7 +97,7 @@ def meets(row: Any, inner: Any, outer: Any) -> bool:
     return bool(found)
 
 
-@compiled
+@part
 def leaves(row: Any, outer: Any) -> bool:
     """Whether a bit set has a member outside ``outer``."""
     found = np.uint64(0)
@@ -106,7 +106,7 @@ def leaves(row: Any, outer: Any) -> bool:
     return bool(found)
 
 
-@compiled
+@part
 def within(row: Any, inner: Any, outer: Any) -> bool:
     """Whether a bit set lies in outer - inner."""
     found = np.uint64(0)
@@ -137,7 +137,7 @@ def torn(colours: Any, bits: Any, j: int, i: int) -> bool:
     return found
 
 
-@compiled
+@part
 def supersets(graph: Any, lattice: Any, j: int, most: float, queue: Any, stamp: Any) -> int:
     """Fills ``queue`` with the ideals i > j, smaller first, for which i - j may be a piece: it tears no colour, and some kind
     runs it within its memory and ``most`` seconds, transfers, free sources and what ``programs`` adds left out (``seconds_of``
@@ -215,7 +215,7 @@ def workspace(graph: Any, inner: Any, outer: Any) -> Any:
     return most
 
 
-@compiled
+@part
 def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
     """Bytes of the piece i - j without free sources."""
     total = lattice.size[i] - lattice.size[j]
@@ -235,7 +235,7 @@ def bytes_of(graph: Any, lattice: Any, j: int, i: int) -> Any:
     return total
 
 
-@compiled
+@part
 def seconds_of(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> Any:
     """Seconds that the piece i - j takes on kind ``t`` with ``limit`` bytes to itself, transfers included; infinite where the
     kind cannot run it or it does not fit. Where its free sources do not fit, those cheapest per byte stay on a CPU and are
@@ -280,7 +280,7 @@ def seconds_of(graph: Any, lattice: Any, j: int, i: int, t: int, limit: int) -> 
     return cost
 
 
-@compiled
+@part
 def place(lattice: Any, i: int, u: int) -> Any:
     """The place of node u in the frontier of ideal i; 0 when it is not there."""
     for x in range(lattice.front_ptr[i], lattice.front_ptr[i + 1]):
@@ -289,7 +289,7 @@ def place(lattice: Any, i: int, u: int) -> Any:
     return 0
 
 
-@compiled
+@part
 def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
     """Step number ``q`` from ideal j as (node, ideal reached). The steps are first the covers of j, the node on a CPU (ideal -1
     where no CPU runs it), then the pieces that ``supersets`` wrote in ``queue`` (node -1)."""
@@ -300,7 +300,7 @@ def step_of(graph: Any, lattice: Any, j: int, q: int, queue: Any) -> Any:
     return v, lattice.cover_to[c] if graph.cpu[v] < NEVER else -1
 
 
-@compiled
+@part
 def mark_read(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
     """Sets ``read[x]`` to whether the step i - j reads a tensor of the x-th node (from 0) of the frontier of ideal j."""
     first = lattice.front_ptr[j]
@@ -308,7 +308,7 @@ def mark_read(graph: Any, lattice: Any, j: int, i: int, read: Any) -> None:
         read[x] = meets(graph.follow[lattice.front[first + x]], lattice.bits[j], lattice.bits[i])
 
 
-@compiled
+@part
 def longest_tail(tail: Any, onward: int, fresh: int, new: Any) -> Any:
     """The longest tail among the places ``new[:fresh]`` of the ideal and state whose tails begin at ``tail[onward]``."""
     longest = 0.0

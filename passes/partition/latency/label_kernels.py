@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, part
 from passes.partition.latency.kernels import (
     NEVER,
     bytes_of,
@@ -81,7 +81,7 @@ class Limits(NamedTuple):
     width: int
 
 
-@compiled
+@part
 def dominates(pool: Any, a: int, b: int, wide: int, stride: Any, slack: float) -> bool:
     """Whether label a is at least as good as label b of the same ideal."""
     for x in range(wide):
@@ -104,7 +104,7 @@ def dominates(pool: Any, a: int, b: int, wide: int, stride: Any, slack: float) -
     return same
 
 
-@compiled
+@part
 def take(pool: Any) -> Any:
     """A label from the pool, -1 when there is none."""
     x = pool.counts[SPARE]
@@ -118,13 +118,13 @@ def take(pool: Any) -> Any:
     return x
 
 
-@compiled
+@part
 def give_back(pool: Any, x: int) -> None:
     pool.after[x] = pool.counts[SPARE]
     pool.counts[SPARE] = x
 
 
-@compiled
+@part
 def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -> Any:
     """Puts label x, whose fields are set, to its ideal, unless it is dominated or the ideal is full of more promising ones.
     The chain is in the order of promises, and only what promises as much is tested for being as good. Returns the promise
@@ -167,7 +167,7 @@ def offer(pool: Any, x: int, wide: int, stride: Any, width: int, slack: float) -
     return lost
 
 
-@compiled
+@part
 def promise_of(lattice: Any, pool: Any, x: int, tails: Tails) -> Any:
     """No plan that goes on from label x ends before this."""
     _, start, tail = tails
@@ -180,7 +180,7 @@ def promise_of(lattice: Any, pool: Any, x: int, tails: Tails) -> Any:
     return best
 
 
-@compiled
+@part
 def colours_agree(graph: Any, lattice: Any, pool: Any, x: int, j: int, i: int, device: int) -> bool:
     """Whether every colour that has nodes in i - j may live on ``device`` after label x."""
     for c in range(pool.home.shape[1]):
@@ -189,7 +189,7 @@ def colours_agree(graph: Any, lattice: Any, pool: Any, x: int, j: int, i: int, d
     return True
 
 
-@compiled
+@part
 def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i: int, device: int, k: int) -> None:
     """Sets what label x, reached from ``parent`` by the step i - j on ``device``, has besides times."""
     pool.parent[x] = parent
@@ -208,7 +208,7 @@ def inherit(graph: Any, lattice: Any, pool: Any, x: int, parent: int, j: int, i:
             pool.home[x, c] = device if meets(graph.colours[c], lattice.bits[j], lattice.bits[i]) else pool.home[parent, c]
 
 
-@compiled
+@part
 def repeated(pool: Any, x: int, device: int) -> bool:
     """Whether an accelerator of the same kind before ``device`` is unused, as it is: then that one stands for both."""
     if pool.used[x, device]:
@@ -219,7 +219,7 @@ def repeated(pool: Any, x: int, device: int) -> bool:
     return found
 
 
-@compiled
+@part
 def settle(graph: Any, lattice: Any, pool: Any, x: int, pieces: int) -> bool:
     """Brings label x to its normal form; false when a colour lives where no piece is left."""
     i = pool.ideal[x]
@@ -249,7 +249,7 @@ def settle(graph: Any, lattice: Any, pool: Any, x: int, pieces: int) -> bool:
     return True
 
 
-@compiled
+@part
 def later(pool: Any, x: int, a: int, b: int) -> bool:
     """Whether accelerator a of label x has done more than b."""
     if pool.used[x, a] != pool.used[x, b]:
@@ -259,7 +259,7 @@ def later(pool: Any, x: int, a: int, b: int) -> bool:
     return bool(pool.free[x, a] > pool.free[x, b])
 
 
-@compiled
+@part
 def swap(pool: Any, x: int, d: int) -> None:
     """Swaps accelerators d and d + 1 of label x."""
     e = d + 1
@@ -359,7 +359,7 @@ def search(
     return (j, q, count), dropped, done
 
 
-@compiled
+@part
 def arrive(
     graph: Any, lattice: Any, pool: Any, z: int, x: int, end: float, source: Any, wide: int, tails: Tails, limits: Limits
 ) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from passes.model.kernels import compiled
+from passes.model.kernels import compiled, part
 from passes.shard.problem.problem import Floats
 
 SLOWEST, SUM, COUNT = 0, 1, 2
@@ -40,7 +40,7 @@ def programme(
         below, number = max(layer - 1, 0), 0
         for place in range(1, places):
             if gaps:
-                value[layer, place], way[layer, place] = value[layer, place - 1], way[layer, place - 1]
+                _copy(value[layer, place - 1], way[layer, place - 1], value[layer, place], way[layer, place])
             else:
                 value[layer, place, shapes - 1, 0, 0] = value[layer, 0, shapes - 1, 0, 0]
             while number < len(blocks) and blocks[number, 1] <= place:
@@ -55,7 +55,10 @@ def programme(
                             for i in range(units + 1):
                                 if before != shape and source[before, 0, i] < ahead[i]:
                                     ahead[i], chosen[i] = source[before, 0, i], before
-                    if not (ahead[:units] < np.inf).any():
+                    reached = False
+                    for i in range(units):
+                        reached |= ahead[i] < np.inf
+                    if not reached:
                         continue
                     for behind in range(2):
                         table = blocks[number, 3 + 2 * (1 - other) + behind]
@@ -67,7 +70,18 @@ def programme(
     return count
 
 
-@compiled
+@part
+def _copy(value: Floats, way: NDArray[np.int32], to_value: Floats, to_way: NDArray[np.int32]) -> None:
+    """Writes the values and ways of one place to another: an array assigned to a part of an array compiles for seconds."""
+    for shape in range(value.shape[0]):
+        for alike in range(value.shape[1]):
+            for i in range(value.shape[2]):
+                to_value[shape, alike, i] = value[shape, alike, i]
+                for k in range(way.shape[3]):
+                    to_way[shape, alike, i, k] = way[shape, alike, i, k]
+
+
+@part
 def _advance(
     goal: int,
     limit: float,

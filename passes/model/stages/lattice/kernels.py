@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from passes.model.kernels import compiled, inlined
+from passes.model.kernels import compiled, inlined, part
 from passes.model.stages.lattice.kernel_arrays import Aim, Devices, Held, Ideals, Table, Tensors
 
 
@@ -74,7 +74,7 @@ def possible_states(
     return found
 
 
-@compiled
+@part
 def keeps_demands(begin: Any, end: Any, forced: Any, pin_ptr: Any, pin: Any) -> bool:
     """Whether no tensor that must be cut has its maker and a reader between two ideals."""
     one = np.uint64(1)
@@ -89,7 +89,7 @@ def keeps_demands(begin: Any, end: Any, forced: Any, pin_ptr: Any, pin: Any) -> 
     return True
 
 
-@compiled
+@part
 def held_beside(begin: Any, end: Any, held: Held) -> Any:
     """Bytes of ``Held`` of a stage between two ideals."""
     one = np.uint64(1)
