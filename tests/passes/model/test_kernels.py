@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from passes.model.kernels import numba, part
+
 KERNEL = """
 from typing import NamedTuple
 from passes.model.kernels import compiled
@@ -51,3 +55,21 @@ def test_what_another_file_brings_into_a_kernel_is_not_kept(tmp_path: Path) -> N
         command = [sys.executable, "-B", "-c", "import caller"]
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         assert (done.returncode, done.stdout) == (0, f"{1 + number + added}\n"), done.stderr
+
+
+@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="kernels are not compiled")
+def test_a_part_of_kernels_has_no_call_from_python() -> None:
+    """Also once a kernel has compiled it: there is no code that would read the arguments."""
+
+    @part
+    def half(number: float) -> float:
+        return number / 2.0
+
+    def quarter(number: float) -> float:
+        return half(half(number))
+
+    jit = numba.njit(quarter)
+    for _ in range(2):
+        with pytest.raises(TypeError, match="half is a part of kernels"):
+            half(1.0)
+        assert jit(1.0) == 0.25
