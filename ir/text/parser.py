@@ -428,6 +428,11 @@ _WORDS = {
 }
 
 
+def prepare() -> None:
+    """Builds the parser, which the first text otherwise does: before a process forks others that parse."""
+    _module_parser()
+
+
 @cache
 def _module_parser() -> tuple[Lark, Reader]:
     types = _inner("types", "types", TypeReader())

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
+from dnnc.engines.torch.launch.forking import Rank, can_fork, forked
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.telling import Listening
 from ir.system.child import module_command, module_environment
@@ -67,7 +68,7 @@ class Ranks:
 
     numbers: Sequence[int]
     listening: Listening
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Rank | subprocess.Popen[bytes]] = field(default_factory=list)
     pipes: list[int] = field(default_factory=list)
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     ends: dict[int, int] = field(default_factory=dict)
@@ -111,7 +112,7 @@ class Ranks:
                 self.ends[rank] = process.wait()
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+def _has_ended(process: Rank | subprocess.Popen[bytes]) -> bool:
     """Whether a rank has ended. It is not reaped: until it is, the system gives its process number to nobody else."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
@@ -119,7 +120,7 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
+def _signal(process: Rank | subprocess.Popen[bytes], number: int) -> None:
     """Sends a signal to a rank's process group: the rank and the processes that it started."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
@@ -140,38 +141,40 @@ def started(
     listener = threading.Thread(target=_forward, args=(os.fdopen(stderr_read, "rb"), ranks.last_lines), daemon=True)
     listener.start()
     more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
+    own: list[int] = []  # descriptors of the ranks, which this process closes once they have them
+    memories: list[int] = []
     try:
         try:
             for job in jobs:
                 read_end, write_end = os.pipe()
                 ranks.pipes.append(read_end)
-                job_memory = replace(job, tells=write_end).write()
-                numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.local_rank), "WORLD_SIZE": str(job.world)}
-                try:
+                own.append(write_end)
+                memories.append(replace(job, tells=write_end).write())
+                own.append(memories[-1])
+            shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
+            listens = {job.listen for job in jobs if job.listen is not None}
+            if len(jobs) > 1 and can_fork():
+                inherited = [*shared, *listens, *(one for one in own if one not in memories)]
+                ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
+            else:
+                for job, memory, tells in zip(jobs, memories, own[::2], strict=True):
+                    numbers = {"RANK": str(job.rank), "LOCAL_RANK": str(job.local_rank), "WORLD_SIZE": str(job.world)}
                     ranks.processes.append(
                         subprocess.Popen(
-                            [*module_command(_MODULE), *arguments, "--job", str(job_memory)],
+                            [*module_command(_MODULE), *arguments, "--job", str(memory)],
                             stdin=subprocess.DEVNULL,
                             stdout=_STDERR,
                             stderr=stderr_write,
                             env=rank_environment({**more, **numbers}),
-                            pass_fds=(
-                                job.alive,
-                                write_end,
-                                job.marks,
-                                job_memory,
-                                *passed,
-                                *([] if job.listen is None else [job.listen]),
-                            ),
+                            pass_fds=(*shared, tells, memory, *([] if job.listen is None else [job.listen])),
                             start_new_session=True,
                         )
                     )
-                    _LOG.debug("rank %d: process %d, %d threads", job.rank, ranks.processes[-1].pid, threads)
-                finally:
-                    os.close(write_end)
-                    os.close(job_memory)
+            for rank, process in zip(ranks.numbers, ranks.processes, strict=False):
+                _LOG.debug("rank %d: process %d, %d threads", rank, process.pid, threads)
         finally:
-            os.close(stderr_write)
+            for descriptor in (*own, stderr_write):
+                os.close(descriptor)
         yield ranks
     finally:
         ranks.end()
