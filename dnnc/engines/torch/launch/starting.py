@@ -153,7 +153,7 @@ def started(
                 own.append(memories[-1])
             shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
             listens = {job.listen for job in jobs if job.listen is not None}
-            if len(jobs) > 1 and can_fork():
+            if 1 < len(jobs) == jobs[0].world and can_fork():  # all on this host
                 inherited = [*shared, *listens, *(one for one in own if one not in memories)]
                 ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
             else:
