@@ -9,7 +9,7 @@ quick seconds alone, and another in slow ones.
 - *efficiency*, by class: ops of the zoo's models that do not wait for memory, and quantised convolutions. ``flops / (rate *
   efficiency)`` of all ops of a class adds up to the seconds that they took, without those in which weights come from memory and
   those of scalar steps. No efficiency exceeds 1: rates are raised instead.
-- *scalar rate*: ops that go element by element, their steps over their seconds.
+- *scalar rate*: ops that go element by element, the geometric mean of their steps over their seconds.
 - *memory bandwidth*: a product with one row, which waits for its weights; that of a core's own *cache*: a small op.
 - *Overhead*: the time of an op in a long chain of small ones. *Hand-over*: a stream through two stages that compute nothing
   (``handover.py``).
@@ -137,7 +137,8 @@ def measured(
         by_type[topology.device(name).type].append(number)
     ops = [*zoo_ops(), *quantised()]
     with scratch_folder() as scratch, probes(cores, Path(scratch), seed) as running:
-        measurements = _of_types(running, by_type, ops, progress)
+        caches = {name: topology.type(name).cache for name in by_type}
+        measurements = _of_types(running, by_type, caches, ops, progress)
         slowest = min(each.bandwidth[0] for each in measurements.values())
         progress("measure how processes exchange", None)
         link = _link(running, slowest, gloo) if len(devices) > 1 else None
@@ -165,7 +166,11 @@ def _devices(topology: Topology, host: str) -> list[str]:
 
 
 def _of_types(
-    running: Probes, by_type: Mapping[str, list[int]], ops: list[Workload], progress: Progress
+    running: Probes,
+    by_type: Mapping[str, list[int]],
+    caches: Mapping[str, int],
+    ops: list[Workload],
+    progress: Progress,
 ) -> dict[str, _Measured]:
     measurements = {name: _Measured() for name in by_type}
     taken = _Taken(running, by_type)
@@ -208,8 +213,7 @@ def _of_types(
         each.alone = stream.cost.weight / taken.sample("alone", name).median
         one = taken.sample(id(small), name)
         each.cache = (small.cost.read + small.cost.write) / one.median, one.relative
-        took = math.fsum(taken.sample(id(work), name).median for work in steps)
-        each.scalar = math.fsum(work.cost.scalar for work in steps) / took
+        each.scalar = statistics.geometric_mean(work.cost.scalar / taken.sample(id(work), name).median for work in steps)
         short, long = (taken.sample(length, name) for length in range(2))
         each.overhead = max(0.0, long.median - short.median) / CHAIN, long.relative
         seconds: dict[str, float] = defaultdict(float)
@@ -220,7 +224,8 @@ def _of_types(
             if peak is None:
                 continue
             one = taken.sample(id(work), name)
-            if (cost.read + cost.write - cost.weight) / each.bandwidth[0] > one.median / 2:
+            moved = cost.read + cost.write - cost.weight
+            if moved / (each.cache if moved <= caches[name] else each.bandwidth)[0] > one.median / 2:
                 continue
             waited = cost.weight / each.bandwidth[0] + cost.scalar / each.scalar
             seconds[kind] += max(one.median - waited, one.median / 10)
@@ -366,7 +371,7 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
             table,
             "memory_bandwidth",
         ): f"measured: weights from memory, all devices at once, +-{percent_text(found.bandwidth[1])}{alone}",
-        (table, "scalar_rate"): "measured: powers, running sums, elements of a table, products of elements",
+        (table, "scalar_rate"): "measured: running sums, elements of a table, products of elements",
         (table, "products"): f"cache: kept; its bandwidth measured: a small op, +-{percent_text(found.cache[1])}",
         (table, "overhead"): f"measured: an op of a chain of {CHAIN}, +-{percent_text(found.overhead[1])}",
         (table, "efficiency"): f"measured: {ops} of zoo models; kept: {', '.join(kept) or 'none'}",

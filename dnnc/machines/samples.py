@@ -109,9 +109,8 @@ def streamed() -> Iterator[Workload]:
 
 
 def scalars() -> Iterator[Workload]:
-    """Ops that go element by element: powers, running sums, single elements of a table, products without vector code."""
+    """Ops that go element by element: running sums, single elements of a table, products without vector code."""
     table, wide = f"{CACHED}xf32", f"64x{CACHED // 64}"
-    yield _one(f"%y = onnx.Pow(%x, @w) : tensor<{table}>", table, table, "random(uniform, seed = 1, scale = 0.5, mean = 1.5)")
     yield _one(f"%y = onnx.CumSum(%x, @w) : tensor<{wide}xf32>", f"{wide}xf32", "i64", "splat(1)")
     yield _one(f"%y = onnx.Gather(@w, %x) : tensor<{table}>", f"{CACHED}xi64", table)
     yield _one("%y = onnx.ReduceProd(%x, @w) : tensor<64x1xf32>", f"{wide}xf32", "1xi64", "splat(1)")
