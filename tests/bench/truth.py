@@ -6,7 +6,8 @@ are planned for two one-core workers in four forms: whole on one device, in two 
 builds of a model take turns, a round each; printed are the predicted seconds per microbatch, the measured ones (median of the
 rounds, and their spread), and the error, predicted / measured - 1; then the same of the seconds over those of the whole model
 in the same round, which hold where the clock of the cores has changed since they were measured; then the median and the worst
-of the absolute errors, and of each form. ``cores``: for which part of their computing the processes had a core. With
+of the absolute errors, and of each form. ``product``: the error of one product of matrices in the same rounds, which tells how
+far the clock has changed: at 0 % it is as it was. ``cores``: for which part of their computing the processes had a core. With
 ``--training``, steps of ``dnnc train`` in place of inference, one build after another.
 
 The machine is measured first, as ``preset:local`` does. A busy machine measures nothing: the header tells the load.
@@ -15,10 +16,11 @@ The machine is measured first, as ``preset:local`` does. A busy machine measures
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,11 @@ from dnnc.build.build import Build
 from dnnc.data.generate import RandomMicrobatches
 from dnnc.engines.onnxruntime import Pipeline
 from dnnc.engines.torch.launch.training import Progressed
+from dnnc.machines import machines_of
+from dnnc.machines.probes import probes
+from dnnc.machines.samples import product
+from ir.core.diagnostics import DiagnosticSink
+from passes.model.op_time import op_seconds
 from tests.bench.machine import header
 
 MODELS = {
@@ -70,7 +77,7 @@ def main() -> None:
     errors: dict[str, list[float]] = {form: [] for form in FORMS}
     beside: dict[str, list[float]] = {form: [] for form in list(FORMS)[1:]}
     over = "over whole: predicted, measured, error"
-    print(f"{'model':10} {'form':9} {'predicted':>10} {'measured':>10} {'spread':>7} {'error':>8} {over:>40} cores")
+    print(f"{'model':10} {'form':9} {'predicted':>10} {'measured':>10} {'spread':>7} {'error':>8} {over:>40} cores product")
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             spec = int8(models[name], Path(scratch)) if name == "int8" else models[name]
@@ -87,7 +94,7 @@ def main() -> None:
                     ratio = statistics.median(one / other for one, other in zip(row.seconds, whole.seconds, strict=True))
                     beside[form].append(predicted / ratio - 1)
                     text += f" {predicted:24.2f} {ratio:6.2f} {beside[form][-1]:+8.1%}"
-                print(f"{text:104} {row.cores:4.0%}", flush=True)
+                print(f"{text:104} {row.cores:4.0%} {row.product:+8.1%}", flush=True)
     for title, found in (("absolute", errors), ("over whole", beside)):
         print(title)
         every = [abs(error) for of_form in found.values() for error in of_form]
@@ -101,11 +108,13 @@ def main() -> None:
 
 @dataclass(frozen=True)
 class Row:
-    """Predicted seconds, those of each round, and for which part of their computing the processes had a core."""
+    """Predicted seconds, those of each round, for which part of their computing the processes had a core, and the error of the
+    prediction of a product of matrices in these rounds."""
 
     predicted: float
     seconds: list[float]
     cores: float = 1.0
+    product: float = 0.0
 
 
 def planned(name: Path, form: str, plan: Callable[..., dnnc.Plan]) -> tuple[dnnc.Plan, dnnc.Build] | None:
@@ -129,13 +138,33 @@ def inferred(spec: str, arguments: argparse.Namespace, out: Path) -> dict[str, R
                 pipeline = stack.enter_context(Pipeline(build))
                 pipeline.run(batches, events=False)
                 running[form] = made[0].value, pipeline, batches
-        rounds = [
-            {form: pipeline.run(batches) for form, (_, pipeline, batches) in running.items()} for _ in range(arguments.rounds)
-        ]
+        clock = stack.enter_context(product_error(arguments.machines))
+        rounds, products = [], []
+        for _ in range(arguments.rounds):
+            rounds.append({form: pipeline.run(batches) for form, (_, pipeline, batches) in running.items()})
+            products.append(clock())
+        clocked = statistics.median(products)
         return {
-            form: Row(value, [1 / one[form].throughput for one in rounds], min(one[form].share for one in rounds))
+            form: Row(value, [1 / one[form].throughput for one in rounds], min(one[form].share for one in rounds), clocked)
             for form, (value, *_) in running.items()
         }
+
+
+@contextmanager
+def product_error(machines: str) -> Iterator[Callable[[], float]]:
+    """What tells the error of the prediction of a product of matrices, predicted / measured - 1, on two cores at once, now."""
+    work = product("f32", 512)
+    topology = machines_of(machines, DiagnosticSink())
+    predicted = op_seconds(work.op, topology.type(topology.devices[0].type))
+    cores = [[core] for core in sorted(os.sched_getaffinity(0))[:2]]
+    with tempfile.TemporaryDirectory() as scratch, probes(cores, Path(scratch), 0) as running:
+        order = {"do": "kernels", "model": str(running.model(work.model))}
+
+        def error() -> float:
+            answers = running.ask(order, range(len(cores)), rounds=20)
+            return predicted / statistics.median(seconds for own in answers.values() for seconds in own) - 1
+
+        yield error
 
 
 def trained(spec: str, arguments: argparse.Namespace, out: Path) -> dict[str, Row]:
