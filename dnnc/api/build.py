@@ -101,23 +101,37 @@ class Build:
         """Whether it is of a training step."""
         return self.plan.minimises.trains
 
-    def start(self, *, threads: int = 0, timeout: float | None = 600.0, in_flight: int = 0, emulate: bool = False) -> Session:
+    def start(
+        self,
+        *,
+        threads: int = 0,
+        timeout: float | None = 600.0,
+        in_flight: int = 0,
+        emulate: bool = False,
+        cluster: str = "",
+        hosts: Mapping[str, str] | None = None,
+        ports: str = "26000-26999",
+    ) -> Session:
         """The running processes of a build of inference, which stay up until the session is closed.
 
         ``threads``: cores of each device, 0 for as many as its type has; ``timeout``: seconds that a stage may spend on one
         microbatch; ``in_flight``: the most microbatches under way, 0 for a number by the devices; ``emulate``: run here what is
-        for other machines. Raises InvalidInput for what is no such build, RuntimeFailure where a process does not start."""
+        for other machines. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are;
+        ``hosts``: the nodes of hosts, by name; ``ports``: FIRST-LAST, which hosts listen on. Raises InvalidInput for what is no
+        such build or cluster, RuntimeFailure where a process does not start."""
         from dnnc.api.session import Session
         from dnnc.build.build import Build as Programs
         from dnnc.build.elsewhere import require_here
+        from dnnc.engines.cluster.options import ClusterOptions, port_range
         from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
         with python_terms():
             if self.trains:
                 raise UsageError(ForTraining(), where=str(self.folder))
+            stated = ClusterOptions(cluster, hosts or {}, port_range(ports)) if cluster else None
             files = Programs.open(self.folder)
-            require_here(files.files, emulate=emulate)
-            return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight)
+            require_here(files.files, hosts=None if cluster else 1, emulate=emulate)
+            return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight, stated)
 
     def report(self, out: PathLike | None = None, *, trace: PathLike | None = None) -> Path:
         """Writes the plan as a web page to ``out``, or into the build, and returns its path. ``trace``: a file with a measured

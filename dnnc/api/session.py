@@ -11,13 +11,14 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dnnc.api.faults import NotOneMicrobatch, UnknownOutput
-from dnnc.api.terms import python_terms, translate
+from dnnc.api.terms import python_terms, translate, warn
 from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import InputUnreadable
@@ -26,6 +27,9 @@ from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
+
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.options import ClusterOptions
 
 Feeds = Mapping[str, Any]
 Outputs = list[Any]
@@ -53,7 +57,9 @@ class Argument:
 class Session:
     """The running processes of a build. ``with build.start() as session``, or ``session.close()`` at the end."""
 
-    def __init__(self, files: BuildFiles, options: RunOptions, in_flight: int = 0) -> None:
+    def __init__(
+        self, files: BuildFiles, options: RunOptions, in_flight: int = 0, cluster: ClusterOptions | None = None
+    ) -> None:
         self._files = files
         self._names = [output.name for output in files.outputs]
         self._tensors = {port.name for port in files.inputs if port.dtype}
@@ -62,9 +68,17 @@ class Session:
             for port in files.inputs
             if port.dtype not in ("", "string") and port.shape is not None and all(isinstance(dim, int) for dim in port.shape)
         }
-        self._stream = Stream(files, options, in_flight)
-        with python_terms():
-            self._stream.__enter__()
+        with python_terms(), ExitStack() as stack:
+            processes = None
+            if cluster is not None:
+                from dnnc.engines.cluster.options import require_packages
+
+                require_packages()
+                from dnnc.engines.cluster.ray_cluster import on_cluster
+
+                processes = stack.enter_context(on_cluster(files, options, cluster, lambda diagnostic: warn([diagnostic])))
+            self._stream = stack.enter_context(Stream(files, options, in_flight, processes))
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Session:
         return self
@@ -74,7 +88,7 @@ class Session:
 
     def close(self) -> None:
         """Ends the processes. Calls that are under way raise that the session is closed."""
-        self._stream.close()
+        self._stack.close()
 
     @property
     def in_flight(self) -> int:

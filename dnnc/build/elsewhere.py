@@ -18,12 +18,18 @@ from ir.core.topology import Topology
 from passes.model.graph import listing
 
 
-def require_here(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulate: bool = False) -> None:
-    """Raises InvalidInput that names the machines which the build needs and the ``hosts`` that take part are not; with
-    ``emulate`` it raises nothing."""
+def require_here(files: Snapshot, *, hosts: int | None = 1, trains: bool = False, emulate: bool = False) -> None:
+    """Raises InvalidInput that names the machines which the build needs and the ``hosts`` that take part are not (None: as many
+    as it needs); with ``emulate`` it raises nothing."""
     faults = [] if emulate else list(_missing(files, hosts, trains))
     if faults:
         raise InvalidInput(faults)
+
+
+def device_hosts(files: Snapshot) -> dict[str, str]:
+    """The host of each device of the build's topology."""
+    topology = outline(files).first(Topology)
+    return {} if topology is None else {device.name: device.host for device in topology.devices}
 
 
 def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -> None:
@@ -42,18 +48,18 @@ def require_row(files: Snapshot, *, hosts: int = 1, trains: bool = False, emulat
         raise UsageError(EmulatedRun(), where="--runs")
 
 
-def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
+def _missing(files: Snapshot, hosts: int | None, trains: bool) -> Iterator[Diagnostic]:
     where, module = str(files.folder), outline(files)
     topology, plan = module.first(Topology), module.first(Plan)
     if topology is None or plan is None:
         return
     used = dict.fromkeys(device for stage in plan.stages for device in stage.devices)
     names = sorted({topology.device(device).host for device in used})
-    if len(names) != hosts:
+    if hosts is not None and len(names) != hosts:
         needed = f"{len(names)} hosts, {listing(names)}" if len(names) > 1 else "one host"
         present = "one machine" if hosts == 1 else f"{hosts}"
         advice = f"run 'dnnc train' on each of them with --nodes {len(names)}; " if len(names) > 1 else "leave out --nodes; "
-        advice = advice if trains else ""
+        advice = advice if trains else "--cluster HOST:PORT runs it on the nodes of a Ray cluster; " if len(names) > 1 else ""
         yield OtherHosts(needed, present, advice).at(where)
     for type_ in sorted((type_ for type_ in topology.types if type_.kind != "cpu"), key=lambda type_: type_.name):
         on = [device for device in used if topology.device(device).type == type_.name]
@@ -62,4 +68,4 @@ def _missing(files: Snapshot, hosts: int, trains: bool) -> Iterator[Diagnostic]:
             yield (TrainingNeedsCpu(*fields) if trains else NoProvider(*fields)).at(where)
 
 
-__all__ = ["require_here", "require_one_host", "require_row"]
+__all__ = ["device_hosts", "require_here", "require_one_host", "require_row"]

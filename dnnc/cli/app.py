@@ -53,6 +53,7 @@ _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("simulate", "simulate_command.simulate", LOOK, "Predict the timeline of a build."),
     ("zoo", "zoo", LOOK, "List and write the models that come with dnnc."),
     ("topology", "topology", MACHINES, "Show, check, detect, measure and merge descriptions of machines."),
+    ("cluster", "cluster", MACHINES, "Look at the machines that several hosts of a plan run on."),
     ("whatif", "whatif_command.whatif", MACHINES, "Predict what fewer or more devices would gain."),
     ("profile", "profile_command.profile", MACHINES, "Measure a model's operators on this machine."),
     ("calibrate", "calibrate_command.calibrate", MACHINES, "Fit a device type's numbers to measured runs."),

@@ -9,10 +9,13 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
+from dnnc.cli.faults import OnlyWithCluster
+from ir.core.diagnostics import UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
     from dnnc.check.verdict import CheckReport
+    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.onnxruntime.run import RunReport
 
 InputsOption = Annotated[
@@ -73,12 +76,19 @@ def run(
     timeout: TimeoutOption = 600.0,
     seed: SeedOption = None,
     runs: opt.RunsOption = None,
+    cluster: opt.ClusterOption = "",
+    host: opt.HostNodesOption = None,
+    ports: opt.PortsOption = opt.PORTS,
     emulate: opt.EmulateOption = False,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Run the stage programs of DIR, one process per device, several microbatches in flight."""
+    """Run the stage programs of DIR, one process per device, several microbatches in flight.
+
+    --cluster: on the hosts of the plan, by Ray. Each gets the bytes that its stages read, once; values between hosts are
+    encrypted by keys of the run.
+    """
     from dnnc.engines.onnxruntime import RunCommand, RunOptions, run_command
     from dnnc.study.runs import append_row, require_appendable
     from ir.system.scratch import remove_dead_scratch
@@ -95,6 +105,7 @@ def run(
         options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
         emulate=emulate,
+        cluster=_cluster(cluster, host, ports),
     )
     if runs is not None:
         require_appendable(runs)
@@ -112,6 +123,18 @@ def run(
         _print_run(done)
     if trace:
         talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
+
+
+def _cluster(address: str, hosts: list[str] | None, ports: str) -> ClusterOptions | None:
+    """What is stated of the cluster; None without one. Raises UsageError."""
+    from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
+
+    stated = stated_hosts(hosts or ())
+    if not address:
+        if stated or ports != opt.PORTS:
+            raise UsageError(OnlyWithCluster(), where="--host" if stated else "--ports")
+        return None
+    return ClusterOptions(address, stated, port_range(ports))
 
 
 def _write_trace(path: Path, done: RunReport) -> None:

@@ -208,6 +208,26 @@ RunsOption = Annotated[
     Path | None,
     typer.Option("--runs", metavar="FILE.csv", help="Add what was measured to this file, a row for 'dnnc calibrate'."),
 ]
+ClusterOption = Annotated[
+    str,
+    typer.Option(
+        "--cluster",
+        metavar="HOST:PORT",
+        help="Run each device on its host: a node of the Ray cluster whose head is there.",
+    ),
+]
+HostNodesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host",
+        metavar="NAME=NODE",
+        help="The node of a host: address, host name or id. Else that with the resource 'host:NAME', or one that suffices.",
+    ),
+]
+PortsOption = Annotated[
+    str, typer.Option("--ports", metavar="FIRST-LAST", help="Ports on which hosts listen for values of each other.")
+]
+PORTS = "26000-26999"
 EmulateOption = Annotated[
     bool,
     typer.Option(

@@ -11,14 +11,19 @@ import os
 import sys
 from collections.abc import Mapping
 
-__all__ = ["module_command", "module_environment"]
+__all__ = ["module_command", "module_environment", "python_command"]
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 
 
 def module_command(module: str) -> list[str]:
-    """The command that runs ``module`` as a program, with this interpreter: ``-P`` keeps the current directory off its path."""
-    return [sys.executable, "-P", "-m", module]
+    """The command that runs ``module`` as a program, with this interpreter."""
+    return [*python_command(), "-m", module]
+
+
+def python_command() -> list[str]:
+    """The command that runs this interpreter: ``-P`` keeps the current directory off its path."""
+    return [sys.executable, "-P"]
 
 
 def module_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:

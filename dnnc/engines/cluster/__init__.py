@@ -4,6 +4,8 @@
 - ``network``: the transport of the engine between hosts, made of that; shared memory stays the one inside a host;
 - ``agent``: starts the processes of one host for a starter elsewhere; ``agents``: launches agents;
 - ``starting``: the processes of all hosts as the starter has them;
+- ``options``: which cluster, as stated; ``nodes``: which node stands for each host; ``actor``, ``ray_cluster``: a Ray cluster,
+  which starts the agents; ``survey``: what its nodes have;
 - ``parts``: which bytes of a build's files a host needs; ``cache``: keeps them there;
 - ``faults``: what is refused, and why.
 

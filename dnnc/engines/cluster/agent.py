@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.engines.cluster.cache import LIMIT, Cache, default_folder
+from dnnc.engines.cluster.faults import HostRefused
 from dnnc.engines.cluster.parts import PIECES, Part, PartFiles, receive_parts
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.starter.host import HostProcesses
@@ -67,8 +68,10 @@ class Agent:
     def serve(self) -> None:
         """Does what the starter says until the starter has gone. Raises ConnectionError where the starter is not reached."""
         number = int(self.settings["number"])
+        with contextlib.suppress(OSError):  # Ray runs its workers at a low priority, which devices would inherit
+            os.setpriority(os.PRIO_PROCESS, 0, 0)
         try:
-            self.relay.meet({STARTER: self.settings["starter"]})
+            self.relay.meet({STARTER: self.settings["starter"]}, called=True)
             commands, written = os.pipe()
             read, self._answers = os.pipe()
             self.relay.receive_stream(number * STRIDE + COMMANDS, STARTER, written)
@@ -106,8 +109,11 @@ class Agent:
             self._start(command)
         except InvalidInput as error:
             self._answer({"refused": [diagnostic.to_json() for diagnostic in error.diagnostics]})
-        except OSError as error:
-            self._answer({"refused": [{"severity": "error", "message": str(error), "where": str(self.settings["host"])}]})
+        except EOFError:
+            raise
+        except Exception as error:  # also what dnnc did wrong there is told here
+            reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+            self._answer({"refused": [HostRefused(self.settings["host"], reason).at().to_json()]})
 
     def _start(self, command: Mapping[str, Any]) -> None:
         """Gets the files and starts the processes."""

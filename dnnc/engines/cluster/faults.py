@@ -52,17 +52,156 @@ class HostSilent(Fault, code="E2206"):
     seconds: float
 
 
-class MeshOverHosts(Fault, code="E2207"):
-    """A stage is split over devices of several hosts, whose collectives this version does not run between hosts."""
-
-    message = "stage {stage} is split over devices of {hosts} hosts, and collectives run inside a host"
-    hint = "compile with --mesh none, or with a mesh of the devices of one host"
-    stage: int
-    hosts: int
-
-
 class FolderOfOthers(Fault, code="E2208"):
     """The folder in which a host keeps files of builds may be written to by other users, who could put other files there."""
 
     message = "other users may write to this folder, where files of builds are kept"
     hint = "chmod 700 it, or name another folder in XDG_CACHE_HOME"
+
+
+# A cluster of Ray
+
+TOKEN_LINES = """on each machine, before 'ray start':
+  export RAY_AUTH_MODE=token
+  ray get-auth-token --generate    # on the first; the others have its ~/.ray/auth_token"""
+
+
+class PackageMissing(Fault, code="E2209"):
+    """A run on several hosts needs Python packages that are not installed: Ray, which starts it there, and pyzmq, by which
+    hosts exchange values."""
+
+    message = "the Python package {package} is missing"
+    hint = "pip install 'dnnc[cluster]', on each machine"
+    package: str
+
+
+class ClusterNotReached(Fault, code="E2210"):
+    """No Ray cluster answers at the address, or this machine is none of its nodes."""
+
+    message = "no cluster to work with: {reason}"
+    hint = "'ray start --head --port=6379' on the first machine, 'ray start --address=FIRST:6379' on the others and here"
+    reason: str
+
+
+class ClusterWithoutToken(Fault, code="E2211"):
+    """The Ray cluster asks for no token, so whoever reaches its port can run code on its machines."""
+
+    message = "this cluster runs the code of everybody who reaches it: it asks for no token"
+    hint = TOKEN_LINES
+
+
+class StatedHostUnknown(Fault, code="E2212"):
+    """--host states the node of a host that the build has no device on."""
+
+    message = "the build has no device on a host '{host}'; its hosts are {hosts}"
+    host: str
+    hosts: tuple[str, ...]
+
+
+class NodeAmbiguous(Fault, code="E2213"):
+    """--host names no node of the cluster, or several."""
+
+    message = "'{node}' names {count} nodes of the cluster, which has {nodes}"
+    hint = "name a node by its address, its host name or the beginning of its id"
+    node: str
+    count: int
+    nodes: tuple[str, ...]
+
+
+class NoNodeForHost(Fault, code="E2214"):
+    """No node of the cluster stands for a host, and none that is left has the cores and GPUs of the host's devices."""
+
+    message = "no node is left for host '{host}', whose devices use {cores} cores and {gpus} GPUs; the cluster has {nodes}"
+    hint = "start Ray there with --resources='{{\"host:{host}\": 1}}', or name a node: --host {host}=ADDRESS"
+    host: str
+    cores: int
+    gpus: int
+    nodes: tuple[str, ...]
+
+
+class NodeForTwoHosts(Fault, code="E2215"):
+    """One node is stated for several hosts of the topology, which share no memory."""
+
+    message = "the node {node} stands for several hosts: {hosts}"
+    hint = "state a node for each, or compile for one host"
+    node: str
+    hosts: tuple[str, ...]
+
+
+class HostsChosen(Fault, code="W2216"):
+    """No one stated which node stands for these hosts, so nodes with enough cores were taken."""
+
+    message = "hosts run on nodes that suffice: {hosts}"
+    hint = "--host NAME=NODE states others"
+    hosts: tuple[str, ...]
+
+
+class HostBusy(Fault, code="E2217"):
+    """The node of a host did not start an actor in time: its cores or GPUs are taken by others."""
+
+    message = "host '{host}' has not started anything in {seconds:g} s: its cores or GPUs may be taken"
+    hint = "'ray status' shows what is in use"
+    host: str
+    seconds: float
+
+
+class HostRefused(Fault, code="E2218"):
+    """A host could not start its part of a run: dnnc is not installed there, or what it needs (files, memory) was refused."""
+
+    message = "host '{host}' does not run dnnc: {reason}"
+    hint = "is 'dnnc[cluster]' installed there, in the environment in which 'ray start' runs? has it room for the files?"
+    host: str
+    reason: str
+
+
+class VersionsDiffer(Fault, code="E2219"):
+    """A host has another version of Python, dnnc or a library than the machine that starts the run, so it may compute something
+    else or not understand what it is told."""
+
+    message = "host '{host}' has other versions: {versions}"
+    hint = "install the same versions on all machines"
+    host: str
+    versions: tuple[str, ...]
+
+
+class ProviderMissingThere(Fault, code="E2220"):
+    """Devices of a host name an execution provider that the onnxruntime of its node lacks."""
+
+    message = "devices of host '{host}' run on {provider}, and onnxruntime there has only {available}"
+    hint = "install the onnxruntime that has it, on that machine"
+    host: str
+    provider: str
+    available: tuple[str, ...]
+
+
+class NotAHostAndNode(Fault, code="E2221"):
+    """--host is not written as NAME=NODE, or a host is stated twice."""
+
+    message = "found '{text}', expected NAME=NODE, each host once"
+    text: str
+
+
+class NotPorts(Fault, code="E2222"):
+    """--ports is not written as FIRST-LAST, two ports from 1 to 65535."""
+
+    message = "found '{text}', expected FIRST-LAST, ports from 1 to 65535"
+    text: str
+
+
+class CoresMissing(Fault, code="E2223"):
+    """A node has fewer cores than the devices of its host use at once."""
+
+    message = "host '{host}' has {found} cores, its devices use {needed}"
+    hint = "name another node: --host {host}=NODE"
+    host: str
+    needed: int
+    found: int
+
+
+class EndpointNotReached(Fault, code="E2224"):
+    """Two machines cannot exchange values: a port of the range is not reached from the other one."""
+
+    message = "no connection between host '{host}' and {endpoint}"
+    hint = "let TCP through between the machines, on the ports of --ports"
+    host: str
+    endpoint: str

@@ -40,7 +40,7 @@ class Network:
         return self._relay.sender(link, edge, peer)
 
     def group(self, group: Mapping[str, Any]) -> Group:
-        raise NotImplementedError("collectives between hosts")
+        raise ValueError("members on several hosts exchange operands by edges")  # as the roles say (``EDGES``)
 
 
 __all__ = ["Network"]

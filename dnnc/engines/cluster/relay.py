@@ -31,7 +31,7 @@ import random
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -41,6 +41,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from dnnc.engines.cluster.faults import NoFreePort
+from dnnc.engines.cluster.options import PORTS
 from dnnc.engines.onnxruntime.transport.codec import ALIGNMENT
 from dnnc.engines.onnxruntime.transport.edges import (
     LENGTH,
@@ -55,11 +56,9 @@ from dnnc.engines.onnxruntime.transport.edges import (
 from dnnc.onnx.elements import Array
 from ir.core.diagnostics import InvalidInput
 
-PORTS = (26000, 26999)
-"""First and last port that processes listen on by default."""
 CONNECT_SECONDS = 30.0
 """How long a process tries to reach the others of its run."""
-HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 30.0
+HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 60.0
 """How often a connection is tried when nothing is sent, and after how long without an answer the peer counts as gone."""
 _DATA, _FREE, _TEXT, _PIECE = range(4)
 """Kinds of messages: values of a slot, a slot that is free again, bytes of a stream, a piece of a value."""
@@ -140,6 +139,7 @@ class Relay:
         self._context = zmq.Context()
         self._peers: dict[str, _Peer] = {}
         self._allowed: set[bytes] = set()
+        self._awaited: dict[bytes, tuple[str, str, bytes]] = {}  # by key, whom to connect to when it has connected
         self._slots: dict[int, _Slots] = {}
         self._streams: dict[int, _Text] = {}
         self._early: dict[int, list[bytes]] = {}
@@ -176,24 +176,33 @@ class Relay:
         """What others are told to ``meet`` this process: its endpoint and its public key."""
         return self.endpoint, self.key
 
-    def meet(self, peers: Mapping[str, Sequence[str]], seconds: float = CONNECT_SECONDS) -> None:
-        """Admits processes and connects to them: by name, what they ``offer``. Raises ConnectionError that names the endpoints
-        of those that were not reached in time."""
+    def admit(self, offers: Iterable[Sequence[str]]) -> None:
+        """Lets in processes that offer these: before they are told of this one, which they would ask once and in vain."""
+        keys = {z85.decode(key) for _, key in offers}
+        self._do(lambda: self._allowed.update(keys))
+
+    def meet(self, peers: Mapping[str, Sequence[str]], seconds: float = CONNECT_SECONDS, *, called: bool = False) -> None:
+        """Admits processes and connects to them: by name, what they ``offer``. ``called``: once they have connected to this
+        one, since they do not know its key yet. Raises ConnectionError that names the endpoints of those that were not reached
+        in time."""
         done = threading.Event()
 
         def begin() -> None:
+            self._meeting = set(peers), done
             for name, (endpoint, key) in peers.items():
                 self._allowed.add(z85.decode(key))
-                self._connect(name, endpoint, key.encode())
+                if called:
+                    self._awaited[z85.decode(key)] = name, endpoint, key.encode()
+                else:
+                    self._connect(name, endpoint, key.encode())
             if self._guard not in self._handlers:
                 self._handle(self._guard, self._admit)  # until now, who asked was left waiting
-            self._meeting = set(peers), done
             self._note_met()
 
         self._do(begin)
         if not done.wait(seconds):
-            missing = [peer.endpoint for name, peer in self._peers.items() if name in peers and not peer.connected]
-            raise ConnectionError(", ".join(sorted(missing)))
+            met = {name for name, peer in self._peers.items() if peer.connected}
+            raise ConnectionError(", ".join(sorted(endpoint for name, (endpoint, _) in peers.items() if name not in met)))
 
     def sender(self, link: int, edge: Edge, peer: str) -> Sender:
         """The end of a link that this process writes and ``peer``, which was met, reads. Both know the link by its number."""
@@ -316,7 +325,8 @@ class Relay:
             self._lose(peer)
 
     def _note_met(self) -> None:
-        if self._meeting is not None and all(self._peers[name].connected for name in self._meeting[0]):
+        met = {name for name, peer in self._peers.items() if peer.connected}
+        if self._meeting is not None and self._meeting[0] <= met:
             self._meeting[1].set()
             self._meeting = None
 
@@ -344,6 +354,8 @@ class Relay:
         known = mechanism == b"CURVE" and len(credentials) == 1 and credentials[0] in self._allowed
         status, text = (b"200", b"OK") if known else (b"400", b"the key is not of this run")
         self._guard.send_multipart([version, request, status, text, b"", b""])
+        if known and (awaited := self._awaited.pop(credentials[0], None)) is not None:
+            self._connect(*awaited)
 
     # Values
 
@@ -512,4 +524,4 @@ def _pipe(size: int) -> tuple[int, int]:
     return read, write
 
 
-__all__ = ["CONNECT_SECONDS", "PORTS", "Relay"]
+__all__ = ["CONNECT_SECONDS", "Relay"]

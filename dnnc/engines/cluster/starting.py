@@ -35,9 +35,10 @@ from dnnc.engines.cluster.agent import (
     stream_of,
 )
 from dnnc.engines.cluster.agents import Agents
-from dnnc.engines.cluster.faults import HostGone, HostSilent, MeshOverHosts, NotConnected
+from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected
+from dnnc.engines.cluster.options import PORTS
 from dnnc.engines.cluster.parts import PIECES, needed, send_parts
-from dnnc.engines.cluster.relay import PORTS, Relay
+from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.processes import HOST_GONE, DeviceProcess
 from dnnc.engines.onnxruntime.starter.roles import STARTER, Role, roles
@@ -134,7 +135,6 @@ class FarProcesses:
         """Starts all; they load their programs from then on. Raises InvalidInput for what a host refuses, StageStopped for one
         that is not reached."""
         build, hosts = self.build, self.hosts
-        self._refuse_meshes()
         wires = links(build)
         every = roles(build, wires, self.options.threads, self.options.optimize, hosts.of)
         self.status = np.zeros((len(every), STATUS_WORDS), np.int64)
@@ -165,12 +165,6 @@ class FarProcesses:
             elif link.target == FEEDER and (place := places[link.source]):
                 side = relay.receiver(number, link.received, place.device)
                 self.sinks.append(StarterEnd(side, link.first, link.step, place))
-
-    def _refuse_meshes(self) -> None:
-        for stage in self.build.stages:
-            over = {self.hosts.of[device] for device in stage.devices} if stage.members else set()
-            if len(over) > 1:
-                raise InvalidInput(MeshOverHosts(stage.index, len(over)), where=str(self.build.folder))
 
     def _launch(self, relay: Relay, name: str, processes: list[int]) -> _Far:
         """Launches the agent of a host and opens its streams."""
@@ -267,13 +261,15 @@ class FarProcesses:
                 if address is None:
                     return False
                 addresses[process.device] = address
+        fed = {role["device"]: addresses[role["device"]] for role in every if STARTER in role["peers"]}
+        relay.admit(fed.values())
         for process, role in zip(self.every, every, strict=True):
             if role["peers"]:
                 assert process.popen.stdin is not None
                 with contextlib.suppress(BrokenPipeError):
                     process.popen.stdin.write(config_text({peer: addresses[peer] for peer in role["peers"]}))
                     process.popen.stdin.flush()
-        relay.meet({role["device"]: addresses[role["device"]] for role in every if STARTER in role["peers"]})
+        relay.meet(fed)
         return True
 
     def _address(self, process: DeviceProcess) -> Any:

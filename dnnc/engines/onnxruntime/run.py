@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import Build, outline
 from dnnc.build.elsewhere import require_here, require_row
@@ -41,6 +42,9 @@ from ir.text.units import percent_text
 QUIET = 0.9
 """Of a core's time: where the processes had less while they computed, the machine was busy."""
 
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.options import ClusterOptions
+
 
 def run_build(
     build: Build | Path | str,
@@ -70,7 +74,7 @@ class RunCommand:
     are none or a ``seed`` is given. ``microbatches``: how many to make, or to split the first axis of the inputs into.
     ``repeat``: how often to run all of them in the same processes, after ``warmup`` rounds; outputs and times are those of the
     last round. ``measures``: the run measures the plan's value (``--runs``). ``emulate``: run here a build for other
-    machines."""
+    machines. ``cluster``: run it on the hosts of a cluster."""
 
     build: Path
     inputs: Path | None = None
@@ -82,6 +86,7 @@ class RunCommand:
     options: RunOptions = field(default_factory=RunOptions)
     measures: bool = False
     emulate: bool = False
+    cluster: ClusterOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +205,7 @@ def run_command(
     if command.repeat < 1 or command.warmup < 0 or (command.microbatches is not None and command.microbatches < 1):
         raise UsageError(CountsTooSmall())
     build = Build.open(command.build, progress)
-    require_here(build.files, emulate=command.emulate)
+    require_here(build.files, hosts=1 if command.cluster is None else None, emulate=command.emulate)
     progress("run", None)
     if command.outputs is not None:
         check_writable(command.outputs)
@@ -213,12 +218,21 @@ def run_command(
         batches = Microbatches(drawn_ahead(items) if random else items, "stacked" if count > 1 else "single")
     if command.measures:
         require_measures(build, len(batches.items), command.options.threads)
-    crowded = crowding(build, command.options.threads, local_cores())
+    crowded = crowding(build, command.options.threads, local_cores()) if command.cluster is None else None
     if crowded is not None:
         warn(crowded)
     if foreign := foreign_types(build):
         warn(PlannedForOthers(foreign).at(str(build.folder)))
-    with Pipeline(build, command.options) as pipeline:
+    with ExitStack() as stack:
+        processes = None
+        if command.cluster is not None:
+            from dnnc.engines.cluster.options import require_packages
+
+            require_packages()
+            from dnnc.engines.cluster.ray_cluster import on_cluster
+
+            processes = stack.enter_context(on_cluster(build, command.options, command.cluster, warn))
+        pipeline = stack.enter_context(Pipeline(build, command.options, processes))
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)
         throughputs = []

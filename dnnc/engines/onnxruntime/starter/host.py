@@ -26,7 +26,7 @@ from dnnc.engines.onnxruntime.starter.processes import DeviceProcess
 from dnnc.engines.onnxruntime.starter.roles import Role
 from dnnc.engines.onnxruntime.transport.collectives import Places
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Descriptors, Edge, anonymous_memory, map_memory, write_memory
-from dnnc.engines.onnxruntime.transport.opening import MEMORY
+from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY
 from dnnc.engines.onnxruntime.transport.wiring import assign_cores, peers_of
 from dnnc.engines.onnxruntime.worker import STATUS_WORDS
 from ir.core.diagnostics import InvalidInput
@@ -122,30 +122,33 @@ class HostProcesses:
     def _stage(self, stage: Mapping[str, Any], models: _Models, passed: set[int]) -> dict[str, Any]:
         """The configuration of a stage; adds the descriptors that it names to ``passed``."""
 
-        def filled(end: Any, side: int) -> Any:
-            if not end or end[0] != MEMORY:
-                return end
-            name, edge, number = end
-            descriptors = self.link(number, Edge.from_json(edge))[side]
-            passed.update((descriptors.memory, descriptors.read, descriptors.write))
-            return [name, edge, (descriptors.memory, descriptors.read, descriptors.write)]
-
         config = {
             **stage,
-            "receives": [[filled(end, 1) for end in ends] for ends in stage["receives"]],
-            "sends": [[filled(end, 0) for end in ends] for ends in stage["sends"]],
-            "feeds": [filled(end, 1) for end in stage["feeds"]],
-            "sinks": [filled(end, 0) for end in stage["sinks"]],
+            "receives": [[self._filled(end, 1, passed) for end in ends] for ends in stage["receives"]],
+            "sends": [[self._filled(end, 0, passed) for end in ends] for ends in stage["sends"]],
+            "feeds": [self._filled(end, 1, passed) for end in stage["feeds"]],
+            "sinks": [self._filled(end, 0, passed) for end in stage["sinks"]],
         }
         if "group" not in stage:
             return {**config, "model": models.places[stage["model"]]}
         config["segments"] = [(level, models.places[name], outputs) for level, name, outputs in stage["segments"]]
         return {**config, "group": self._member(stage["group"], passed)}
 
+    def _filled(self, end: Any, side: int, passed: set[int]) -> Any:
+        """An end with its descriptors where it is in shared memory. ``side``: 0 of the sender, 1 of the receiver."""
+        if not end or end[0] != MEMORY:
+            return end
+        name, edge, number = end
+        descriptors = self.link(number, Edge.from_json(edge))[side]
+        place = descriptors.memory, descriptors.read, descriptors.write
+        passed.update(place)
+        return [name, edge, place]
+
     def _member(self, group: Mapping[str, Any], passed: set[int]) -> Mapping[str, Any]:
         """What a member knows of its group; adds the descriptors that it names to ``passed``."""
-        if group["transport"] != MEMORY:
-            return group
+        if group["transport"] == EDGES:
+            sends = [(peer, self._filled(end, 0, passed)) for peer, end in group["sends"]]
+            return {**group, "sends": sends, "receives": [(p, self._filled(end, 1, passed)) for p, end in group["receives"]]}
         number, member = group["stage"], group["member"]
         collectives = tuple(map(Collective.from_json, group["collectives"]))
         if number not in self._groups:

@@ -11,23 +11,27 @@ of stage models in memory. ``starter.host`` fills these in.
 
 The end of a link is ``[transport, edge, place]`` (``transport.opening``). Its place is the number of the link in shared memory,
 and between hosts that number and the name of the process at the other end. ``group`` has the collectives of a stage on a mesh,
-their ``transport``, and which ``member`` the device is.
+their ``transport``, and which ``member`` the device is; where members are on several hosts, also the ends by which it
+``sends`` its operands to each peer and ``receives`` theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeAlias
 
 from dnnc.build.build import Build, StageProgram
+from dnnc.engines.onnxruntime.transport.edge_group import member_edge
 from dnnc.engines.onnxruntime.transport.edges import FEEDER
-from dnnc.engines.onnxruntime.transport.opening import MEMORY, NETWORK
+from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY, NETWORK
 from dnnc.engines.onnxruntime.transport.sharing import places
 from dnnc.engines.onnxruntime.transport.wiring import (
     Link,
     Place,
     output_specs,
+    peers_of,
     stage_places,
     uses_of,
 )
@@ -35,6 +39,8 @@ from dnnc.onnx.elements import BY_NAME
 from ir.ops.rows import lanes
 
 Role: TypeAlias = dict[str, Any]
+GROUP_LINKS = 1 << 20
+"""The number of the first link between members of a mesh; links of a build have smaller numbers."""
 STARTER = ""
 """The name of the process that started the run, and of its host, among those of devices and of hosts."""
 
@@ -51,12 +57,6 @@ class _Wires:
     sinks: list[Any] = field(default_factory=list)
 
     @property
-    def ends(self) -> Iterator[Any]:
-        """Every end."""
-        yield from self.leaving
-        yield from (end for ends in (*self.receives.values(), self.feeds) for end in ends if end)
-
-    @property
     def leaving(self) -> Iterator[Any]:
         """Every end that sends."""
         yield from (end for ends in (*self.sends.values(), self.sinks) for end in ends if end)
@@ -71,26 +71,17 @@ def roles(
     every = stage_places(build)
     rows = {device: lanes(actions, build.flow.comm) for device, actions in build.schedule.rows}
     wires = _wires(build, links, every, hosts or {})
-    groups = {stage.index: _group(stage) for stage in build.stages if stage.members}
+    numbers = count(GROUP_LINKS)
+    groups = {stage.index: _groups(stage, hosts or {}, numbers) for stage in build.stages if stage.members}
+    stages = [(place.device, _stage(build, place, of_place, groups)) for place, of_place in zip(every, wires, strict=True)]
     return [
         {
             "device": device,
             "threads": build.threads(device, threads),
             "optimize": optimize,
             "provider": build.provider(device).to_json(),
-            "stages": [
-                _stage(build, place, of_place, groups)
-                for place, of_place in zip(every, wires, strict=True)
-                if place.device == device
-            ],
-            "peers": sorted(
-                {
-                    end[2][1]
-                    for place, of_place in zip(every, wires, strict=True)
-                    for end in of_place.ends
-                    if place.device == device and end[0] == NETWORK
-                }
-            ),
+            "stages": [stage for of, stage in stages if of == device],
+            "peers": sorted({end[2][1] for of, stage in stages if of == device for end in ends_of(stage) if end[0] == NETWORK}),
             "lanes": [[(a.kind, a.stage, a.microbatch, a.channel) for a in lane] for lane in rows[device][::-1]],
         }
         for device in dict.fromkeys(place.device for place in every)
@@ -123,16 +114,35 @@ def _note(build: Build, ends: dict[Any, list[Any]], other: Place, end: Any) -> N
     ends.setdefault(key, [None] * width)[other.position % width] = end
 
 
-def _group(stage: StageProgram) -> dict[str, Any]:
-    """What all members of a stage know of its collectives."""
-    return {
-        "transport": MEMORY,
-        "collectives": [collective.to_json() for collective in stage.collectives],
-        "places": places(stage.collectives, uses_of(stage)).to_json(),
-    }
+def _groups(stage: StageProgram, hosts: Mapping[str, str], numbers: Iterator[int]) -> list[dict[str, Any]]:
+    """What each member of a stage knows of its collectives. ``numbers``: of the links between members."""
+    collectives = [collective.to_json() for collective in stage.collectives]
+    of = [hosts.get(device, STARTER) for device in stage.devices]
+    common: dict[str, Any] = {"collectives": collectives, "stage": stage.index}
+    if len(set(of)) == 1:
+        offsets = places(stage.collectives, uses_of(stage)).to_json()
+        return [{**common, "transport": MEMORY, "places": offsets, "member": member} for member in range(len(of))]
+    groups = [{**common, "transport": EDGES, "member": member, "sends": [], "receives": []} for member in range(len(of))]
+    for member, host in enumerate(of):
+        for peer in peers_of(stage.collectives, member):
+            edge, number = member_edge(stage.index, stage.collectives, member, peer).to_json(), next(numbers)
+            ends: list[Any] = [[MEMORY, edge, number], [MEMORY, edge, number]]
+            if host != of[peer]:
+                ends = [[NETWORK, edge, (number, stage.devices[other])] for other in (peer, member)]
+            groups[member]["sends"].append((peer, ends[0]))
+            groups[peer]["receives"].append((member, ends[1]))
+    return groups
 
 
-def _stage(build: Build, place: Place, wires: _Wires, groups: dict[int, dict[str, Any]]) -> dict[str, Any]:
+def ends_of(stage: Mapping[str, Any]) -> Iterator[Any]:
+    """Every end of a link in what a role says of a stage."""
+    group = stage.get("group", {})
+    for ends in (*stage["receives"], *stage["sends"], stage["feeds"], stage["sinks"]):
+        yield from (end for end in ends if end)
+    yield from (end for _, end in (*group.get("sends", ()), *group.get("receives", ())))
+
+
+def _stage(build: Build, place: Place, wires: _Wires, groups: Mapping[int, list[dict[str, Any]]]) -> dict[str, Any]:
     """What the role of a device says of one stage."""
     stage = build.stages[place.stage]
     common = {
@@ -160,7 +170,7 @@ def _stage(build: Build, place: Place, wires: _Wires, groups: dict[int, dict[str
             for segment in program.segments
         ],
         "outputs": list(leaving.values()),
-        "group": {**groups[place.stage], "stage": place.stage, "member": place.position},
+        "group": groups[place.stage][place.position],
     }
 
 

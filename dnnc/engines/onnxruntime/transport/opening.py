@@ -1,7 +1,8 @@
 """Opens the ends of edges and the groups of a process, each by the transport that its description names.
 
 A description begins with the name of a transport: an end of an edge is ``[transport, edge, place]``, with the edge as JSON and
-what that transport needs; a group is an object whose ``transport`` is the name.
+what that transport needs; a group is an object whose ``transport`` is the name, or ``EDGES`` where its members are on several
+hosts and exchange operands by ends of edges, which are in it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dnnc.engines.onnxruntime.transport.shared_memory import SharedMemory
 
 MEMORY, NETWORK = "memory", "network"
 """Shared memory inside a host, and sockets between hosts."""
+EDGES = "edges"
 
 
 class Transports:
@@ -48,7 +50,14 @@ class Transports:
 
     def group(self, group: Mapping[str, Any]) -> Group:
         """This process's part in the collectives of a stage."""
-        return self._by_name[group["transport"]].group(group)
+        if group["transport"] != EDGES:
+            return self._by_name[group["transport"]].group(group)
+        from dnnc.build.collective import Collective
+        from dnnc.engines.onnxruntime.transport.edge_group import EdgeExchange
+
+        sends = {peer: self.outgoing(end) for peer, end in group["sends"]}
+        receives = {peer: self.incoming(end) for peer, end in group["receives"]}
+        return EdgeExchange(tuple(map(Collective.from_json, group["collectives"])), group["member"], sends, receives)
 
 
-__all__ = ["MEMORY", "NETWORK", "Transports"]
+__all__ = ["EDGES", "MEMORY", "NETWORK", "Transports"]

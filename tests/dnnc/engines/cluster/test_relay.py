@@ -197,6 +197,26 @@ def test_a_peer_that_has_gone_ends_what_leads_to_it() -> None:
         assert a.lost == {"b"}
 
 
+def test_who_is_called_connects_back() -> None:
+    """The agent of a host knows its starter, which learns the agent's key later: it is not asked before it calls."""
+    starter, other, agent = Relay(HERE), Relay(HERE), Relay(HERE)
+    try:
+        meeting = threading.Thread(target=other.meet, args=({"s": starter.offer},), kwargs={"called": True})
+        meeting.start()
+        starter.meet({"other": other.offer})  # from here on the starter answers who asks
+        waiting = threading.Thread(target=agent.meet, args=({"s": starter.offer},), kwargs={"called": True})
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        starter.meet({"agent": agent.offer})
+        waiting.join(20)
+        meeting.join(20)
+        assert not waiting.is_alive()
+    finally:
+        for relay in (starter, other, agent):
+            relay.close()
+
+
 def test_an_endpoint_that_is_not_reached_is_named() -> None:
     with socket.create_server((HERE, 0)) as unused:
         port = unused.getsockname()[1]

@@ -1,0 +1,239 @@
+"""A Ray cluster as the hosts of a run: connects to it, finds the node of each host, and launches an agent on each.
+
+Ray only places, starts and ends agents; values and files travel by the relays. Keys of Ray's token do not reach dnnc: Ray reads
+them itself. The machine that starts a run is a node of the cluster too (``ray start``), with or without devices of the plan.
+
+Who may connect: a cluster without token authentication runs the code of everybody who reaches its port, so it is refused, but
+where all its nodes have loopback addresses. Whether it asks for a token is found out by connecting without one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dnnc.build.build import Build
+from dnnc.build.elsewhere import device_hosts
+from dnnc.engines.cluster.actor import NodeAgent, versions
+from dnnc.engines.cluster.agents import offered
+from dnnc.engines.cluster.faults import (
+    ClusterNotReached,
+    ClusterWithoutToken,
+    HostBusy,
+    HostRefused,
+    HostsChosen,
+    ProviderMissingThere,
+    VersionsDiffer,
+)
+from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
+from dnnc.engines.cluster.options import ClusterOptions
+from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
+from dnnc.onnx.providers import CPU
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.system.child import module_environment, python_command
+
+ACTOR_SECONDS = 60.0
+"""How long a node may take to start an actor."""
+_WITHOUT_TOKEN = """import sys
+from ray._raylet import GcsClient
+GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=10)"""
+_TOKEN_ASKED = "AuthenticationError"
+
+
+class RayAgents:
+    """Launches agents as actors of Ray, each on the node of its host."""
+
+    def __init__(self, ray: Any, nodes: Mapping[str, Node], needs: Mapping[str, HostNeeds], where: str) -> None:
+        self.where = where
+        self._ray = ray
+        self.actors: dict[str, Any] = {}
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        for name, node in nodes.items():
+            self.actors[name] = (
+                ray.remote(NodeAgent)
+                .options(
+                    num_cpus=min(needs[name].cores, node.resources.get("CPU", 0)),
+                    num_gpus=needs[name].gpus,
+                    scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
+                    max_restarts=0,
+                )
+                .remote()
+            )
+
+    def ask(self, host: str, method: str, *arguments: Any) -> Any:
+        """What a method of a host's actor returns. Raises InvalidInput where the node does not run it."""
+        return self.answers(self.begin({host: (method, *arguments)}))[host]
+
+    def begin(self, asked: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+        """Asks several hosts at the same time: by host, a method and its arguments."""
+        return {host: getattr(self.actors[host], method).remote(*arguments) for host, (method, *arguments) in asked.items()}
+
+    def answers(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What was asked returns, by host. Raises as ``ask``."""
+        answers = {}
+        for host, reference in asked.items():
+            try:
+                answers[host] = self._ray.get(reference, timeout=ACTOR_SECONDS)
+            except self._ray.exceptions.GetTimeoutError:
+                raise InvalidInput(HostBusy(host, ACTOR_SECONDS), where=self.where) from None
+            except self._ray.exceptions.RayError as error:
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                fault = HostRefused(host, lines[-1] if lines else type(error).__name__)
+                raise InvalidInput(fault, where=self.where) from None
+        return answers
+
+    def offered(self, host: str, method: str, *arguments: Any) -> tuple[str, str]:
+        """What the relay offers that a method of a host's actor opens. Raises InvalidInput for what it refuses."""
+        return offered(self.ask(host, method, *arguments), host)
+
+    def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
+        return self.offered(settings["host"], "launch", settings)
+
+    def close(self) -> None:
+        for actor in self.actors.values():
+            with contextlib.suppress(Exception):  # whatever Ray says of an actor or a node that is gone already
+                self._ray.kill(actor)
+        self.actors = {}
+
+
+@contextmanager
+def connected(address: str) -> Iterator[tuple[Any, tuple[Node, ...], str]]:
+    """Ray, the nodes of the cluster, and the address of this one. A program that has connected to Ray already stays so. Raises
+    InvalidInput where Ray is not installed, no cluster answers, or it asks for no token."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    import ray as module
+
+    ray: Any = module  # its types are of some functions alone
+    where, own = f"--cluster {address}", not ray.is_initialized()
+    asks = _asks_for_token(address, where)
+    if own:
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            ray.init(address=address, namespace="dnnc", log_to_driver=False, logging_level=logging.ERROR)
+        except Exception as error:  # Ray has no common base of what it raises here
+            reason = str(error).strip().splitlines()
+            raise InvalidInput(ClusterNotReached(reason[0] if reason else type(error).__name__), where=where) from None
+        finally:
+            for number, handler in before.items():
+                if signal.getsignal(number) is not handler:
+                    with contextlib.suppress(ValueError):  # not in the main thread
+                        signal.signal(number, handler)
+    try:
+        alive = [node for node in ray.nodes() if node["Alive"]]
+        nodes = tuple(Node(n["NodeID"], n["NodeManagerAddress"], n["NodeManagerHostname"], n["Resources"]) for n in alive)
+        nodes = tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
+        if not asks and not all(_is_loopback(node.address) for node in nodes):
+            raise InvalidInput(ClusterWithoutToken(), where=where)
+        yield ray, nodes, ray.util.get_node_ip_address()
+    finally:
+        if own:
+            ray.shutdown()
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def _asks_for_token(address: str, where: str) -> bool:
+    """Whether the cluster refuses those without a token: a process without one tries. Raises InvalidInput where no cluster
+    answers."""
+    environment = {key: value for key, value in module_environment().items() if not key.startswith("RAY_AUTH_TOKEN")}
+    try:
+        done = subprocess.run(
+            [*python_command(), "-c", _WITHOUT_TOKEN, address],
+            env={**environment, "RAY_AUTH_MODE": "disabled"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=ACTOR_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise InvalidInput(ClusterNotReached(f"no answer in {ACTOR_SECONDS:g} s"), where=where) from None
+    if done.returncode and _TOKEN_ASKED not in done.stderr:
+        last = [line for line in done.stderr.splitlines() if line.strip()]
+        raise InvalidInput(ClusterNotReached(last[-1] if last else "no answer"), where=where)
+    return done.returncode != 0
+
+
+@contextmanager
+def on_cluster(
+    build: Build, options: RunOptions, cluster: ClusterOptions, warn: Callable[[Diagnostic], None] = lambda diagnostic: None
+) -> Iterator[FarProcesses]:
+    """The processes of a build on the nodes of a cluster, not started yet. ``warn`` gets which nodes were chosen for hosts that
+    no one stated a node for. Raises InvalidInput and UsageError for hosts without a node, nodes with other versions, and
+    providers that a node lacks."""
+    where = f"--cluster {cluster.address}"
+    of = device_hosts(build.files)
+    needs = host_needs(build, of, options.threads)
+    with connected(cluster.address) as (ray, nodes, here):
+        found, chosen = match_hosts(list(needs.values()), nodes, cluster.hosts, where)
+        if chosen:
+            warn(HostsChosen(tuple(f"{name} = {found[name]}" for name in chosen)).at(where))
+        agents = RayAgents(ray, found, needs, where)
+        try:
+            there = agents.answers(agents.begin({name: ("versions",) for name in found}))
+            if unlike := version_faults(there, where):
+                raise InvalidInput(fault for _, fault in unlike)
+            _require_providers(build, of, agents, where)
+            addresses = {name: node.address for name, node in found.items()}
+            yield FarProcesses(build, options, Hosts(of, addresses, here, cluster.ports), agents)
+        finally:
+            agents.close()
+
+
+def host_needs(build: Build, of: Mapping[str, str], threads: int) -> dict[str, HostNeeds]:
+    """What the devices of each host use, by name, in the order of the stages."""
+    needs: dict[str, HostNeeds] = {}
+    for device in build.devices:
+        on_cpu = build.provider(device).name == CPU
+        before = needs.get(of[device], HostNeeds(of[device], 0))
+        cores = before.cores + build.threads(device, threads)
+        needs[of[device]] = HostNeeds(of[device], cores, before.gpus + (not on_cpu))
+    return needs
+
+
+def version_faults(there: Mapping[str, Mapping[str, str]], where: str) -> list[tuple[str, Diagnostic]]:
+    """Each host on which Python (but for its last number) or a package has another version than here, with the fault."""
+    here, faults = _comparable(versions()), []
+    for host, found in there.items():
+        known = _comparable(found)
+        unlike = tuple(f"{name} {known.get(name)} (here {mine})" for name, mine in here.items() if known.get(name) != mine)
+        if unlike:
+            faults.append((host, VersionsDiffer(host, unlike).at(where)))
+    return faults
+
+
+def _comparable(found: Mapping[str, str]) -> dict[str, str]:
+    return {**found, "python": ".".join(found.get("python", "").split(".")[:2])}
+
+
+def _require_providers(build: Build, of: Mapping[str, str], agents: RayAgents, where: str) -> None:
+    """Raises InvalidInput for each host whose onnxruntime lacks a provider of its devices."""
+    wanted: dict[str, set[str]] = {}
+    for device in build.devices:
+        if (name := build.provider(device).name) != CPU:
+            wanted.setdefault(of[device], set()).add(name)
+    faults = []
+    for host, names in wanted.items():
+        available: Sequence[str] = agents.ask(host, "facts")["providers"]
+        faults += [ProviderMissingThere(host, name, tuple(available)).at(where) for name in sorted(names - set(available))]
+    if faults:
+        raise InvalidInput(faults)
+
+
+__all__ = ["RayAgents", "connected", "host_needs", "on_cluster", "version_faults"]

@@ -1,0 +1,116 @@
+"""A Ray cluster of raylets on this machine, which share its address and differ in their resources."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class RayCluster:
+    """``address`` of its head; ``environment`` of those who may use it; ``raylets``: process ids by host."""
+
+    address: str
+    environment: dict[str, str]
+    folder: Path
+    nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def raylet(self, host: str) -> int:
+        """The process id of the raylet of a host."""
+        log = re.compile(rb"raylet/raylet\0")
+        for child in _descendants(self.nodes[host].pid):
+            if log.search(Path(f"/proc/{child}/cmdline").read_bytes()):
+                return child
+        raise LookupError(host)
+
+    def end(self, host: str) -> None:
+        """Ends a node at once."""
+        for process in _descendants(self.nodes[host].pid):
+            _kill(process)
+        _kill(self.nodes[host].pid)
+        self.nodes.pop(host).wait()
+
+
+@contextmanager
+def ray_cluster(hosts: Sequence[str], *, token: bool = True) -> Iterator[RayCluster]:
+    """A cluster with a node for each host, the first of them the head."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="dnr", dir="/tmp"))  # sockets have short paths
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        environment = {
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",
+            "RAY_raylet_start_wait_time_s": "120",  # on a busy machine
+            "RAY_AUTH_MODE": "token" if token else "disabled",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        }
+        if not token:
+            del environment["RAY_AUTH_TOKEN"]
+        address = ""
+        cluster = RayCluster(address, environment, folder)
+        for host in hosts:
+            where = ["--head", f"--port={port}"] if not cluster.nodes else [f"--address={cluster.address}"]
+            arguments = [
+                *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *where, "--block", "--num-cpus=8"),
+                *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
+                *(["--include-dashboard=false", f"--temp-dir={folder}"] if not cluster.nodes else []),
+            ]
+            with open(folder / f"{host}.log", "wb") as log:
+                node = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+            cluster.nodes[host] = node
+            stack.callback(lambda host=host: cluster.nodes.get(host) and cluster.end(host))
+            cluster.address = _started(folder / f"{host}.log", node, port)
+        yield cluster
+
+
+def _started(log: Path, node: subprocess.Popen[bytes], port: int) -> str:
+    """The address of the head, once a node has started."""
+    deadline = time.monotonic() + 150
+    while time.monotonic() < deadline:
+        text = log.read_text(errors="replace")
+        if "Ray runtime started" in text:
+            match = re.search(r"Local node IP: (\S+)", text)
+            assert match is not None
+            return f"{match[1]}:{port}"
+        if node.poll() is not None:
+            break
+        time.sleep(0.1)
+    raise RuntimeError(log.read_text(errors="replace")[-2000:])
+
+
+def _descendants(process: int) -> list[int]:
+    """Process ids of the children of a process and of theirs, by one look at all processes."""
+    parents: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        parents.setdefault(parent, []).append(int(name))
+    found = [process]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]
+
+
+def _kill(process: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
+__all__ = ["RayCluster", "ray_cluster"]

@@ -1,0 +1,67 @@
+"""Which node stands for each host, and how that is stated on the command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from dnnc.cli import main
+from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
+from dnnc.engines.cluster.options import port_range, stated_hosts
+from ir.core.diagnostics import InvalidInput, UsageError
+
+SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})
+LARGE = Node("a1b2c3ff", "192.0.2.2", "lab2", {"CPU": 8})
+MARKED = Node("ffffffff", "192.0.2.3", "lab3", {"CPU": 1, "host:left": 1})
+NODES = (SMALL, LARGE, MARKED)
+HOSTS = [HostNeeds("left", 4), HostNeeds("right", 4)]
+
+
+def test_resource_marks_the_node_and_cores_decide_the_rest() -> None:
+    found, chosen = match_hosts(HOSTS, NODES, {}, "here")
+    assert found == {"left": MARKED, "right": LARGE}
+    assert chosen == ("right",)
+
+
+def test_a_stated_node_goes_before_its_resource() -> None:
+    for name in ("192.0.2.1", "lab1", "a1b2c3d4"):
+        found, chosen = match_hosts(HOSTS, NODES, {"left": name}, "here")
+        assert (found["left"], chosen) == (SMALL, ("right",))
+
+
+@pytest.mark.parametrize("name", ["a1b2c3", "lab9", "a1"])
+def test_a_name_of_no_node_or_of_two_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match=rf"--host left={name}: error\[E2213\]"):
+        match_hosts(HOSTS, NODES, {"left": name}, "here")
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"E2212.*'middle'"):
+        match_hosts(HOSTS, NODES, {"middle": "lab1"}, "here")
+    with pytest.raises(InvalidInput, match=r"E2214.*'right'.*9 cores"):
+        match_hosts([HOSTS[0], HostNeeds("right", 9)], NODES, {}, "here")
+    with pytest.raises(InvalidInput, match=r"E2214.*1 GPUs"):
+        match_hosts([HostNeeds("gpu", 1, 1)], NODES, {}, "here")
+    with pytest.raises(InvalidInput, match=r"E2215.*lab2.*left, right"):
+        match_hosts(HOSTS, NODES, {"left": "lab2", "right": "192.0.2.2"}, "here")
+
+
+def test_the_node_of_one_host_is_not_taken_for_another() -> None:
+    with pytest.raises(InvalidInput, match=r"E2214.*'other'"):
+        match_hosts([HostNeeds("other", 1)], (MARKED,), {}, "here")
+
+
+def test_options_are_read() -> None:
+    assert stated_hosts(["a=10.0.0.1", "b=lab2"]) == {"a": "10.0.0.1", "b": "lab2"}
+    assert port_range("7000-7009") == (7000, 7009)
+    for wrong in (["a"], ["=x"], ["a="], ["a=1", "a=2"]):
+        with pytest.raises(UsageError, match="E2221"):
+            stated_hosts(wrong)
+    for text in ("7000", "9-1", "0-5", "1-65536", "a-b", "-"):
+        with pytest.raises(UsageError, match="E2222"):
+            port_range(text)
+
+
+def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--host", "a=b"], ["--ports", "7000-7001"]):
+        assert main(["run", "build", *options]) == 2
+        assert f"{options[0]}: error[E0142]" in capsys.readouterr().err

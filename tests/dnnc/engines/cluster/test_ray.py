@@ -1,0 +1,150 @@
+"""``dnnc run --cluster`` on real raylets on this machine. Slow, and skipped where Ray is not installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dnnc.cli import main
+from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
+from tests.dnnc.engines.onnxruntime.processes import gone, running
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"),
+]
+MACHINES = """version = 1
+[types]
+cpu = "preset:cpu-1"
+[[hosts]]
+name = "{a,b}"
+[[devices]]
+name = "a{0..1}"
+type = "cpu"
+host = "a"
+[[devices]]
+name = "b0"
+type = "cpu"
+host = "b"
+[[links]]
+ends = ["a*", "b*"]
+bandwidth = "1 GB/s"
+"""
+WORKER = "dnnc.engines.onnxruntime.worker"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left() -> None:
+    """The cluster stays for all tests; what runs leave is looked for by name."""
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ray")
+    (folder / "machines.toml").write_text(MACHINES.replace("{a,b}", "a") + '[[hosts]]\nname = "b"\n')
+    options = ["--mesh", "none", "--replicas", "1", "--stages", "3", "--no-report", "-q"]
+    compiled = ["compile", "zoo:mlp,layers=4,hidden=64,batch=4", "-t", str(folder / "machines.toml"), "-o"]
+    assert main([*compiled, str(folder / "build"), *options]) == 0
+    return folder / "build"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with ray_cluster(("a", "b")) as one:
+        yield one
+
+
+def dnnc(cluster: RayCluster, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "dnnc", *arguments, "--cluster", cluster.address]
+    return subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_runs_at_once_give_the_outputs_of_one_host(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
+    assert main(["run", str(build), "--emulate", "-m", "8", "--outputs", str(tmp_path / "here.npz"), "-q"]) == 0
+    runs = [dnnc(cluster, "run", str(build), "-m", "8", "--outputs", str(tmp_path / f"{n}.npz"), "-q") for n in range(2)]
+    said = [run.communicate(timeout=120)[1] for run in runs]
+    for number, run in enumerate(runs):
+        assert run.returncode == 0, said
+        with np.load(tmp_path / "here.npz") as here, np.load(tmp_path / f"{number}.npz") as there:
+            assert all(here[name].tobytes() == there[name].tobytes() for name in here.files)
+    assert running(WORKER) == []
+
+
+SESSION = """
+import sys
+import numpy as np
+import dnnc
+build, x = dnnc.load(sys.argv[1]), np.ones((4, 784), np.float32)
+with build.start(emulate=True) as here, build.start(cluster=sys.argv[2]) as there:
+    print(all(a.tobytes() == b.tobytes() for a, b in zip(here.run(None, {"x": x}), there.run(None, {"x": x}))))
+"""
+
+
+def test_a_session_on_a_cluster(build: Path, cluster: RayCluster) -> None:
+    command = [sys.executable, "-P", "-c", SESSION, str(build), cluster.address]
+    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_the_machines_are_looked_at_before(build: Path, cluster: RayCluster) -> None:
+    look = dnnc(cluster, "cluster", "check", "-t", str(build.parent / "machines.toml"), "--json")
+    out, said = look.communicate(timeout=120)
+    assert look.returncode == 0, said
+    hosts = json.loads(out)["hosts"]
+    assert [host["host"] for host in hosts] == ["a", "b"]
+    for host in hosts:
+        assert host["cores"] >= 1
+        assert "CPUExecutionProvider" in host["providers"]
+        assert abs(host["clock"]["ahead"]) <= 2 * host["clock"]["within"] + 0.01
+        assert host["missing"] == []
+
+
+def test_what_is_wrong_with_the_cluster_is_said(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
+    run = dnnc(cluster, "run", str(build), "--host", "a=192.0.2.99")
+    assert "E2213" in run.communicate(timeout=60)[1]
+    assert run.returncode == 2
+    without = {key: value for key, value in cluster.environment.items() if key != "RAY_AUTH_TOKEN"}
+    run = dnnc(replace(cluster, environment={**without, "HOME": str(tmp_path)}), "run", str(build))
+    assert "no authentication token was found" in run.communicate(timeout=60)[1]
+    assert run.returncode == 3
+
+
+@pytest.mark.parametrize("how", ["interrupt", "kill the agent"])
+def test_a_run_that_ends_early_leaves_nothing(how: str, build: Path, cluster: RayCluster) -> None:
+    run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q")
+    deadline = time.monotonic() + 60
+    while len(running(WORKER)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = running(WORKER)
+    assert len(workers) == 3
+    if how == "interrupt":
+        run.send_signal(signal.SIGINT)
+        run.communicate(timeout=60)
+        assert run.returncode == 130
+    else:
+        agents = {int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1]) for worker in workers}
+        os.kill(max(agents), signal.SIGKILL)
+        said = run.communicate(timeout=60)[1]
+        assert run.returncode == 3, said
+        assert "has gone while" in said
+    assert gone(workers)
+
+
+def test_a_cluster_without_a_token_is_refused(build: Path) -> None:
+    with ray_cluster(("a",), token=False) as cluster:
+        run = dnnc(cluster, "run", str(build))
+        said = run.communicate(timeout=60)[1]
+    assert run.returncode == 3
+    assert "E2211" in said
+    assert "export RAY_AUTH_MODE=token" in said
