@@ -94,7 +94,7 @@ def near(word: str, known: Iterable[str]) -> str:
 def _parse(text: str, where: str) -> Any:
     """The parse tree of ``text``. Raises UsageError at the first place that fits no rule."""
     try:
-        return grammars.load("pipeline", start="pipeline").parse(text)
+        return grammars.load("pipeline", "pipeline").parse(text)
     except grammars.syntax_error() as error:
         span = _fault_span(text, error)
         end = span.column > len(span.source_line)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
-import time
+from pathlib import Path
 
+import lark
 import pytest
 
 import grammars
@@ -26,15 +28,27 @@ def test_every_rule_has_its_method(name: str, start: str) -> None:
     assert grammars.load(name, start) is grammars.load(name, start)
 
 
-def test_the_three_grammars_load_fast() -> None:
-    """The first parse of a process builds them; it happens at each start of the command."""
-    import lark  # noqa: F401
+def test_tables_are_of_the_grammars(update_golden: bool) -> None:
+    """Else each process makes them anew."""
+    if update_golden:
+        grammars.TABLES.write_text(grammars.tables_text())
+        grammars._tables.cache_clear()
+    found = json.loads(grammars.TABLES.read_text())
+    assert found["grammars"] == grammars.digest(), "the grammars have changed: pytest tests/grammars --update-golden"
+    if found["lark"] == lark.__version__:
+        assert grammars._tables().keys() == {grammars._key(*each) for each in grammars.TABLED}
 
-    start = time.process_time()
-    grammars.load("types", ("type", "types"))
-    grammars.load("attributes", ("elements", "attributes"))
-    grammars.load("module", ("module",))
-    assert time.process_time() - start < 10
+
+@pytest.mark.parametrize("tables", ["none", "{", '{"lark": "0", "grammars": "", "tables": {}}'])
+def test_without_tables_parsers_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: str) -> None:
+    text = 'partition{stages = "2", mesh = "none"},place'
+    expected = grammars.load("pipeline", "pipeline").parse(text)
+    monkeypatch.setattr(grammars, "TABLES", tmp_path / "tables.json")
+    if tables != "none":
+        grammars.TABLES.write_text(tables)
+    monkeypatch.setattr(grammars, "_tables", grammars._tables.__wrapped__)
+    assert grammars._tables() == {}
+    assert grammars.load.__wrapped__("pipeline", "pipeline").parse(text) == expected
 
 
 def test_an_unknown_grammar() -> None:
