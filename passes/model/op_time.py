@@ -45,7 +45,7 @@ from ir.core.ops import Op, all_reads
 from ir.core.topology import DeviceType
 from ir.core.types import DType, TensorType, Type, type_bytes
 from ir.ops import operators
-from passes.model.products import BITS, memory_seconds, product_of, product_seconds
+from passes.model.products import BITS, MEMORY, memory_seconds, product_of, product_seconds
 from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
@@ -189,9 +189,10 @@ def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0, *, traini
     if cost is None or not device_type.units:
         if training:
             op = _vectorised(op)
-        if device_type.cache_bandwidth:
-            bandwidth = max(device_type.memory_bandwidth, device_type.cache_bandwidth)
-            device_type = replace(device_type, memory_bandwidth=bandwidth, cache=0)
+        if device_type.cache and device_type.cache_bandwidth and (bandwidth := bandwidth_of(device_type)):
+            bandwidth = max(bandwidth, device_type.cache_bandwidth)
+            efficiency = tuple(item for item in device_type.efficiency if item[0] != MEMORY)
+            device_type = replace(device_type, memory_bandwidth=bandwidth, efficiency=efficiency, cache=0)
         whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
         return max(0.0, whole - device_type.overhead)
     rate = rate_of(op, cost.kind, device_type)
@@ -208,7 +209,7 @@ def _vectorised(op: Op) -> Op:
 
 def bandwidth_of(device_type: DeviceType) -> float:
     """Bytes per second of memory that ops reach; 0 where the type states none."""
-    return device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
+    return device_type.memory_bandwidth * dict(device_type.efficiency).get(MEMORY, 1.0)
 
 
 def body_seconds(ops: Iterable[Op], device_type: DeviceType, outputs: Iterable[str] = (), *, fused: bool = True) -> list[float]:

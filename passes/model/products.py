@@ -33,6 +33,8 @@ TILES = ((16, 32), (16, 64), (16, 128), (32, 64), (64, 32), (64, 64), (64, 128),
          (256, 256))  # fmt: skip
 CUTS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 
+MEMORY = "memory"
+"""The key of ``DeviceType.efficiency`` with the fraction of ``memory_bandwidth`` that ops reach."""
 BITS = "-i8"
 """Behind the class of a product or convolution of 8-bit operands, or of what was dequantised from them: it runs at the rate of
 ``i8`` whatever it results in."""
@@ -105,7 +107,7 @@ def _tiled(product: Product, device_type: DeviceType, rate: float, tm: int, tn: 
 
 def memory_seconds(size: int, cold: int, device_type: DeviceType) -> float:
     """Seconds in which ``size`` bytes are moved, from the cache where they fit, but for ``cold`` bytes."""
-    reached = device_type.memory_bandwidth * dict(device_type.efficiency).get("memory", 1.0)
+    reached = device_type.memory_bandwidth * dict(device_type.efficiency).get(MEMORY, 1.0)
     if not size or not reached:
         return 0.0
     if not device_type.cache or not device_type.cache_bandwidth:
@@ -119,4 +121,4 @@ def hit(between: float, cache: float) -> float:
     return 1 / (1 + (between / cache) ** 16) if between < 1e6 * cache else 0.0
 
 
-__all__ = ["BITS", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]
+__all__ = ["BITS", "MEMORY", "Product", "hit", "memory_seconds", "product_of", "product_seconds"]

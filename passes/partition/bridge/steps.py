@@ -38,6 +38,7 @@ from passes.model.learning import (
 )
 from passes.model.liveness import resource_bytes
 from passes.model.network import Network
+from passes.model.op_time import bandwidth_of
 from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.placement_from_ir import stage_memory
@@ -128,8 +129,8 @@ class Steps:
         found = np.zeros((len(replicas), problem.size))
         for row, kind, r in zip(found, problem.kinds, replicas, strict=True):
             type_, port = self.topology.type(kind.type), self.network.port(kind.devices[0])
-            if type_.memory_bandwidth:
-                row += moved / type_.memory_bandwidth
+            if bandwidth := bandwidth_of(type_):
+                row += moved / bandwidth
             if r > 1 and not type_.free_transfers:
                 row += 2 * (r - 1) * (summed / r / port.bandwidth + buckets * port.latency)
         return found

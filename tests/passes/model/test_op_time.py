@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import pytest
+
 from ir.core.attributes import attributes
 from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Func
@@ -15,6 +17,7 @@ from passes.model.op_time import (
     body_seconds,
     efficiency_of,
     epilogues,
+    least_seconds,
     op_seconds,
     passes_seconds,
     rate_of,
@@ -66,6 +69,16 @@ def test_what_fits_the_cache_of_a_core_moves_at_its_bandwidth() -> None:
     assert math.isclose(op_seconds(op("Add", flops=1, read=5000, write=5000, kind="elementwise"), core), 1000.0)
     gpu = replace(core, kind="gpu")
     assert op_seconds(op("Add", flops=1, read=50, write=50, kind="elementwise"), gpu) == 10.0
+
+
+@pytest.mark.parametrize("bandwidth", [0.0, 10.0, 200.0])
+@pytest.mark.parametrize("fraction", [0.5, 1.0])
+def test_the_least_time_of_an_op_is_not_above_its_time_in_the_cache(bandwidth: float, fraction: float) -> None:
+    """``memory`` of ``efficiency`` slows main memory, not the cache."""
+    table = (("memory", fraction),)
+    core = DeviceType("core", "cpu", (("f32", 1e9),), bandwidth, efficiency=table, cache=1000, cache_bandwidth=50.0)
+    add = op("Add", flops=1, read=50, write=50, kind="elementwise")
+    assert least_seconds(add, core) <= op_seconds(add, core) * (1 + 1e-9)
 
 
 def test_a_stated_time_stands_over_the_roofline() -> None:

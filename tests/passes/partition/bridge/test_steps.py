@@ -214,6 +214,16 @@ def test_an_optimizer_with_state_costs_its_bytes() -> None:
     assert sgd.stages[0].sync == pytest.approx(3 * weight / 1e10)
 
 
+def test_the_bound_counts_updates_at_the_bandwidth_that_ops_reach() -> None:
+    """On one device nothing is left to chance: bound and value are equal."""
+    module = chain([64, 64], 1)
+    (topology,) = module.of_type(Topology)
+    slow = replace(topology, types=(replace(topology.types[0], efficiency=(("memory", 0.5),)),))
+    plan = planned(module.replace(topology, slow))
+    assert plan.stages[0].sync == pytest.approx(7 * 64 * 64 * 4 / 5e9)
+    assert plan.bound == pytest.approx(plan.value)
+
+
 def test_what_is_saved_counts_for_each_microbatch_in_flight() -> None:
     """The first of three stages holds three microbatches, of one microbatch one. Of several each stage has the gradient of one
     alive beside the sum, in place of activations, if that is more."""
