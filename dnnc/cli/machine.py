@@ -103,8 +103,8 @@ def measure(
     here = host_here(topology, facts, host)
     talk(f"measuring the devices of {here}, about {SECONDS} seconds", quiet)
     with progress(not quiet) as report:
-        topology, found, spread = measured(topology, facts, here, seed=seed, progress=report)
-    if busy := busy_warning(spread):
+        topology, found, share = measured(topology, facts, here, seed=seed, progress=report)
+    if busy := busy_warning(share):
         late = DiagnosticSink()
         late.warn(busy, where=here)
         show_warnings(late.diagnostics, quiet)

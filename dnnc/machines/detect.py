@@ -33,10 +33,10 @@ _TOLD = 8
 
 
 def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...]:
-    """The cores of each CPU device: those of one NUMA node, or an equal part for each of ``devices``; but for one core for the
-    process of each GPU. Raises UsageError for more devices than cores."""
+    """The cores of each CPU device: those of one NUMA node, or an equal part for each of ``devices``. One core is left for the
+    process of each GPU, as far as every CPU device still has one. Raises UsageError for more devices than cores."""
     nodes = [list(node.cores) for node in facts.nodes]
-    kept = min(len(facts.gpus) if CUDA in facts.providers else 0, facts.usable - 1)
+    kept = max(0, min(len(facts.gpus) if CUDA in facts.providers else 0, facts.usable - (devices or 1)))
     usable = facts.usable - kept
     for _ in range(kept):
         max(nodes, key=len).pop()

@@ -144,10 +144,10 @@ class UnknownHost(Fault, code="E0853"):
 
 
 class NoCpuDevice(Fault, code="E0854"):
-    """Only CPU devices are measured, and there are none."""
+    """CPU devices of a host are measured, and GPUs beside them; the topology has no CPU device of this host."""
 
     message = "{name} has no CPU device"
-    hint = "only CPU devices are measured"
+    hint = "add one: GPUs are measured beside CPU devices alone"
     name: str
 
 

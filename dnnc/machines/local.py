@@ -49,8 +49,8 @@ def _measured(option: str | None, spec: str, sink: DiagnosticSink, progress: Cal
         return before
     topology, notes = detected(facts, devices)
     progress(f"measure this machine, about {SECONDS} seconds", None)
-    topology, found, spread = measured(topology, facts, host_here(topology, facts), progress=progress)
-    if busy := busy_warning(spread):
+    topology, found, share = measured(topology, facts, host_here(topology, facts), progress=progress)
+    if busy := busy_warning(share):
         sink.warn(busy, where=spec)
         return topology
     keep(file, topology, {**notes, **found})

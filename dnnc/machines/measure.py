@@ -127,8 +127,8 @@ def measured(
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes, float]:
     """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and for
-    which part of the time the measuring processes had their cores: below ``QUIET``, something else was at work. ``gloo``:
-    measure links in training too, if torch is installed."""
+    which part of the time that their control group allows the measuring processes had their cores: below ``QUIET``, something
+    else was at work. ``gloo``: measure links in training too, if torch is installed."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -146,7 +146,7 @@ def measured(
             woken = handover(Path(scratch))
             for each in measurements.values():
                 each.handover = woken.median, woken.relative
-        share = statistics.fmean(running.shares)
+        share = min(1.0, statistics.fmean(running.shares) / _allowed(facts, sum(map(len, cores))))
     topology, notes = _written(topology, host, measurements, link)
     if gpus := gpus_of(topology, host, facts.providers):
         topology, more = measured_gpus(topology, host, gpus, facts.cores, seed, progress)
@@ -157,6 +157,12 @@ def measured(
 def busy_warning(share: float) -> MachineBusy | None:
     """The warning of a machine that was not quiet, by the part of the time for which its processes had their cores."""
     return MachineBusy(percent_text(share)) if share < QUIET else None
+
+
+def _allowed(facts: Facts, cores: int) -> float:
+    """For which part of the time the control group allows processes on so many cores to have all of them: a quota of 1.5 cores
+    allows two of them three quarters."""
+    return 1.0 if facts.quota is None else min(1.0, facts.quota / cores)
 
 
 def _devices(topology: Topology, host: str) -> list[str]:

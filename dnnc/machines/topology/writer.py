@@ -59,7 +59,7 @@ def _type(type_: DeviceType) -> Fields:
     rates = [f"{dtype} = {_text(quantity_text(rate, Quantity.RATE))}" for dtype, rate in type_.rates]
     fields.append(("rates", f"{{ {', '.join(rates)} }}"))
     if type_.scalar_rate:
-        fields.append(("scalar_rate", _text(quantity_text(type_.scalar_rate, Quantity.RATE))))
+        fields.append(("scalar_rate", _text(quantity_text(type_.scalar_rate, Quantity.RATE).replace("FLOP/s", "OP/s"))))
     fields.append(("memory_bandwidth", _text(quantity_text(type_.memory_bandwidth, Quantity.BANDWIDTH))))
     if type_.memory is not None:
         fields.append(("memory", _text(quantity_text(type_.memory, Quantity.MEMORY))))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -108,7 +109,11 @@ def test_a_core_is_left_for_the_process_of_each_gpu(tmp_path: Path) -> None:
     assert split_cores(one, 3) == ((0, 1), (2, 3), (4, 5))
     two = replace(one, nodes=(Node(0, (0, 1, 2, 3)), Node(1, (4, 5, 6, 7))))
     assert split_cores(two, None) == ((0, 1, 2), (4, 5, 6))
-    assert split_cores(replace(one, cores=(0, 1), nodes=(Node(0, (0, 1)),)), None) == ((0,),)
+    small = replace(one, cores=(0, 1), nodes=(Node(0, (0, 1)),))
+    assert split_cores(small, None) == ((0,),)
+    assert split_cores(small, 2) == ((0,), (1,)), "as many devices as are asked for, where there are cores for them alone"
+    with pytest.raises(UsageError, match="found 3 devices, and this process may use 2 cores"):
+        split_cores(small, 3)
 
 
 @pytest.mark.parametrize("devices", [None, 1, 3, 8])
@@ -119,6 +124,7 @@ def test_what_is_written_reads_back(tmp_path: Path, devices: int | None) -> None
     text = topology_to_toml(topology, notes)
     assert read_topology(text) == topology
     assert "\x1b" not in text
+    assert re.search(r'^scalar_rate = "[\d.]+ GOP/s"', text, re.MULTILINE), "steps are no floating-point operations"
     numbers = [line for line in text.splitlines() if line.startswith(("rates", "bandwidth", "latency", "memory", "cores"))]
     assert numbers
     assert all(line.partition("  # ")[2].startswith(("read: ", "vendor: ", "guess")) for line in numbers)

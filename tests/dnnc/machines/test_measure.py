@@ -12,7 +12,7 @@ import pytest
 from dnnc.cli import main
 from dnnc.machines import detected, handover, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
 from dnnc.machines.cache import cache_file
-from dnnc.machines.measure import _fit, _Measured, _notes, _type
+from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _type
 from dnnc.machines.probes import Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
@@ -60,6 +60,13 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     table = f"types.{mine.name}"
     keys = ("rates", "scalar_rate", "memory_bandwidth", "overhead", "handover", "efficiency")
     assert all(notes[table, key].startswith("measured") for key in keys)
+
+
+def test_a_quota_of_a_part_of_a_core_is_not_a_busy_machine() -> None:
+    """Two processes that a control group allows 1.5 cores have theirs for three quarters of the time."""
+    facts = replace(read_facts(gpus=""), quota=1.5)
+    assert _allowed(facts, 2) == 0.75
+    assert _allowed(facts, 1) == _allowed(replace(facts, quota=None), 2) == 1.0
 
 
 @pytest.fixture
