@@ -435,7 +435,10 @@ def topologies(draw: st.DrawFn, name: str = "@machines") -> Topology:
     named = {type_.name for type_ in device_types if type_.provider}
     optional = st.one_of(st.none(), st.integers(1, 1 << 40))
     cores = st.one_of(st.none(), st.integers(1, 256))
-    hosts = tuple(Host(_fresh(draw(words), names), draw(cores), draw(optional)) for _ in range(draw(st.integers(1, 2))))
+    places = st.sampled_from(["", "192.0.2.1"])
+    hosts = tuple(
+        Host(_fresh(draw(words), names), draw(cores), draw(optional), draw(places)) for _ in range(draw(st.integers(1, 2)))
+    )
     devices = tuple(
         Device(
             _fresh(draw(words), names),

@@ -32,6 +32,12 @@ def device_hosts(files: Snapshot) -> dict[str, str]:
     return {} if topology is None else {device.name: device.host for device in topology.devices}
 
 
+def host_addresses(files: Snapshot) -> dict[str, str]:
+    """The address of each host of the build's topology; empty where none is stated."""
+    topology = outline(files).first(Topology)
+    return {} if topology is None else {host.name: host.address for host in topology.hosts}
+
+
 def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -> None:
     """Raises InvalidInput for a topology without CPUs, or with CPUs on several hosts: one machine is measured."""
     cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
@@ -68,4 +74,4 @@ def _missing(files: Snapshot, hosts: int | None, trains: bool) -> Iterator[Diagn
             yield (TrainingNeedsCpu(*fields) if trains else NoProvider(*fields)).at(where)
 
 
-__all__ = ["device_hosts", "require_here", "require_one_host", "require_row"]
+__all__ = ["device_hosts", "host_addresses", "require_here", "require_one_host", "require_row"]

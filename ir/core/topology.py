@@ -78,11 +78,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A machine: devices of one host share its memory and can exchange through it. ``cores`` is for runtimes that pin."""
+    """A machine: devices of one host share its memory and can exchange through it. ``cores`` is for runtimes that pin;
+    ``address``: by which other machines reach it, empty where it is not stated."""
 
     name: str
     cores: int | None = None
     memory: int | None = None
+    address: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ class FolderOfOthers(Fault, code="E2208"):
 
 TOKEN_LINES = """on each machine, before 'ray start':
   export RAY_AUTH_MODE=token
-  ray get-auth-token --generate    # on the first; the others have its ~/.ray/auth_token"""
+  ray get-auth-token --generate    # on the first; the others have its ~/.ray/auth_token, which others may not read"""
 
 
 class PackageMissing(Fault, code="E2209"):

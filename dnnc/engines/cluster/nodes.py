@@ -1,6 +1,7 @@
 """Which node of a cluster stands for each host of a topology.
 
-In this order: the node that ``--host NAME=NODE`` names; the node with the custom resource ``host:NAME``; for the others, in the
+In this order: the node that ``--host NAME=NODE`` names; the node with the custom resource ``host:NAME``; the node with the
+address that the topology states; for the others, in the
 order of the topology, the first node that stands for no host yet and has the cores and GPUs of the host's devices. A node is
 named by its address, its host name or the beginning of its id. No node stands for two hosts, since two hosts share no memory.
 """
@@ -32,11 +33,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class HostNeeds:
-    """A host of the topology, and the cores and GPUs that its devices use."""
+    """A host of the topology, the cores and GPUs that its devices use, and its address where that is stated."""
 
     name: str
     cores: int
     gpus: int = 0
+    address: str = ""
 
     def fits(self, node: Node) -> bool:
         return self.cores <= node.resources.get("CPU", 0) and self.gpus <= node.resources.get("GPU", 0)
@@ -60,13 +62,18 @@ def match_hosts(
         marked = [node for node in nodes if f"host:{host.name}" in node.resources]
         if host.name not in found and marked:
             found[host.name] = marked[0]
+        elif host.name not in found and host.address:
+            if not (there := [node for node in nodes if node.is_called(host.address)]):
+                fault: Fault = NodeAmbiguous(host.address, 0, tuple(map(str, nodes)))
+                raise InvalidInput(fault, where=f"{where}: host '{host.name}'")
+            found[host.name] = there[0]
     chosen = []
     for host in hosts:
         if host.name not in found:
             free = [node for node in nodes if host.fits(node) and node not in found.values()]
             marked_for_others = {node.id for node in nodes if any(key.startswith("host:") for key in node.resources)}
             if not (free := [node for node in free if node.id not in marked_for_others]):
-                fault: Fault = NoNodeForHost(host.name, host.cores, host.gpus, tuple(map(str, nodes)))
+                fault = NoNodeForHost(host.name, host.cores, host.gpus, tuple(map(str, nodes)))
                 raise InvalidInput(fault, where=where)
             found[host.name] = free[0]
             chosen.append(host.name)

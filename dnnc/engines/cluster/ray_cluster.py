@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dnnc.build.build import Build
-from dnnc.build.elsewhere import device_hosts
+from dnnc.build.elsewhere import device_hosts, host_addresses
 from dnnc.engines.cluster.actor import NodeAgent, versions
 from dnnc.engines.cluster.agents import offered
 from dnnc.engines.cluster.faults import (
@@ -198,12 +198,12 @@ def on_cluster(
 
 def host_needs(build: Build, of: Mapping[str, str], threads: int) -> dict[str, HostNeeds]:
     """What the devices of each host use, by name, in the order of the stages."""
-    needs: dict[str, HostNeeds] = {}
+    needs, addresses = dict[str, HostNeeds](), host_addresses(build.files)
     for device in build.devices:
         on_cpu = build.provider(device).name == CPU
         before = needs.get(of[device], HostNeeds(of[device], 0))
         cores = before.cores + build.threads(device, threads)
-        needs[of[device]] = HostNeeds(of[device], cores, before.gpus + (not on_cpu))
+        needs[of[device]] = HostNeeds(of[device], cores, before.gpus + (not on_cpu), addresses.get(of[device], ""))
     return needs
 
 

@@ -100,7 +100,7 @@ def _needs(topology: Topology) -> Iterator[HostNeeds]:
     for host in topology.hosts:
         types = [topology.type(device.type) for device in topology.devices if device.host == host.name]
         if types:
-            yield HostNeeds(host.name, sum(type_.cores for type_ in types))
+            yield HostNeeds(host.name, sum(type_.cores for type_ in types), address=host.address)
 
 
 def _providers(topology: Topology, host: str) -> set[str]:

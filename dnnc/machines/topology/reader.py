@@ -39,6 +39,7 @@ from dnnc.machines.topology.faults import (
     UnequalEnds,
     UnequalNames,
     WrongPattern,
+    WrongValue,
 )
 from dnnc.machines.topology.names import expand, match_points
 from dnnc.machines.topology.reachable import require_reachable, why_broken
@@ -55,7 +56,7 @@ MAX_DEPTH = 8
 """Of files that include files."""
 
 _ROOT = ("version", "name", "include", "types", "templates", "hosts", "devices", "switches", "links", "routes")
-_HOST = ("name", "count", "template", "prefix", "cores", "memory")
+_HOST = ("name", "count", "template", "prefix", "cores", "memory", "address")
 _TEMPLATE = ("cores", "memory", "devices", "switches", "links", "routes")
 _DEVICE = ("name", "count", "type", "host", "memory", "device_id")
 _LINK = ("name", "ends", "each", "to", "mesh", "bandwidth", "latency", "duplex", "shared", "collectives", "training")
@@ -242,15 +243,26 @@ class Reader:
             if prefix is not None and not isinstance(prefix, str):
                 doc.text((*path, "prefix"), host)
                 prefix = None
-            for name in self.names(doc, path, host):
+            names = self.names(doc, path, host)
+            for name, address in zip(names, self.addresses(doc, (*path, "address"), host, len(names)), strict=True):
                 if not self.add_point(name, "host", doc, (*path, "name")):
                     continue
-                self.hosts[name] = Host(name, cores, memory)
+                self.hosts[name] = Host(name, cores, memory, address)
                 scope = _Scope(f"{name}." if prefix is None else prefix, {"host": name})
                 if template:
                     self.read_points(source, source_path, template, scope, name)
                     instances.append((source, source_path, template, scope, name))
         return instances
+
+    def addresses(self, doc: Document, path: Path, host: Mapping[str, Any], count: int) -> list[str]:
+        """The address of each host that an entry stands for: a text for all of them, or a list with one for each."""
+        stated = host.get("address")
+        if not isinstance(stated, list):
+            return [doc.text(path, host, default="")] * count
+        if len(stated) == count and all(isinstance(one, str) and one for one in stated):
+            return list(stated)
+        doc.fault(path, WrongValue(f"{len(stated)} values", f"{count} addresses, one for each host"))
+        return [""] * count
 
     def read_points(self, doc: Document, base: Path, table: Mapping[str, Any], scope: _Scope, host: str) -> None:
         """Devices and switches of the file (``host`` empty) or of one instance of a template."""

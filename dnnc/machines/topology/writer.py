@@ -97,7 +97,9 @@ def _products(type_: DeviceType) -> list[str]:
 
 def _host(host: Host) -> Fields:
     fields = [] if host.cores is None else [("cores", str(host.cores))]
-    return fields if host.memory is None else [*fields, ("memory", _text(quantity_text(host.memory, Quantity.MEMORY)))]
+    if host.memory is not None:
+        fields.append(("memory", _text(quantity_text(host.memory, Quantity.MEMORY))))
+    return [*fields, ("address", _text(host.address))] if host.address else fields
 
 
 def _device(device: Device) -> Fields:

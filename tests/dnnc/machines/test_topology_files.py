@@ -52,6 +52,9 @@ _products = st.one_of(
 )
 
 
+_addresses = st.sampled_from(["", "192.0.2.1", "lab.local"])
+
+
 @st.composite
 def topologies(draw: st.DrawFn) -> Topology:
     """Any topology that a file can describe: connected, names as the format allows, types with rates and a bandwidth."""
@@ -84,7 +87,8 @@ def topologies(draw: st.DrawFn) -> Topology:
     named = {type_.name for type_ in types if type_.provider}
     numbers = st.one_of(st.none(), st.integers(0, 9))
     hosts = tuple(
-        Host(next(names), draw(st.one_of(st.none(), st.integers(1, 99))), draw(_memory)) for _ in range(draw(st.integers(1, 2)))
+        Host(next(names), draw(st.one_of(st.none(), st.integers(1, 99))), draw(_memory), draw(_addresses))
+        for _ in range(draw(st.integers(1, 2)))
     )
     devices = tuple(
         Device(
@@ -123,6 +127,26 @@ def topologies(draw: st.DrawFn) -> Topology:
         if len(ends) > 1 and draw(st.booleans()) and not any((r.source, r.target) == (ends[0], ends[1]) for r in routes):
             routes.append(Route(ends[0], ends[1], (link.name,)))
     return Topology("@t", types, hosts, devices, switches, links, tuple(routes))
+
+
+def test_hosts_have_addresses() -> None:
+    """One for each host of a pattern; as many as there are hosts, or it is told."""
+    text = """version = 1
+[types.core]
+kind = "cpu"
+rates = { f32 = "1 TFLOP/s" }
+memory_bandwidth = "1 GB/s"
+[[hosts]]
+name = "lab{0..1}"
+address = ["192.0.2.1", "lab1.local"]
+[[devices]]
+name = "a"
+type = "core"
+host = "lab0"
+"""
+    assert [host.address for host in read_topology(text).hosts] == ["192.0.2.1", "lab1.local"]
+    with pytest.raises(InvalidInput, match="found 1 values, expected 2 addresses, one for each host"):
+        read_topology(text.replace(', "lab1.local"', ""))
 
 
 @given(topologies())

@@ -22,6 +22,14 @@ def test_resource_marks_the_node_and_cores_decide_the_rest() -> None:
     assert chosen == ("right",)
 
 
+def test_the_address_of_the_topology_goes_before_cores() -> None:
+    hosts = [HostNeeds("left", 4, address="lab1"), HostNeeds("right", 1, address="192.0.2.1")]
+    found, chosen = match_hosts(hosts, NODES, {}, "here")
+    assert (found, chosen) == ({"left": MARKED, "right": SMALL}, ())
+    with pytest.raises(InvalidInput, match=r"host 'away': error\[E2213\]: '192.0.2.9' names 0 nodes"):
+        match_hosts([HostNeeds("away", 1, address="192.0.2.9")], NODES, {}, "here")
+
+
 def test_a_stated_node_goes_before_its_resource() -> None:
     for name in ("192.0.2.1", "lab1", "a1b2c3d4"):
         found, chosen = match_hosts(HOSTS, NODES, {"left": name}, "here")
