@@ -27,13 +27,15 @@ class RayCluster:
     folder: Path
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def raylet(self, host: str) -> int:
-        """The process id of the raylet of a host."""
-        log = re.compile(rb"raylet/raylet\0")
-        for child in _descendants(self.nodes[host].pid):
-            if log.search(Path(f"/proc/{child}/cmdline").read_bytes()):
-                return child
-        raise LookupError(host)
+    def running(self, words: str) -> list[int]:
+        """The ids of the processes on the nodes whose command line contains ``words``."""
+        found = []
+        for node in self.nodes.values():
+            for process in _descendants(node.pid):
+                with suppress(OSError):
+                    if words.encode() in Path(f"/proc/{process}/cmdline").read_bytes():
+                        found.append(process)
+        return found
 
     def end(self, host: str) -> None:
         """Ends a node at once."""

@@ -18,7 +18,7 @@ import pytest
 
 from dnnc.cli import main
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
-from tests.dnnc.engines.onnxruntime.processes import gone, running
+from tests.dnnc.engines.onnxruntime.processes import gone
 
 pytestmark = [
     pytest.mark.slow,
@@ -78,7 +78,7 @@ def test_two_runs_at_once_give_the_outputs_of_one_host(build: Path, cluster: Ray
         assert run.returncode == 0, said
         with np.load(tmp_path / "here.npz") as here, np.load(tmp_path / f"{number}.npz") as there:
             assert all(here[name].tobytes() == there[name].tobytes() for name in here.files)
-    assert running(WORKER) == []
+    assert gone(cluster.running(WORKER))
 
 
 SESSION = """
@@ -124,9 +124,9 @@ def test_what_is_wrong_with_the_cluster_is_said(build: Path, cluster: RayCluster
 def test_a_run_that_ends_early_leaves_nothing(how: str, build: Path, cluster: RayCluster) -> None:
     run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q")
     deadline = time.monotonic() + 60
-    while len(running(WORKER)) < 3 and time.monotonic() < deadline:
+    while len(cluster.running(WORKER)) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
-    workers = running(WORKER)
+    workers = cluster.running(WORKER)
     assert len(workers) == 3
     if how == "interrupt":
         run.send_signal(signal.SIGINT)
