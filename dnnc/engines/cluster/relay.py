@@ -19,7 +19,9 @@ Invariants:
    room;
 3. bytes of a slot are not touched between the token that hands them over and the token that gives the slot back, so they are
    sent without a copy, and received in place;
-4. when a peer is gone, every end and stream that leads to it ends here: who reads it gets the end of file.
+4. when a peer is gone, every end and stream that leads to it ends here: who reads it gets the end of file;
+5. when the thread ends, by an error too, all peers are gone: ends and streams that are opened later end at once;
+6. messages of a link or stream are numbered: one that follows a message that was lost ends it, since ZeroMQ connects again.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ import os
 import random
 import struct
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -42,6 +44,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from dnnc.engines.cluster.faults import NoFreePort
 from dnnc.engines.cluster.options import PORTS
+from dnnc.engines.onnxruntime.faults import NoPipe
 from dnnc.engines.onnxruntime.transport.codec import ALIGNMENT
 from dnnc.engines.onnxruntime.transport.edges import (
     LENGTH,
@@ -62,9 +65,10 @@ HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 60.0
 """How often a connection is tried when nothing is sent, and after how long without an answer the peer counts as gone."""
 _DATA, _FREE, _TEXT, _PIECE = range(4)
 """Kinds of messages: values of a slot, a slot that is free again, bytes of a stream, a piece of a value."""
-_HEADER = struct.Struct("<IIIIII")
-"""Kind, number of the link or stream, and four words: the token; of a piece its slot, the number of its value and its first
-byte."""
+_HEADER = struct.Struct("<IIIIIII")
+"""Kind, number of the link or stream, how many messages of it went before (modulo 2^32), and four words: the token; of a piece
+its slot, the number of its value and its own number."""
+_WORD = (1 << 32) - 1
 PIECE = 1 << 21
 """Bytes of a value that are sent at once. A larger value goes in pieces, the last one with the token: each is encrypted while
 the one before it is under way (16 MB at 1 Gbit/s: 0.99 of the pace of a plain socket; 0.84 at once)."""
@@ -148,7 +152,11 @@ class Relay:
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._meeting: tuple[set[str], threading.Event] | None = None
         self._own: list[int] = []
+        self._sent: Counter[tuple[bool, int]] = Counter()  # messages of each stream (True) and link (False)
+        self._received: Counter[tuple[bool, int]] = Counter()
         self._closed = False
+        self._over = False  # whether the thread has ended all; it and jobs of other threads then hold the gate
+        self._gate = threading.Lock()
         self.lost: set[str] = set()
         public, self._secret = zmq.curve_keypair()
         self._public, self.key = public, public.decode()
@@ -188,6 +196,9 @@ class Relay:
         done = threading.Event()
 
         def begin() -> None:
+            if self._over:
+                done.set()
+                return
             self._meeting = set(peers), done
             for name, (endpoint, key) in peers.items():
                 self._allowed.add(z85.decode(key))
@@ -200,9 +211,10 @@ class Relay:
             self._note_met()
 
         self._do(begin)
-        if not done.wait(seconds):
-            met = {name for name, peer in self._peers.items() if peer.connected}
-            raise ConnectionError(", ".join(sorted(endpoint for name, (endpoint, _) in peers.items() if name not in met)))
+        if not done.wait(seconds) or self._over:
+            met = {name for name, peer in self._peers.items() if peer.connected and name not in self.lost}
+            missing = [endpoint for name, (endpoint, _) in peers.items() if name not in met]
+            raise ConnectionError(", ".join(sorted(missing)))
 
     def sender(self, link: int, edge: Edge, peer: str) -> Sender:
         """The end of a link that this process writes and ``peer``, which was met, reads. Both know the link by its number."""
@@ -241,6 +253,7 @@ class Relay:
         """An end of an edge; the relay has the same memory and the other halves of its pipes."""
         memory = anonymous_memory(edge.nbytes)
         (here_in, relay_out), (relay_in, here_out) = (_pipe(edge.token_bytes) for _ in range(2))
+        os.set_blocking(relay_out, False)
         self._own += (here_in, here_out)
         side = kind(edge, Descriptors(memory, here_in, here_out))
         slots = _Slots(edge, map_memory(memory, edge.nbytes), relay_in, relay_out)
@@ -256,10 +269,14 @@ class Relay:
         return side
 
     def _do(self, job: Callable[[], None]) -> None:
-        """Lets the relay's thread do something."""
-        self._jobs.put(job)
-        with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
-            os.write(self._waker, b"\0")
+        """Lets the relay's thread do something; does it here where the thread has ended."""
+        with self._gate:
+            if self._over:
+                job()
+                return
+            self._jobs.put(job)
+            with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
+                os.write(self._waker, b"\0")
 
     # The thread of the relay
 
@@ -272,9 +289,19 @@ class Relay:
         except _Closing:
             pass
         finally:
-            for peer in self._peers.values():
-                self._lose(peer)
-            self._context.destroy(linger=0)
+            with self._gate:
+                self._end_all()
+
+    def _end_all(self) -> None:
+        self._over = True
+        for peer in self._peers.values():
+            self._lose(peer)
+        if self._meeting is not None:
+            self._meeting[1].set()
+        while not self._jobs.empty():
+            if (job := self._jobs.get()) is not None:
+                job()
+        self._context.destroy(linger=0)
 
     def _handle(self, what: Any, handler: Callable[[int], None], event: int = zmq.POLLIN) -> None:
         self._handlers[what] = handler
@@ -368,7 +395,7 @@ class Relay:
                 value = slots.outgoing(slot, number, more)
                 whole = max(0, value.nbytes - 1) // PIECE * PIECE
                 for begin in range(0, whole, PIECE):
-                    self._send(peer, (_PIECE, link, slot, number, begin, 0), [value[begin : begin + PIECE]])
+                    self._send(peer, (_PIECE, link, slot, number, begin // PIECE, 0), [value[begin : begin + PIECE]])
                 last.append(value[whole:])
             self._send(peer, (_DATA, link, slot, first, count, more), last)
 
@@ -387,8 +414,11 @@ class Relay:
         if peer in self.lost:
             return
         to, last = self._peers[peer], len(frames) - 1
+        kind, link, *words = header
+        before = self._sent[kind == _TEXT, link]
+        self._sent[kind == _TEXT, link] += 1
         try:
-            to.socket.send(_HEADER.pack(*header), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
+            to.socket.send(_HEADER.pack(kind, link, before & _WORD, *words), zmq.NOBLOCK | (zmq.SNDMORE if frames else 0))
             for number, frame in enumerate(frames):
                 to.socket.send(frame, zmq.NOBLOCK | (zmq.SNDMORE if number < last else 0), copy=False)
         except zmq.Again:  # libzmq has given up the connection
@@ -405,14 +435,17 @@ class Relay:
         """Takes messages: values into their slots, tokens to their pipes, text to its descriptor."""
         for _ in range(_AT_ONCE):
             try:
-                kind, link, slot, first, count, more = _HEADER.unpack(self._inbox.recv(zmq.NOBLOCK))
+                kind, link, before, slot, first, count, more = _HEADER.unpack(self._inbox.recv(zmq.NOBLOCK))
             except zmq.Again:
                 return
+            if before != self._received[kind == _TEXT, link] & _WORD:  # the connection had broken
+                (self._end_stream if kind == _TEXT else self._end_slots)(link)
+            self._received[kind == _TEXT, link] += 1
             if kind == _TEXT:
                 self._receive_text(link, self._inbox.recv())
             elif (slots := self._slots.get(link)) is not None:
                 if kind == _PIECE:
-                    number, begin = first, count
+                    number, begin = first, count * PIECE
                     self._inbox.recv_into(slots.incoming(slot, number)[begin : begin + PIECE].data)
                     slots.begun[slot, number] = begin + PIECE
                     continue
@@ -422,8 +455,12 @@ class Relay:
                         size = self._inbox.recv_into(target.data)
                         if size > target.nbytes or (size < target.nbytes and slots.edge.values[number].size is not None):
                             raise RuntimeError(f"value {number} of link {link} has {size} bytes, its place {target.nbytes}")
-                with contextlib.suppress(BrokenPipeError):
+                try:
                     os.write(slots.write, TOKEN.pack(slot, first, count, more))
+                except BrokenPipeError:
+                    pass
+                except BlockingIOError:  # more tokens than there can be
+                    self._end_slots(link)
             while self._inbox.rcvmore:  # of a link that has ended
                 self._inbox.recv_into(bytearray())
 
@@ -442,9 +479,9 @@ class Relay:
         stream.pending.extend(self._early.pop(number, ()))
         if stream.read >= 0:
             self._handle(stream.read, lambda _: self._read_stream(number))
-        self._ends_with(stream.peer, lambda: self._end_stream(number))
         if stream.pending:
             self._write_stream(number)
+        self._ends_with(stream.peer, lambda: self._end_stream(number))
 
     def _read_stream(self, number: int) -> None:
         stream = self._streams[number]
@@ -517,10 +554,15 @@ def _bind(socket: Any, address: str, ports: tuple[int, int]) -> str:
 
 
 def _pipe(size: int) -> tuple[int, int]:
-    """The ends of a pipe that holds ``size`` bytes. Raises OSError where the system gives none so large."""
+    """The ends of a pipe that holds ``size`` bytes. Raises InvalidInput where the system gives none so large."""
     read, write = os.pipe()
-    if fcntl.fcntl(write, fcntl.F_GETPIPE_SZ) < size:
-        fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
+    try:
+        if fcntl.fcntl(write, fcntl.F_GETPIPE_SZ) < size:
+            fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, size)
+    except (OSError, OverflowError) as error:
+        os.close(read)
+        os.close(write)
+        raise InvalidInput(NoPipe(size, str(error))) from error
     return read, write
 
 

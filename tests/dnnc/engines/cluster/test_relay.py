@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -121,7 +122,7 @@ def test_only_keys_of_the_run_are_let_in() -> None:
             monitor = stranger.get_monitor_socket(events | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
             stranger.connect(b.endpoint)
             with suppress(zmq.Again):  # it was refused already
-                stranger.send_multipart([b"\0" * 24, b"\1" * 16, b"\1" * 1_200_000], zmq.NOBLOCK)
+                stranger.send_multipart([b"\0" * 28, b"\1" * 16, b"\1" * 1_200_000], zmq.NOBLOCK)
             assert recv_monitor_message(monitor)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED
             stranger.disable_monitor()
             stranger.close()
@@ -242,3 +243,113 @@ def test_ports_are_of_the_range_and_of_the_address() -> None:
         del refused
     finally:
         relay.close()
+
+
+def test_what_came_before_a_peer_went_is_read() -> None:
+    """A stream whose bytes came before it was opened here, and whose peer has gone since."""
+    with pair() as (a, b):
+        (source, written), (read, target) = os.pipe(), os.pipe()
+        b.send_stream(5, "a", source)
+        b.send_stream(6, "a", os.dup(source))
+        os.write(written, b"hello")
+        os.close(written)
+        later, receiver = os.pipe(), a.receiver(1, FLOATS, "b")
+        a.receive_stream(6, "b", later[1])
+        with open(later[0], "rb") as file:
+            rest = file.read()  # whichever of the two streams took the bytes, both have been sent to their ends
+        b.close()
+        with pytest.raises(EOFError):
+            receiver.read_tokens()
+        a.receive_stream(5, "b", target)
+        with open(read, "rb") as file:
+            assert sorted((file.read(), rest)) == [b"", b"hello"]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_all_ends_where_the_thread_fails() -> None:
+    """Also what is opened later."""
+    with pair() as (a, b):
+        before, there = a.receiver(1, FLOATS, "b"), b.sender(1, FLOATS, "a")
+        a._do(lambda: divmod(1, 0))
+        for end in (before, there):
+            with pytest.raises(EOFError):
+                end.read_tokens()
+        with pytest.raises(EOFError):
+            a.sender(2, FLOATS, "b").read_tokens()
+        read, target = os.pipe()
+        a.receive_stream(3, "b", target)
+        with open(read, "rb") as file:
+            assert file.read() == b""
+        with pytest.raises(ConnectionError, match=b.endpoint):
+            a.meet({"b": b.offer})
+
+
+def test_values_of_more_bytes_than_a_word_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With words of 16 bits in place of 32: a value of 200,000 bytes in pieces of 1000."""
+    monkeypatch.setattr(relay, "PIECE", 1000)
+    monkeypatch.setattr(relay, "_HEADER", struct.Struct(relay._HEADER.format.replace("I", "H")))
+    edge = Edge(0, 1, (ValueSpec("x", 1, (50_000,)),))
+    with pair() as (a, b):
+        sender, receiver = a.sender(1, edge, "b"), b.receiver(1, edge, "a")
+        send(sender, x=np.arange(50_000, dtype=np.float32))
+        np.testing.assert_array_equal(receive(receiver)[1]["x"], np.arange(50_000))
+
+
+def test_what_follows_a_lost_message_is_not_taken_for_it() -> None:
+    """The line breaks, and ZeroMQ connects again before the relay's thread sees that: values that were under way are lost, and
+    those that follow them do not arrive in their place."""
+    edge = Edge(0, 1, (ValueSpec("x", 1, (300_000,)),), 24)
+    a, b = Relay(HERE), Relay(HERE)
+    reached, broken, stopped, go_on = (threading.Event() for _ in range(4))
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+        line.bind((HERE, 0))
+        line.listen()
+        threading.Thread(target=break_line, args=(line, b.endpoint, 2_000_000, reached, broken), daemon=True).start()
+        other = threading.Thread(target=b.meet, args=({"a": a.offer},))
+        other.start()
+        a.meet({"b": (f"tcp://{HERE}:{line.getsockname()[1]}", b.key)})
+        other.join()
+        sender, receiver = a.sender(1, edge, "b"), b.receiver(1, edge, "a")
+        for number in range(edge.slots):
+            send(sender, x=np.full(300_000, number, np.float32))
+        for _ in range(3):  # the thread has read all tokens
+            turned = threading.Event()
+            a._do(turned.set)
+            turned.wait()
+        reached.wait()
+        a._do(stopped.set)
+        a._do(go_on.wait)
+        stopped.wait()
+        broken.set()
+        found = []
+        with suppress(EOFError):
+            while True:
+                found.append(receive(receiver)[1]["x"][-1])
+                if found != list(range(len(found))):
+                    break
+        go_on.set()
+        a.close()
+        b.close()
+    assert found == list(range(len(found)))
+    assert 0 < len(found) < edge.slots
+
+
+def break_line(line: socket.socket, endpoint: str, limit: int, reached: threading.Event, broken: threading.Event) -> None:
+    """Passes so many bytes of the first connection on, breaks it when it is told to, and passes all of the second one on."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    with line.accept()[0] as near, socket.create_connection((host, int(port))) as far:
+        threading.Thread(target=pass_on, args=(far, near), daemon=True).start()
+        pass_on(near, far, limit)
+        reached.set()
+        broken.wait()
+        for one in (near, far):
+            one.shutdown(socket.SHUT_RDWR)
+    copy_line(line, endpoint, [])
+
+
+def pass_on(source: socket.socket, target: socket.socket, limit: int = 1 << 60) -> None:
+    with suppress(OSError):
+        while limit > 0 and (data := source.recv(1 << 16)):
+            target.sendall(data)
+            limit -= len(data)
