@@ -144,24 +144,35 @@ def _part_of(file: OpenFile, ranges: tuple[Range, ...]) -> Part:
 # Sending
 
 
+_DAMAGED = bytes(32)
+"""The digest that is stated of a part whose file was written to, so that the receiver does not keep it."""
+
+
 def send_parts(sender: Sender, wanted: Needed, keys: Iterable[str]) -> int:
-    """Sends the parts of these keys; returns how many bytes that were. Raises EOFError when the receiver has gone."""
+    """Sends the parts of these keys; returns how many bytes that were. Raises EOFError when the receiver has gone. The receiver
+    finds a part damaged whose file was written to since its digest was known, or ends too early."""
     by_key, sent = {part.key: part for part in wanted.parts}, 0
     for key in keys:
-        digest = hashlib.sha256()
-        for piece in _pieces(by_key[key], wanted.sources[key]):
+        source, digest, whole = wanted.sources[key], hashlib.sha256(), True
+        for length, piece in _pieces(by_key[key], source):
+            whole &= len(piece) == length
             digest.update(piece)
-            sent += len(piece)
-            _send(sender, piece)
-        _send(sender, digest.digest())
+            sent += length
+            _send(sender, piece.ljust(length, b"\0"))
+        written = isinstance(source, OpenFile) and source.was_written()
+        _send(sender, digest.digest() if whole and not written else _DAMAGED)
     return sent
 
 
-def _pieces(part: Part, source: bytes | OpenFile) -> Iterator[bytes]:
+def _pieces(part: Part, source: bytes | OpenFile) -> Iterator[tuple[int, bytes]]:
+    """The bytes of each piece that are there, and how many there should be."""
     for first, count in part.ranges:
         for start in range(first, first + count, _PIECE):
             length = min(_PIECE, first + count - start)
-            yield source[start : start + length] if isinstance(source, bytes) else os.pread(source.descriptor, length, start)
+            if isinstance(source, bytes):
+                yield length, source[start : start + length]
+            else:
+                yield length, os.pread(source.descriptor, length, start)
 
 
 def _send(sender: Sender, data: bytes) -> None:
@@ -174,15 +185,16 @@ def _send(sender: Sender, data: bytes) -> None:
 
 
 def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> None:
-    """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput where the disk refuses or the bytes
-    are not those that were asked for; then too it has received all of them, so the sender need not know."""
-    refused: InvalidInput | None = None
+    """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput or OSError where the disk refuses,
+    InvalidInput where the bytes are not those that were asked for; then too it has received all of them, so the sender need
+    not know."""
+    refused: InvalidInput | OSError | None = None
     for part in parts:
         pieces = _received(receiver, part)
         try:
             if refused is None:
                 _store(pieces, part, cache)
-        except InvalidInput as error:
+        except (InvalidInput, OSError) as error:
             refused = error
         for _ in pieces:
             pass

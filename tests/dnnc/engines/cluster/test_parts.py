@@ -1,0 +1,82 @@
+"""Parts of files between hosts: only bytes that were verified get into a cache, and a refusal lets nobody wait."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from dnnc.engines.cluster.cache import Cache
+from dnnc.engines.cluster.parts import PIECES, Needed, Part, receive_parts, send_parts
+from ir.core.diagnostics import InvalidInput
+from ir.system.digests import OpenFile
+from tests.dnnc.engines.cluster.test_relay import pair
+
+SIZE = 3 << 20
+
+
+def exchange(needed: Needed, cache: Cache) -> int:
+    """Sends all parts from one relay to another and receives them into the cache; returns how many bytes were sent."""
+    sent: list[int] = []
+    with pair() as (a, b):
+        sender, receiver = a.sender(1, PIECES, "b"), b.receiver(1, PIECES, "a")
+        keys = [part.key for part in needed.parts]
+        sending = threading.Thread(target=lambda: sent.append(send_parts(sender, needed, keys)), daemon=True)
+        sending.start()
+        try:
+            receive_parts(receiver, needed.parts, cache)
+        finally:
+            sending.join(20)
+            assert not sending.is_alive(), "the sender waits"
+    return sent[0]
+
+
+def halves(path: Path) -> Needed:
+    """Two parts of a file, each of two ranges."""
+    path.write_bytes(bytes(range(256)) * (SIZE // 256))
+    file = OpenFile(path.open("rb"))
+    file.known_digest()
+    ranges = ((0, 1000), (SIZE // 2, 1000)), ((2000, 10), (SIZE - 5, 5))
+    parts = tuple(Part(hashlib.sha256(str(one).encode()).hexdigest(), SIZE, one) for one in ranges)
+    return Needed({}, {}, parts, {part.key: file for part in parts})
+
+
+def test_parts_are_kept_at_their_places(tmp_path: Path) -> None:
+    needed, cache = halves(tmp_path / "weights"), Cache(tmp_path / "parts")
+    assert exchange(needed, cache) == 2015
+    entry = cache.find(needed.parts[1].key)
+    assert entry is not None
+    data = os.pread(entry.descriptor, SIZE + 1, 0)
+    assert len(data) == SIZE
+    assert data[2000:2010] == bytes(x % 256 for x in range(2000, 2010))
+    assert data[-6:] == bytes([0, 251, 252, 253, 254, 255])
+
+
+@pytest.mark.parametrize("shorter", [False, True])
+def test_a_file_that_was_written_to_gets_into_no_cache(tmp_path: Path, shorter: bool) -> None:
+    needed, cache = halves(tmp_path / "weights"), Cache(tmp_path / "parts")
+    with (tmp_path / "weights").open("r+b") as file:
+        file.write(b"other")
+        if shorter:
+            file.truncate(1005)
+    with pytest.raises(InvalidInput, match="E2204"):
+        exchange(needed, cache)
+    assert all(cache.find(part.key) is None for part in needed.parts)
+
+
+def test_a_range_behind_the_end_of_a_file_is_refused(tmp_path: Path) -> None:
+    needed, cache = halves(tmp_path / "weights"), Cache(tmp_path / "parts")
+    (key, size, _), *_ = (part.to_json() for part in needed.parts)
+    behind = Needed({}, {}, (Part(key, size, ((SIZE - 5, 10),)),), needed.sources)
+    with pytest.raises(InvalidInput, match="E2204"):
+        exchange(behind, cache)
+
+
+def test_a_folder_that_cannot_be_made_lets_nobody_wait(tmp_path: Path) -> None:
+    """There are more pieces than slots."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(NotADirectoryError):
+        exchange(halves(tmp_path / "weights"), Cache(tmp_path / "file" / "parts"))
