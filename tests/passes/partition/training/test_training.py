@@ -189,7 +189,12 @@ def test_the_compiled_loops_are_what_python_runs(seed: int, objective: str) -> N
     graph = random_graph(random.Random(seed))
     compiled = solve_training(graph, objective)
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((kernels, "possible_states"), (kernels, "solve_family"), (walk_kernels, "enumerate_ideals")):
+        for module, name in (
+            (kernels, "possible_states"),
+            (kernels, "solve_family"),
+            (kernels, "held_beside"),
+            (walk_kernels, "enumerate_ideals"),
+        ):
             patch.setattr(module, name, getattr(module, name).py_func)
         plain = solve_training(graph, objective)
     assert (plain.status, plain.stages, plain.value) == (compiled.status, compiled.stages, compiled.value)
