@@ -20,7 +20,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,14 @@ PARTS_LINK = 1 << 24
 """The number of the link of parts of the first agent; links of a build have smaller numbers."""
 _PERIOD = 0.2
 """Seconds between two looks at the status of the processes."""
+
+
+def readable(descriptors: Iterable[int], seconds: float | None = None) -> list[int]:
+    """Those that can be read, once there are some; none after so many seconds. (``select`` takes numbers below 1024 alone.)"""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return [descriptor for descriptor, _ in poll.poll(None if seconds is None else max(0.0, 1e3 * seconds))]
 
 
 def stream_of(agent: int, process: int, which: int) -> int:
@@ -80,7 +88,7 @@ class Agent:
             buffered = b""
             try:
                 while True:
-                    if select.select([commands], [], [], _PERIOD)[0]:
+                    if readable([commands], _PERIOD):
                         data = os.read(commands, 1 << 16)
                         if not data:
                             return
@@ -179,4 +187,4 @@ if __name__ == "__main__":
     main()
 
 
-__all__ = ["Agent", "stream_of"]
+__all__ = ["Agent", "readable", "stream_of"]

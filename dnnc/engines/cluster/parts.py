@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,9 @@ PIECES = Edge(FEEDER, FEEDER, (ValueSpec("piece"),), 2, _PIECE + 4096)
 """The edge by which parts are sent to a host: pieces of each part, then the digest of these."""
 
 
+_KEY = re.compile(r"[0-9a-f]{64}")
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """``size``: bytes of the whole file; ``ranges``: ascending, those that are sent."""
@@ -53,6 +57,8 @@ class Part:
     @classmethod
     def from_json(cls, data: Sequence[Any]) -> Part:
         key, size, ranges = data
+        if not _KEY.fullmatch(key):  # it names a file of the cache
+            raise ValueError(f"{key!r} is no key of a part")
         return cls(key, size, tuple((first, count) for first, count in ranges))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import subprocess
 import threading
 import time
@@ -32,6 +31,7 @@ from dnnc.engines.cluster.agent import (
     ORDERS,
     PARTS_LINK,
     STRIDE,
+    readable,
     stream_of,
 )
 from dnnc.engines.cluster.agents import Agents
@@ -277,7 +277,7 @@ class FarProcesses:
         error that it reported is noted. Raises StageStopped where it says nothing."""
         deadline = time.monotonic() + START_SECONDS
         while b"\n" not in process.buffered:
-            if not select.select([process.control], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not readable([process.control], deadline - time.monotonic()):
                 raise StageStopped(HostSilent(process.host, START_SECONDS), where=str(self.build.folder))
             data = os.read(process.control, 1 << 16)
             if not data:
@@ -291,8 +291,9 @@ class FarProcesses:
     def _listen(self) -> None:
         """Thread: notes what agents say of the status and the ends of their processes, until all agents have gone."""
         open_ = {far.answers: far for far in self._far}
+        ready = list(open_)  # lines may have come with the answers before
         while open_:
-            for descriptor in select.select(list(open_), [], [])[0]:
+            for descriptor in ready:
                 far = open_[descriptor]
                 while (line := _line(far, 0.0)) is not None:
                     if not line:
@@ -307,6 +308,7 @@ class FarProcesses:
                     if "ended" in answer:
                         local, status = answer["ended"]
                         self._far_process(far.processes[local]).end(status)
+            ready = readable(open_) if open_ else []
 
     def _far_process(self, number: int) -> FarProcess:
         process = self.every[number].popen
@@ -351,7 +353,7 @@ def _line(far: _Far, seconds: float) -> bytes | None:
     """The next line of an agent's answers; empty at their end, None where there is none in so many seconds."""
     deadline = time.monotonic() + seconds
     while b"\n" not in far.buffered:
-        if not select.select([far.answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        if not readable([far.answers], deadline - time.monotonic()):
             return None
         data = os.read(far.answers, 1 << 16)
         if not data:

@@ -80,3 +80,9 @@ def test_a_folder_that_cannot_be_made_lets_nobody_wait(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(NotADirectoryError):
         exchange(halves(tmp_path / "weights"), Cache(tmp_path / "file" / "parts"))
+
+
+@pytest.mark.parametrize("key", ["../../etc/passwd", "a" * 63, "A" * 64, ""])
+def test_a_key_is_no_path(key: str) -> None:
+    with pytest.raises(ValueError, match="is no key of a part"):
+        Part.from_json([key, 1, [[0, 1]]])
