@@ -26,6 +26,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measurements of one small model, few runs of each op."""
     monkeypatch.setattr(samples, "ZOO", ("zoo:mlp,layers=2",))
     monkeypatch.setattr(samples, "SIDES", (64,))
+    monkeypatch.setattr(samples, "STREAM", 1 << 20)
     monkeypatch.setattr(samples, "QUANTISED", ((8, 8),))
     monkeypatch.setattr(measure, "SWEEPS", 1)
     monkeypatch.setattr(measure, "ROUNDS", 3)
