@@ -1,7 +1,8 @@
 """The measured topology of this machine in the user's cache, so that it is measured once.
 
-One file for each machine and software: its name is a digest of the facts of the host (``facts``), of the number of devices, and
-of the versions of what computes. With other hardware, limits or versions the machine is measured again.
+One file for each machine and software: its name is a digest of the facts of the host (``facts``), of the number of devices, of
+the versions of what computes, and of the modules that measure. With other hardware, limits, versions or measurements the
+machine is measured again.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from ir.system.scratch import whole_file
 _LOG = logging.getLogger(__name__)
 _SOFTWARE = ("dnnc", "numpy", "onnxruntime", "torch")
 """Packages whose versions decide how fast this machine computes, or how that is measured."""
+_MEASURING = ("gpus.py", "handover.py", "measure.py", "probes.py", "samples.py")
+"""The modules of this folder that say what is measured, and how."""
 
 
 def cache_file(facts: Facts, devices: int | None) -> Path:
     """Where the measured topology of this machine with so many devices (None: one for each NUMA node) is kept."""
     versions = {name: _version(name) for name in _SOFTWARE}
-    known = [dataclasses.asdict(facts), devices, versions, platform.python_version(), platform.release()]
+    method = hashlib.sha256(b"\0".join((Path(__file__).parent / name).read_bytes() for name in _MEASURING)).hexdigest()
+    known = [dataclasses.asdict(facts), devices, versions, method, platform.python_version(), platform.release()]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return user / "dnnc" / "machines" / f"{facts.host}-{digest}.toml"

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 from dnnc.cli import main
-from dnnc.machines import detected, handover, host_here, machines_of, measure, measured, merged, parse_link, read_facts, samples
+from dnnc.machines import (
+    cache,
+    detected,
+    handover,
+    host_here,
+    machines_of,
+    measure,
+    measured,
+    merged,
+    parse_link,
+    read_facts,
+    samples,
+)
 from dnnc.machines.cache import cache_file
 from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _type
 from dnnc.machines.probes import Sample
@@ -118,11 +130,15 @@ def test_what_a_busy_machine_shows_is_not_kept(
     assert not list((tmp_path / "cache").rglob("*.toml"))
 
 
-def test_other_hardware_limits_or_numbers_of_devices_are_measured_anew(measurements: list[float]) -> None:
+@pytest.mark.usefixtures("measurements")
+def test_other_hardware_limits_or_numbers_of_devices_are_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = read_facts(gpus="")
     others = [(facts, 1), (facts, None), (replace(facts, memory=facts.memory // 2), 1), (replace(facts, quota=0.5), 1)]
     assert len({cache_file(*one) for one in others}) == len(others)
-    assert cache_file(facts, 1) == cache_file(read_facts(gpus=""), 1)
+    before = cache_file(facts, 1)
+    assert before == cache_file(read_facts(gpus=""), 1)
+    monkeypatch.setattr(cache, "_MEASURING", ("measure.py",))
+    assert cache_file(facts, 1) != before, "it is measured in another way"
 
 
 @TWO_CORES
