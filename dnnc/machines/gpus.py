@@ -87,7 +87,7 @@ def measured_gpus(
             try:
                 found = _measured(topology.type(name), _Runs(running, provider))
                 link = _link(_Runs(running, provider))
-                found.type_ = replace(found.type_, handover=_rounded(link.idle))
+                found.type_ = replace(found.type_, handover=_rounded(link.idle), source="")  # of other numbers
             except NotRun as error:
                 notes[f"types.{name}", ""] = f"kept: {error}"
                 continue
@@ -170,7 +170,7 @@ def _bandwidth(type_: DeviceType, factor: float) -> DeviceType:
 
 def _rate(dtype: str, type_: DeviceType, factor: float) -> DeviceType:
     rates = dict(type_.rates)
-    rates[dtype] = _rounded(rates.get(dtype, rates["f32"]) * factor)
+    rates[dtype] = _rounded((rates.get(dtype) or rates.get("f32") or max(rates.values())) * factor)  # as ``rate_of``
     return replace(type_, rates=tuple(sorted(rates.items())))
 
 

@@ -138,13 +138,13 @@ events.register("numba:compiler_lock", _Compiling())
 
 def compiled(function: F) -> F:
     """The function compiled when it is first called, by ``numba.njit``, and kept in a cache. A division by zero is not an error
-    but infinite or 0, so a kernel divides by no number that may be 0: code that raises would compile for a fifth longer."""
+    but infinite or 0, so a kernel divides by no number that may be 0: code that raises takes longer to compile."""
     return _compiled(function)
 
 
 def part(function: F) -> F:
     """As ``compiled``, of a function that kernels alone call: it has no code that reads arguments from Python objects, which
-    takes a fifth of the time of compiling. Called from Python it raises TypeError."""
+    takes long to compile. Called from Python it raises TypeError."""
     kernel: Any = _compiled(function, no_cpython_wrapper=True)
     if not numba.config.DISABLE_JIT:
 

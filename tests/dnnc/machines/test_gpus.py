@@ -51,6 +51,13 @@ def test_the_numbers_of_a_device_are_found(preset: str, monkeypatch: pytest.Monk
     assert found.missing == ["bf16"]
 
 
+def test_a_type_without_a_rate_of_f32_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "zoo_ops", lambda batch: [])
+    monkeypatch.setattr(gpus, "SIDE", 1024)
+    stated = replace(read_topology_of("t4").types[0], rates=(("f16", 65e12),))
+    assert dict(_measured(stated, Device(stated)).type_.rates)["f32"] > 0  # type: ignore[arg-type]
+
+
 def test_only_devices_that_cuda_runs_are_measured() -> None:
     topology = read_topology_of("h100x2")
     assert not gpus_of(topology, "host0", (CUDA,))
