@@ -41,7 +41,9 @@ _MACHINE = (
     (re.compile("No space left on device"), "free some space"),
     (re.compile("File too large"), "a limit on the size of files is set (ulimit -f)"),
     (
-        re.compile(r"[Oo]ut of memory|MemoryError|bad.alloc|allocate memory|failed to map segment"),
+        re.compile(  # the last is pybind11's, where memory ends while torch is imported
+            r"[Oo]ut of memory|MemoryError|bad.alloc|allocate memory|failed to map segment|Unable to create type object"
+        ),
         "the machine gives no more memory: use smaller stages, or more machines",
     ),
     (

@@ -147,7 +147,7 @@ def browser() -> Iterator[Page]:
     """A page of a browser of its own, which is ended behind the block."""
     out, to = os.pipe()
     from_, into = os.pipe()
-    with tempfile.TemporaryDirectory() as profile:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:  # its children may write for a moment longer
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-pipe"]
         command = [chromium(), *flags, "--no-first-run", f"--user-data-dir={profile}"]
         process = subprocess.Popen(
