@@ -119,3 +119,21 @@ class StageDoesNotRun(Fault, code="E1210"):
     hint = "{advice}"
     reason: str
     advice: str
+
+
+class RunDiverges(StageDiverges, code="E1211"):
+    """An output of the run on a cluster is not the one that the unsplit model computes."""
+
+    message = (
+        "{kind} '{tensor}' ({type}) of the run on the cluster: {found}difference {difference:.3g}, "
+        "allowed {allowed:.3g}{inside}"
+    )
+    hint = "'dnnc check --emulate' finds the first stage that diverges; where none does, the fault is of hosts or between them"
+    stage: int
+    kind: str
+    tensor: str
+    type: str
+    difference: float
+    allowed: float
+    reason: str
+    origin: str

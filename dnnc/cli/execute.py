@@ -194,6 +194,9 @@ def check(
             "16-bit ones, 1/255 behind a quantisation; or 3 times what rounding alone does to this model, at most 0.1.",
         ),
     ] = None,
+    cluster: opt.ClusterOption = "",
+    host: opt.HostNodesOption = None,
+    ports: opt.PortsOption = opt.PORTS,
     emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
@@ -204,15 +207,19 @@ def check(
     What was not compared is listed: random numbers, absent or empty tensors, and tensors that rounding alone changes by more
     than the tolerance can be. Nothing compared is exit 5 too. Where the original model is gone or has changed, the reference is
     the build's own copy (annotated.onnx); the last line says so, for a fault that both share is not seen.
+
+    --cluster: compare the outputs of a run on the hosts of the plan.
     """
     from dnnc.build.build import Build
     from dnnc.build.elsewhere import require_here
     from dnnc.check.check import CheckOptions, check_build
 
+    stated = _cluster(cluster, host, ports)
+    options = CheckOptions(inputs, seed, samples, threads, tolerance=tolerance, cluster=stated)
     with progress(not quiet) as say:
         opened = Build.open(build, say)
-        require_here(opened.files, emulate=emulate)
-        report = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
+        require_here(opened.files, hosts=1 if stated is None else None, emulate=emulate)
+        report = check_build(opened, options, progress=say, warn=lambda diagnostic: show_warnings([diagnostic], quiet))
     for note in report.notes:
         talk(f"note: {note}", quiet)
     if json:
