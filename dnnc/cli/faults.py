@@ -348,3 +348,11 @@ class OnlyWithCluster(Fault, code="E0142"):
 
     message = "it is of a run on several hosts"
     hint = "--cluster HOST:PORT names the cluster"
+
+
+class NotWithCluster(Fault, code="E0143"):
+    """The nodes of a cluster do by themselves what this option or argument states for one host."""
+
+    message = "--cluster says where it runs, so {flags} cannot go with it"
+    hint = "leave out {flags}"
+    flags: tuple[str, ...]
