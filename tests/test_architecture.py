@@ -29,7 +29,13 @@ DOORS = {
     "numba": ("passes/*kernels.py",),
     "highspy": ("passes/*",),
     "pymetis": ("passes/partition/baselines/metis.py",),
-    "onnx": ("dnnc/onnx/*", "dnnc/engines/*", "dnnc/check/reference.py", "dnnc/check/perturb.py"),
+    "onnx": (
+        "dnnc/onnx/*",
+        "dnnc/engines/*",
+        "dnnc/check/reference.py",
+        "dnnc/check/perturb.py",
+        "dnnc/check/proof/segments.py",
+    ),
     "onnx_ir": ("dnnc/onnx/*", "dnnc/engines/*", "dnnc/check/reference.py"),
     "google": ("dnnc/onnx/*", "dnnc/engines/*", "dnnc/check/*"),  # protobuf, which onnx brings and whose errors it lets through
     "onnxruntime": ("dnnc/onnx/ort.py",),  # where its telemetry is turned off first

@@ -121,19 +121,27 @@ class StageDoesNotRun(Fault, code="E1210"):
     advice: str
 
 
-class RunDiverges(StageDiverges, code="E1211"):
-    """An output of the run on a cluster is not the one that the unsplit model computes."""
+class Refuted(Fault, code="E1211"):
+    """The programs of a build do what follows from the model by no rule of ``dnnc check --prove``."""
 
-    message = (
-        "{kind} '{tensor}' ({type}) of the run on the cluster: {found}difference {difference:.3g}, "
-        "allowed {allowed:.3g}{inside}"
-    )
-    hint = "'dnnc check --emulate' finds the first stage that diverges; where none does, the fault is of hosts or between them"
-    stage: int
-    kind: str
-    tensor: str
-    type: str
-    difference: float
-    allowed: float
+    message = "refuted: {reason}{where}"
+    hint = "it is a fault of the build: 'dnnc check --prove --json' says more; compile the model again"
     reason: str
     origin: str
+
+    @property
+    def where(self) -> str:
+        return f" ({self.origin})" if self.origin else ""
+
+
+class NotProven(Fault, code="E1212"):
+    """The proof does not know enough of an op. The build may be right; ``dnnc check`` compares it on inputs."""
+
+    message = "not proven: {reason}{where}"
+    hint = "'dnnc check' without --prove compares the build with the model on some inputs"
+    reason: str
+    origin: str
+
+    @property
+    def where(self) -> str:
+        return f" ({self.origin})" if self.origin else ""

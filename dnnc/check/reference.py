@@ -19,6 +19,7 @@ from dnnc.check.faults import FileChanged
 from dnnc.compile.load import load_model
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
 from dnnc.onnx.model import ImportedModel
+from dnnc.onnx.weights import WeightFiles
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.names import unique
 from ir.system.digests import OpenFile, has_digest
@@ -128,6 +129,21 @@ def _weights(build: Build) -> dict[str, OpenFile] | str:
         if not has_digest(files[name].file, digest):
             return f"the weights of the original in {path} have changed since"
     return files
+
+
+def original_weights(build: Build) -> WeightFiles | None:
+    """The files of the weights of the model that was compiled; None where one is gone or has other bytes."""
+    path = _source_path(build)
+    if not build.source.sha256:
+        return None
+    try:
+        own = OpenFile(open_input(path, "the original model"), build.source.sha256)
+    except InvalidInput:
+        return None
+    weights = _weights(build)
+    if isinstance(weights, str) or not has_digest(own.file, build.source.sha256):
+        return None
+    return WeightFiles(path.parent, {path.name: own, **weights})
 
 
 def _text(build: Build) -> ImportedModel:

@@ -9,11 +9,12 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from dnnc.cli.faults import OnlyWithCluster
+from dnnc.cli.faults import OnlyWithCluster, ProvesAllInputs
 from ir.core.diagnostics import UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
+    from dnnc.check.proof import ProofReport
     from dnnc.check.verdict import CheckReport
     from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.onnxruntime.run import RunReport
@@ -194,9 +195,9 @@ def check(
             "16-bit ones, 1/255 behind a quantisation; or 3 times what rounding alone does to this model, at most 0.1.",
         ),
     ] = None,
-    cluster: opt.ClusterOption = "",
-    host: opt.HostNodesOption = None,
-    ports: opt.PortsOption = opt.PORTS,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Show for all inputs that the programs compute the model; nothing is run.")
+    ] = False,
     emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
@@ -208,18 +209,21 @@ def check(
     than the tolerance can be. Nothing compared is exit 5 too. Where the original model is gone or has changed, the reference is
     the build's own copy (annotated.onnx); the last line says so, for a fault that both share is not seen.
 
-    --cluster: compare the outputs of a run on the hosts of the plan.
+    With --prove no input is drawn: each op, message and collective of all programs, and each part of a weight, must follow from
+    the model by a rule. Exit 5 names the first op that does not.
     """
+    if prove:
+        given = {"--inputs": inputs, "--seed": seed, "--samples": samples > 1, "--tolerance": tolerance}
+        _prove(build, [name for name, value in given.items() if value not in (None, False)], json, quiet)
+        return
     from dnnc.build.build import Build
     from dnnc.build.elsewhere import require_here
     from dnnc.check.check import CheckOptions, check_build
 
-    stated = _cluster(cluster, host, ports)
-    options = CheckOptions(inputs, seed, samples, threads, tolerance=tolerance, cluster=stated)
     with progress(not quiet) as say:
         opened = Build.open(build, say)
-        require_here(opened.files, hosts=1 if stated is None else None, emulate=emulate)
-        report = check_build(opened, options, progress=say, warn=lambda diagnostic: show_warnings([diagnostic], quiet))
+        require_here(opened.files, emulate=emulate)
+        report = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
     for note in report.notes:
         talk(f"note: {note}", quiet)
     if json:
@@ -229,6 +233,37 @@ def check(
         _print_check(report)
     if (error := report.error()) is not None:
         raise error
+
+
+def _prove(build: Path, other: list[str], json: bool, quiet: bool) -> None:
+    """``check --prove``; ``other``: options that it does not take."""
+    from dnnc.build.build import Build
+    from dnnc.check.proof import prove_build
+
+    if other:
+        raise UsageError(ProvesAllInputs(), where=other[0])
+    with progress(not quiet) as say:
+        report = prove_build(Build.open(build, say), say)
+    if json:
+        fields = report.to_json()
+        put_json(fields.pop("schema").removeprefix("dnnc.").partition("/")[0], fields)
+    elif not quiet:
+        _print_proof(report)
+    if (error := report.error()) is not None:
+        raise error
+
+
+def _print_proof(report: ProofReport) -> None:
+    """A line for each stage, then what is shown, and what it takes on trust."""
+    from dnnc.report import Table, columns, print_table
+
+    print_table(
+        Table(columns("stage <device <verdict"), tuple((str(s.index), ",".join(s.devices), str(s)) for s in report.stages))
+    )
+    if report.proven:
+        put("\nproven: for all inputs, the programs compute the model of plan.ir; taken on trust:")
+        for trusted in report.trusted:
+            put(f"- {trusted}")
 
 
 def _print_check(report: CheckReport) -> None:

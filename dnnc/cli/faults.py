@@ -350,9 +350,8 @@ class OnlyWithCluster(Fault, code="E0142"):
     hint = "--cluster HOST:PORT names the cluster"
 
 
-class NotWithCluster(Fault, code="E0143"):
-    """The nodes of a cluster do by themselves what this option or argument states for one host."""
+class ProvesAllInputs(Fault, code="E0143"):
+    """--prove shows something for all inputs. An option says which inputs to compare on, or how."""
 
-    message = "--cluster says where it runs, so {flags} cannot go with it"
-    hint = "leave out {flags}"
-    flags: tuple[str, ...]
+    message = "--prove holds for all inputs, and compares nothing on some"
+    hint = "leave it out, or leave out --prove"

@@ -27,7 +27,6 @@ from dnnc.engines.cluster.faults import (
     ClusterNotReached,
     ClusterWithoutToken,
     HostBusy,
-    HostGone,
     HostRefused,
     HostsChosen,
     ProviderMissingThere,
@@ -36,7 +35,6 @@ from dnnc.engines.cluster.faults import (
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
 from dnnc.engines.cluster.options import ClusterOptions
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
-from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU
 from ir.core.diagnostics import Diagnostic, InvalidInput
@@ -51,16 +49,9 @@ _TOKEN_ASKED = "AuthenticationError"
 
 
 class RayAgents:
-    """Launches agents as actors of Ray, each on the node of its host. ``kind``: the class of the actors."""
+    """Launches agents as actors of Ray, each on the node of its host."""
 
-    def __init__(
-        self,
-        ray: Any,
-        nodes: Mapping[str, Node],
-        needs: Mapping[str, HostNeeds],
-        where: str,
-        kind: type[NodeAgent] = NodeAgent,
-    ) -> None:
+    def __init__(self, ray: Any, nodes: Mapping[str, Node], needs: Mapping[str, HostNeeds], where: str) -> None:
         self.where = where
         self._ray = ray
         self.actors: dict[str, Any] = {}
@@ -68,7 +59,7 @@ class RayAgents:
 
         for name, node in nodes.items():
             self.actors[name] = (
-                ray.remote(kind)
+                ray.remote(NodeAgent)
                 .options(
                     num_cpus=min(needs[name].cores, node.resources.get("CPU", 0)),
                     num_gpus=needs[name].gpus,
@@ -86,21 +77,18 @@ class RayAgents:
         """Asks several hosts at the same time: by host, a method and its arguments."""
         return {host: getattr(self.actors[host], method).remote(*arguments) for host, (method, *arguments) in asked.items()}
 
-    def answers(self, asked: Mapping[str, Any], doing: str = "", seconds: float = ACTOR_SECONDS) -> dict[str, Any]:
-        """What was asked returns, by host, each within so many seconds. Raises as ``ask``; StageStopped for a host that has
-        gone while it was ``doing`` something that it had begun."""
+    def answers(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """What was asked returns, by host. Raises as ``ask``."""
         answers = {}
         for host, reference in asked.items():
             try:
-                answers[host] = self._ray.get(reference, timeout=seconds)
+                answers[host] = self._ray.get(reference, timeout=ACTOR_SECONDS)
             except self._ray.exceptions.GetTimeoutError:
-                raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
-            except self._ray.exceptions.RayActorError as error:
-                if doing:
-                    raise StageStopped(HostGone(host, doing), where=self.where) from None
-                raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
+                raise InvalidInput(HostBusy(host, ACTOR_SECONDS), where=self.where) from None
             except self._ray.exceptions.RayError as error:
-                raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                fault = HostRefused(host, lines[-1] if lines else type(error).__name__)
+                raise InvalidInput(fault, where=self.where) from None
         return answers
 
     def offered(self, host: str, method: str, *arguments: Any) -> tuple[str, str]:
@@ -115,11 +103,6 @@ class RayAgents:
             with contextlib.suppress(Exception):  # whatever Ray says of an actor or a node that is gone already
                 self._ray.kill(actor)
         self.actors = {}
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 @contextmanager

@@ -50,6 +50,15 @@ def schema(op_type: str, version: int, domain: str = "") -> defs.OpSchema:
         return entry.schema
 
 
+@lru_cache(maxsize=4096)
+def since_version(op_type: str, version: int, domain: str = "") -> int | None:
+    """The opset of ``domain`` that last changed an operator, up to opset ``version``; None for an operator without a schema."""
+    try:
+        return int(schema(op_type, version, domain).since_version) if 0 < version < 1 << 31 else None
+    except defs.SchemaError:
+        return None
+
+
 def is_listed(domain: str, op_type: str) -> bool:
     """Whether ``microsoft.toml`` has versions of the operator that onnx lacks."""
     return _entry(domain, op_type) is not None
@@ -134,4 +143,4 @@ def _formals(text: str) -> list[defs.OpSchema.FormalParameter]:
     ]
 
 
-__all__ = ["RULES", "is_listed", "registered", "schema"]
+__all__ = ["RULES", "is_listed", "registered", "schema", "since_version"]

@@ -1,0 +1,144 @@
+"""The proof of a whole build: the goals of its stages, the two sides of each channel, and the outputs of the model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from dnnc.build.build import Build, read_program
+from dnnc.check.faults import BuildWithoutWeights
+from dnnc.check.proof.constants import Weights, parts_of_weights
+from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
+from dnnc.check.proof.model import Model, read_model
+from dnnc.check.proof.moves import crossing
+from dnnc.check.proof.programs import Line, StageText, read_stages
+from dnnc.check.proof.segments import Unreadable
+from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
+from dnnc.check.proof.verdict import ProofReport, StageVerdict
+from ir.core.diagnostics import InvalidInput
+from ir.core.module import Program, Stage
+from ir.core.names import bare
+from passes.model.folding import expand
+
+Progress = Callable[[str, float | None], None]
+
+
+def prove_build(build: Build, progress: Progress = lambda label, fraction: None) -> ProofReport:
+    """What can be shown of a build for all inputs. Raises InvalidInput for one without weights, or whose ``plan.ir`` is not
+    valid."""
+    start = time.perf_counter()
+    if build.weights == "none":
+        raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
+    progress("read the programs", None)
+    module = read_program(build.files)
+    entry = expand(module.without(Stage, Program))
+    model = read_model(entry, entry.entry)
+    weights = Weights(build)
+    verdicts: list[StageVerdict] = []
+    try:
+        texts = list(read_stages(module, build.files))
+    except Unreadable as error:
+        return _report(build, [], (Failure(NOT_PROVEN, str(error), ""),), weights, start)
+    received = {
+        line.op.get("channel"): line.op.results[0].name
+        for text in texts
+        for unit in text.units
+        for line in unit.lines
+        if line.op.name == "comm.recv"
+    }
+    proofs = [StageProof(model, text) for text in texts]
+    by_text = {id(text): proof for text, proof in zip(texts, proofs, strict=True)}
+    progress("compare the weights", None)
+    for text, unit, term, part in parts_of_weights(model, texts, weights):
+        proof = by_text[id(text)]
+        proof.add(proof.number_of[id(unit)], term, part)
+    for number, proof in enumerate(proofs):
+        progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
+        proof.assume()
+        proof.run()
+        verdicts.append(_verdict(model, proof, received))
+    build.files.confirm()
+    return _report(build, verdicts, tuple(_between(model, proofs)), weights, start)
+
+
+def _report(
+    build: Build, verdicts: list[StageVerdict], failures: tuple[Failure, ...], weights: Weights, start: float
+) -> ProofReport:
+    return ProofReport(build.folder, tuple(verdicts), failures, weights.own_copy, time.perf_counter() - start)
+
+
+def _verdict(model: Model, proof: StageProof, received: Mapping[int, str]) -> StageVerdict:
+    goals = _goals(model, proof.text, received)
+    failure = next(
+        (explain(model, proof, goal) for goal in goals if not isinstance(goal, Goal) or not proof.reached(goal)), None
+    )
+    text = proof.text
+    ops = sum(bool(line.file) for line in text.units[0].lines)
+    constants = {name for same in text.units[0].constants.values() for name, _ in same}
+    weights = len(constants & {bare(resource.name) for resource in model.resources.values()})
+    return StageVerdict(text.stage.index, text.stage.devices, len(text.units), ops, len(proof.collectives), weights, failure)
+
+
+def _goals(model: Model, text: StageText, received: Mapping[int, str]) -> Iterator[Goal | Failure]:
+    """What a stage must show, in the order of its text; a Failure for what it cannot show. ``received``: by channel, what its
+    other side takes it for."""
+    members = sorted(member for unit in text.units for member in unit.members)
+    if (members if text.mesh.axes else sorted({*members})) != list(range(max(1, len(text.mesh.devices)))):
+        yield Failure(REFUTED, f"its programs are of the members {members}", "")
+        return
+    for channel, own in lines_by_channel(text, lambda op: op.name == "comm.send").items():
+        lines, name = alike(own), received.get(channel, "")
+        if lines is None:
+            yield Failure(REFUTED, f"its members do not all send on channel {channel} alike", "")
+        elif name not in model.node_of:
+            yield Failure(REFUTED, f"the other side of channel {channel} receives '{name}', which is no value of the model", "")
+        else:
+            of = lines[0].op.get("of", text.units[0].types[lines[0].op.operands[0]])
+            what = f"sends {lines[0].op.operands[0]} on channel {channel}"
+            yield Goal(what, tuple(line.operands[0] for line in lines), model.node_of[name], of)
+    outputs = dict(model.outputs)
+    for place, declared in enumerate(text.stage.results):
+        values = [unit.program.results[place : place + 1] for unit in text.units]
+        if not all(values) or len({value[0].type for value in values}) != 1:
+            yield Failure(REFUTED, f"its members do not all deliver {declared.name} alike", "")
+        elif declared.name not in outputs:
+            yield Failure(REFUTED, f"it delivers {declared.name}, which is no output of the model", "")
+        else:
+            terms = tuple(unit.env[value[0].name] for unit, value in zip(text.units, values, strict=True))
+            yield Goal(f"delivers the output {declared.name}", terms, outputs[declared.name], values[0][0].type)
+
+
+def _between(model: Model, proofs: Sequence[StageProof]) -> Iterator[Failure]:
+    """What does not fit between stages: the sides of channels, and who delivers the outputs of the model."""
+    ends: dict[str, dict[int, list[tuple[StageProof, list[Line] | None]]]] = {"comm.send": {}, "comm.recv": {}}
+    for proof in proofs:
+        for kind, by_channel in ends.items():
+            for channel, own in lines_by_channel(proof.text, lambda op, kind=kind: op.name == kind).items():  # type: ignore[misc]
+                by_channel.setdefault(channel, []).append((proof, alike(own)))
+    for channel in sorted({*ends["comm.send"], *ends["comm.recv"]}):
+        makers, readers = (ends[kind].get(channel, []) for kind in ends)
+        if len(makers) != 1 or len(readers) != 1 or makers[0][1] is None or readers[0][1] is None:
+            yield Failure(REFUTED, f"channel {channel} does not lead from all members of one stage to all of one other", "")
+        elif fault := _channel_fault(model, makers[0][0], makers[0][1], readers[0][0], readers[0][1]):
+            indices = makers[0][0].text.stage.index, readers[0][0].text.stage.index
+            yield Failure(REFUTED, f"channel {channel} from stage {indices[0]} to {indices[1]}: {fault}", "")
+    delivered = [value.name for proof in proofs for value in proof.text.stage.results]
+    for name, _ in model.outputs:
+        if delivered.count(name) != 1:
+            yield Failure(REFUTED, f"the output {name} of the model is delivered by {delivered.count(name)} stages", "")
+
+
+def _channel_fault(model: Model, maker: StageProof, sends: Sequence[Line], reader: StageProof, receives: Sequence[Line]) -> str:
+    """Why what the members of ``reader`` receive is not what those of ``maker`` send; empty where it is."""
+    out, into = sends[0].op, receives[0].op
+    if out.get("peer") != reader.text.stage.index or into.get("peer") != maker.text.stage.index:
+        return "its sides name other peers"
+    carried = [reader.carried(line.op) for line in receives]
+    if carried[0] is None or any(part != carried[0] for part in carried):
+        return f"{into.results[0].name} : {into.results[0].type} is no value of the model, or differs by member"
+    whole = model.types[carried[0].node]
+    sent, received = out.get("of", whole), into.get("of", whole)
+    return crossing((maker.mesh, sent), (reader.mesh, received))
+
+
+__all__ = ["prove_build"]

@@ -1,0 +1,95 @@
+"""Facts: which part of which value of the model a term is, on each member of a unit.
+
+``Part(node, placements, family)``: by the placements over the axes of the stage's mesh, the member's box of the node
+(``ir.ops.boxes``). With placements ``P``, it is that box of a summand: ``family`` (from 1) names one way to write the node as a
+sum or maximum, with a summand for each place along these axes. Without ``P`` the family is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from ir.core.module import Mesh
+from ir.core.types import Partial, Replicate, TensorType, Type
+from ir.ops.boxes import Box, Placements, box, shape_of
+
+
+class Part(NamedTuple):
+    """Part of a node; see above."""
+
+    node: int
+    placements: Placements
+    family: int = 0
+
+
+class Facts:
+    """The facts of one unit, by term and by node, in the order of their discovery."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, dict[Part, None]] = {}
+        self._terms: dict[int, dict[tuple[int, Part], None]] = {}
+
+    def add(self, term: int, part: Part) -> bool:
+        """Whether the fact is new."""
+        parts = self._of.setdefault(term, {})
+        if part in parts:
+            return False
+        parts[part] = None
+        self._terms.setdefault(part.node, {})[term, part] = None
+        return True
+
+    def of(self, term: int) -> tuple[Part, ...]:
+        """What a term is known to be."""
+        return tuple(self._of.get(term, ()))
+
+    def terms(self, node: int) -> list[tuple[int, Part]]:
+        """The terms that are parts of a node."""
+        return list(self._terms.get(node, ()))
+
+    def has(self, term: int, part: Part) -> bool:
+        return part in self._of.get(term, ())
+
+    def __contains__(self, node: int) -> bool:
+        return node in self._terms
+
+
+class Families:
+    """Numbers of ways to write a node as a sum."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, key: Hashable) -> int:
+        return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+
+def whole(mesh: Mesh) -> Placements:
+    """Replicated along all axes."""
+    return (Replicate(),) * len(mesh.axes)
+
+
+def is_partial(placements: Placements) -> bool:
+    """Whether a part by these placements is a term of a sum or maximum."""
+    return any(isinstance(placement, Partial) for placement in placements)
+
+
+def reductions(placements: Placements) -> set[str]:
+    """The reductions of which a part is a term."""
+    return {placement.reduction for placement in placements if isinstance(placement, Partial)}
+
+
+def boxes(type_: Type, placements: Placements, mesh: Mesh, members: tuple[int, ...]) -> Iterator[Box]:
+    """The box of each member."""
+    return (box(type_, placements, mesh, member) for member in members)
+
+
+def local_shape(type_: Type, placements: Placements, mesh: Mesh, members: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of the part, if it is a tensor of known shape and all members have the same."""
+    if shape_of(type_) is None or not isinstance(type_, TensorType):
+        return None
+    shapes = {tuple(length for _, length in here) for here in boxes(type_, placements, mesh, members)}
+    return shapes.pop() if len(shapes) == 1 else None
+
+
+__all__ = ["Facts", "Families", "Part", "boxes", "is_partial", "local_shape", "reductions", "whole"]

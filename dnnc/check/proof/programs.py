@@ -1,0 +1,175 @@
+"""What the members of each stage run, as terms: the programs of ``plan.ir`` with the ONNX models that their segments are.
+
+Members whose programs and models differ by nothing but the bytes of constants are one *unit*: their terms are the same
+expressions, in which a constant has bytes for each member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dnnc.check.proof.segments import Text, Unreadable, read_segment
+from dnnc.check.proof.terms import ABSENT, Content, Terms, constant_key, is_determined, op_key, structure_of, version
+from ir.core.module import Mesh, Module, Program, Stage
+from ir.core.names import bare
+from ir.core.ops import Op, Value
+from ir.core.types import Type
+from ir.ops.opdefs import SEGMENT, is_collective
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """An op of a unit in the order of its text: the terms that it reads and makes (``ABSENT`` for none), the file that has it;
+    the ``version`` of its operator; ``unknown``: why nothing can be said of it."""
+
+    op: Op
+    operands: tuple[int, ...]
+    results: tuple[int, ...]
+    file: str = ""
+    version: int | None = None
+    unknown: str = ""
+
+
+@dataclass(slots=True)
+class Unit:
+    """Members (numbers in the mesh) that run the same text. ``terms`` and ``env``: the term of each name of the program;
+    ``lines``: its ops; ``constants``: by term, the name in its model and the bytes on each member; ``types``: of the values of
+    the program."""
+
+    members: tuple[int, ...]
+    program: Program
+    terms: Terms = field(default_factory=Terms)
+    env: dict[str, int] = field(default_factory=dict)
+    types: dict[str, Type] = field(default_factory=dict)
+    lines: list[Line] = field(default_factory=list)
+    constants: dict[int, list[tuple[str, tuple[Content, ...]]]] = field(default_factory=dict)
+    named: dict[int, str] = field(default_factory=dict)
+    """A name for each term, for messages."""
+
+
+@dataclass(slots=True)
+class StageText:
+    """A stage: its mesh (without axes where it has none) and the units of its members."""
+
+    stage: Stage
+    mesh: Mesh
+    units: list[Unit]
+
+
+class Files(Protocol):
+    """The files of a build: ``dnnc.build.snapshot.Snapshot``."""
+
+    def read(self, name: str) -> bytes: ...
+
+    def weights_for(self, model: str) -> dict[str, int]: ...
+
+
+def read_stages(module: Module, files: Files) -> Iterator[StageText]:
+    """The stages of a build, whose programs consist of segments. Raises Unreadable."""
+    meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
+    programs: dict[str, list[Program]] = {}
+    for program in module.of_type(Program):
+        programs.setdefault(program.stage, []).append(program)
+    for stage in module.of_type(Stage):
+        mesh = meshes.get(stage.mesh, Mesh("", (), ()))
+        units: list[Unit] = []
+        for program in programs.get(stage.name, ()):
+            members = [mesh.devices.index(device) for device in program.devices] if mesh.axes else [0]
+            units += _units(program, stage.index, members, bool(mesh.axes), files)
+        yield StageText(stage, mesh, units)
+
+
+def _units(program: Program, stage: int, members: Sequence[int], on_mesh: bool, files: Files) -> Iterator[Unit]:
+    """The units of the members of ``program``."""
+    from dnnc.build.members import model_name
+
+    alike: dict[object, list[tuple[int, dict[int, Text]]]] = {}
+    for member in members:
+        texts = {}
+        for op in program.ops:
+            if op.name == SEGMENT:
+                level = op.get("level")
+                name = model_name(stage, level, member if on_mesh else None)
+                texts[level] = read_segment(name, files.read(name), files.weights_for(name))
+        signature = tuple((level, text.signature()) for level, text in texts.items())
+        alike.setdefault(signature, []).append((member, texts))
+    for same in alike.values():
+        unit = Unit(tuple(member for member, _ in same), program)
+        _Evaluation(unit, [texts for _, texts in same]).run()
+        yield unit
+
+
+class _Evaluation:
+    """The terms of a unit; ``texts``: the models of each member, by level."""
+
+    def __init__(self, unit: Unit, texts: Sequence[Mapping[int, Text]]) -> None:
+        self.unit, self.texts = unit, texts
+
+    def run(self) -> None:
+        unit, program = self.unit, self.unit.program
+        for value in program.args:
+            self.define(value, unit.terms.number(("input", value.name)))
+        for op in program.ops:
+            if op.name == SEGMENT:
+                self.segment(op, [texts[op.get("level")] for texts in self.texts])
+                continue
+            operands = tuple(self.read(name) for name in op.operands)
+            kind = "collective" if is_collective(op) else op.name
+            results = tuple(unit.terms.number((kind, op.get("channel"))) for _ in op.results)
+            for value, term in zip(op.results, results, strict=True):
+                self.define(value, term)
+            unit.lines.append(Line(op, operands, results))
+
+    def define(self, value: Value, term: int) -> None:
+        self.unit.env[value.name] = term
+        self.unit.types[value.name] = value.type
+        self.unit.named.setdefault(term, value.name)
+
+    def read(self, name: str) -> int:
+        if name not in self.unit.env:
+            raise Unreadable(f"{self.unit.program.name} reads {name}, which nothing before it makes")
+        return self.unit.env[name]
+
+    def segment(self, call: Op, texts: Sequence[Text]) -> None:
+        """The ops of a model in place of the ``dnnc.segment`` that runs it."""
+        unit, text = self.unit, texts[0]
+        given = {bare(name): self.read(name) for name in call.operands}
+        if missing := [name for name in text.inputs if name not in given]:
+            raise Unreadable(f"{text.name} has the input '{missing[0]}', which {unit.program.name} does not give it")
+        env = {name: given[name] for name in text.inputs}
+        for name in text.constants:
+            contents = tuple(one.constants[name] for one in texts)
+            term = env[name] = unit.terms.number(constant_key(contents))
+            unit.constants.setdefault(term, []).append((name, contents))
+            unit.named.setdefault(term, name)
+        for op in text.ops:
+            env.update(zip([value.name for value in op.results], self.op(op, text, env), strict=True))
+        for value in call.results:
+            output = text.outputs.get(bare(value.name))
+            if output is None:
+                raise Unreadable(f"{text.name} does not make '{bare(value.name)}', which {unit.program.name} reads of it")
+            self.define(value, env[output])
+
+    def op(self, op: Op, text: Text, env: Mapping[str, int]) -> Iterable[int]:
+        unit = self.unit
+        structure, captured, inside = structure_of(op, text.opsets, lambda name: env[name])
+        operands = (*(env[name] if name else ABSENT for name in op.operands), *captured)
+        known = version(op, text.opsets)
+        key, unknown = op_key(op, known, operands, structure), ""
+        if known is None or inside:
+            unknown = f"{inside[0] if inside else op.name} has no definition, or draws random numbers"
+        elif not is_determined(op):
+            unknown = f"{op.name} draws random numbers"
+        if unknown:
+            key = (*key, "line", len(unit.lines))  # equal to nothing
+        application = unit.terms.number(key)
+        results = tuple(unit.terms.number(("result", application, place)) for place in range(len(op.results)))
+        for value, term in zip(op.results, results, strict=True):
+            unit.named.setdefault(term, value.name)
+        unit.lines.append(Line(op, operands, results, text.name, known, unknown))
+        return results
+
+
+__all__ = ["Line", "StageText", "Unit", "read_stages"]
