@@ -20,6 +20,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from dnnc.api.build import Build, CheckResult, Training, load
+    from dnnc.api.machines import measure_cluster
     from dnnc.api.options import PlanOptions
     from dnnc.api.plan import Plan, plan
     from dnnc.api.session import Argument, Session
@@ -49,11 +50,13 @@ __all__ = [
     "from_torch",
     "into_torch",
     "load",
+    "measure_cluster",
     "plan",
 ]
 
 _HOME = {
     "dnnc.api.build": ("Build", "CheckResult", "Training", "load"),
+    "dnnc.api.machines": ("measure_cluster",),
     "dnnc.api.options": ("PlanOptions",),
     "dnnc.api.plan": ("Plan", "plan"),
     "dnnc.api.session": ("Argument", "Session"),

@@ -18,6 +18,7 @@ from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 if TYPE_CHECKING:
     from dnnc.api.session import Argument, Session
     from dnnc.build.snapshot import Snapshot
+    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.torch.launch.training import Progressed
     from ir.core.module import Plan as PlanSymbol
 
@@ -122,13 +123,12 @@ class Build:
         from dnnc.api.session import Session
         from dnnc.build.build import Build as Programs
         from dnnc.build.elsewhere import require_here
-        from dnnc.engines.cluster.options import ClusterOptions, port_range
         from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
         with python_terms():
             if self.trains:
                 raise UsageError(ForTraining(), where=str(self.folder))
-            stated = ClusterOptions(cluster, hosts or {}, port_range(ports)) if cluster else None
+            stated = _cluster(cluster, hosts, ports)
             files = Programs.open(self.folder)
             require_here(files.files, hosts=None if cluster else 1, emulate=emulate)
             return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight, stated)
@@ -152,21 +152,27 @@ class Build:
         steps: int = 3,
         data: Data = "synthetic",
         emulate: bool = False,
+        cluster: str = "",
+        hosts: Mapping[str, str] | None = None,
+        ports: str = "26000-26999",
     ) -> CheckResult:
         """Compares the programs with the unsplit model: of inference each tensor that leaves a stage, on ``inputs`` (an
         ``.npz``, or arrays by name) or ``samples`` random microbatches; of training the losses and weights after each of
-        ``steps`` steps on ``data``. Raises InvalidInput for inputs that the model does not take."""
+        ``steps`` steps on ``data``. ``cluster``, ``hosts``, ``ports``: as of ``start``, to compare the outputs of a run
+        there. Raises InvalidInput for inputs that the model does not take."""
         with python_terms():
-            if self.trains:
+            stated = _cluster(cluster, hosts, ports)
+            if self.trains and stated is None:
                 return self._check_training(steps, data, seed, threads, emulate)
             from dnnc.build.build import Build as Programs
             from dnnc.build.elsewhere import require_here
             from dnnc.check.check import CheckOptions, check_build
 
             programs = Programs.open(self.folder)
-            require_here(programs.files, emulate=emulate)
+            require_here(programs.files, hosts=None if cluster else 1, emulate=emulate)
             given = Path(inputs) if isinstance(inputs, str | os.PathLike) else inputs
-            report = check_build(programs, CheckOptions(given, seed, samples, threads, tolerance=tolerance))
+            options = CheckOptions(given, seed, samples, threads, tolerance=tolerance, cluster=stated)
+            report = check_build(programs, options, warn=lambda diagnostic: warn([diagnostic]))
         error = report.error()
         return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
 
@@ -286,6 +292,13 @@ class Build:
         if count < needed:
             raise InvalidInput(TooFewMicrobatches(count, steps, needed), where="data")
         return f"{MICROBATCHES}{folder}"
+
+
+def _cluster(address: str, hosts: Mapping[str, str] | None, ports: str) -> ClusterOptions | None:
+    """What is stated of a cluster; None without an address. Raises UsageError."""
+    from dnnc.engines.cluster.options import ClusterOptions, port_range
+
+    return ClusterOptions(address, hosts or {}, port_range(ports)) if address else None
 
 
 def _scratch(data: Data, source: str) -> str:

@@ -23,6 +23,7 @@ from dnnc.build.build import Build as BuildFiles
 from dnnc.build.build import ValueInfo
 from dnnc.data.faults import InputUnreadable
 from dnnc.data.inputs import check_inputs, split_microbatches
+from dnnc.engines.onnxruntime.run import processes_on
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.starter.stream import Stream
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
@@ -69,14 +70,7 @@ class Session:
             if port.dtype not in ("", "string") and port.shape is not None and all(isinstance(dim, int) for dim in port.shape)
         }
         with python_terms(), ExitStack() as stack:
-            processes = None
-            if cluster is not None:
-                from dnnc.engines.cluster.options import require_packages
-
-                require_packages()
-                from dnnc.engines.cluster.ray_cluster import on_cluster
-
-                processes = stack.enter_context(on_cluster(files, options, cluster, lambda diagnostic: warn([diagnostic])))
+            processes = stack.enter_context(processes_on(files, options, cluster, lambda diagnostic: warn([diagnostic])))
             self._stream = stack.enter_context(Stream(files, options, in_flight, processes))
             self._stack = stack.pop_all()
 

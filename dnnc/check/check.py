@@ -1,13 +1,15 @@
 """``dnnc check``: do the stages compute what the unsplit model computes?
 
-The unsplit model runs once, with every cut tensor as an additional output. Then each stage runs twice in this process, in the
-order of the schedule: *alone*, on the values of the unsplit model, so that its own errors show; and *chained*, on the results
-of the stages before it, as in a run. If both inputs are equal, it runs once. One session is open at a time, and a value is
-dropped after its last reader, so a check needs little more memory than the unsplit model.
+The unsplit model runs once, with every cut tensor as an additional output. With a cluster, the build then runs there, and its
+outputs are compared. Else each stage runs twice in this process, in the order of the schedule: *alone*, on the values of the
+unsplit model, so that its own errors show; and *chained*, on the results of the stages before it, as in a run. If both inputs
+are equal, it runs once. One session is open at a time, and a value is dropped after its last reader, so a check needs little
+more memory than the unsplit model.
 
 A passed check proves that, on these inputs, each compared tensor equals that of the unsplit model within its tolerance. It
-proves nothing about other inputs, about tensors that were left out (the report names them), or about how processes exchange
-values. If the original model is gone, the reference is the build's own copy, and the check misses faults that both share.
+proves nothing about other inputs, about tensors that were left out (the report names them), or, without a cluster, about how
+processes exchange values. If the original model is gone, the reference is the build's own copy, and the check misses faults
+that both share.
 
 A difference that the precision of the type does not explain is compared with the effect of rounding on this model
 (``noise.py``). To measure that takes several runs of the model; plain 32-bit models do not need it.
@@ -34,13 +36,16 @@ from dnnc.check.noise import QUIET, Meter, Noise
 from dnnc.check.unsplit import Unsplit, one_line, read_by
 from dnnc.check.verdict import CheckReport, Comparison, judge
 from dnnc.data.inputs import drawn, read_inputs, split_microbatches
+from dnnc.engines.cluster.options import ClusterOptions
 from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
+from dnnc.engines.onnxruntime.run import running
 from dnnc.engines.onnxruntime.session.needs import executor_of, require_providers
 from dnnc.engines.onnxruntime.session.session import require_used
+from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec
 from dnnc.engines.onnxruntime.transport.wiring import output_specs
-from ir.core.diagnostics import InvalidInput
+from ir.core.diagnostics import Diagnostic, InvalidInput
 from ir.core.module import Module
 from ir.ops.rows import COMPUTE, walk
 from ir.system.scratch import scratch_folder
@@ -52,7 +57,7 @@ class CheckOptions:
     with, or ``samples`` random ones if there is a ``seed``, if ``samples`` > 1, or if the build has no arrays. ``threads``: of
     onnxruntime; ``optimize``: whether onnxruntime optimises graphs, as in a run. ``tolerance``: the largest difference that
     passes, in place of the one derived from types and rounding: a share of the tensor's range, or of its elements if these are
-    compared for equality."""
+    compared for equality. ``cluster``: compare the outputs of a run there, in place of what each stage computes here."""
 
     inputs: Path | Mapping[str, Any] | None = None
     seed: int | None = None
@@ -60,6 +65,7 @@ class CheckOptions:
     threads: int = 1
     optimize: bool = True
     tolerance: float | None = None
+    cluster: ClusterOptions | None = None
 
 
 def check_build(
@@ -67,15 +73,18 @@ def check_build(
     options: CheckOptions | None = None,
     *,
     progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+    warn: Callable[[Diagnostic], None] = lambda diagnostic: None,
 ) -> CheckReport:
-    """Compares the stages of a build with the unsplit model. Raises InvalidInput for inputs that the model does not take,
-    RuntimeFailure when a stage cannot run. ``CheckReport.error()`` is the error of a failed check."""
+    """Compares the stages of a build with the unsplit model. ``warn`` gets what is known of the cluster before the run. Raises
+    InvalidInput for inputs that the model does not take and for what is wrong with the cluster, RuntimeFailure when a stage
+    cannot run. ``CheckReport.error()`` is the error of a failed check."""
     start = time.perf_counter()
     build = build if isinstance(build, Build) else Build.open(build, progress)
     options = options or CheckOptions()
     if build.weights == "none":
         raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
-    require_providers(build)
+    if options.cluster is None:
+        require_providers(build)
     module = build.program()
     random_inputs = False
     if options.inputs is None:
@@ -93,8 +102,13 @@ def check_build(
         expected = unsplit.values()
         tainted, random = random_values(module)
         state = _State(build, module, options, feeds, expected, unsplit, tainted)
+        if options.cluster is not None:
+            progress("run on the cluster", None)
+            settings = RunOptions(threads=options.threads, optimize=options.optimize)
+            with running(build, settings, options.cluster, warn) as pipeline:
+                state.check_outputs(pipeline.run(samples, events=False).outputs)
         order = [action.stage for action in walk(build.schedule, build.flow, 1) if action.kind == COMPUTE]
-        for number, index in enumerate(order):
+        for number, index in enumerate(order if options.cluster is None else ()):
             progress(f"check stage {index}", number / len(order))
             state.check_stage(index)
     build.files.confirm()
@@ -136,6 +150,29 @@ class _State:
     def comparisons_pass(self) -> bool:
         """Whether no tensor has diverged so far. Only the first one that diverges is examined more closely."""
         return all(comparison.verdict != "diverges" for comparison in self.comparisons)
+
+    def check_outputs(self, results: Sequence[Mapping[str, Any]]) -> None:
+        """Compares the outputs of a run, by sample."""
+        for stage in self.build.stages:
+            for port in stage.outputs:
+                name, differences = port.name, dict[str, list[Difference]]()
+                for expected, outputs in zip(self.expected, results, strict=True):
+                    value = {name: from_user(outputs[name])}
+                    _collect(differences, expected, value, self.unsplit.precisions, self._rounded(stage))
+                place = (name, stage.index, stage.device, "output", port.type)
+                if name in self.tainted or name not in differences:
+                    verdict = "random" if name in self.tainted else "unnamed"
+                    self.comparisons.append(Comparison(*place, None, None, 0.0, 0.0, verdict))
+                    continue
+                worst, noise = max(differences[name], key=lambda d: (not d.ok, d.value)), QUIET
+                if worst.ok and not any(d.elements for d in differences[name]):
+                    self.comparisons.append(Comparison(*place, None, None, 0.0, 0.0, "empty"))
+                    continue
+                if self.options.tolerance is None and not worst.ok:
+                    noise = _explain(worst, name, self.unsplit.whole_meter(name), QUIET)
+                judged = judge(worst, noise, self.options.tolerance)
+                original, of_chain = name in self.unsplit.from_original, (judged.verdict, judged.reason, (QUIET, noise))
+                self.comparisons.append(Comparison(*place, None, judged.value, 0.0, judged.allowed, *of_chain, original))
 
     def check_stage(self, index: int) -> None:
         stage = self.build.stages[index]

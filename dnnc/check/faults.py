@@ -121,7 +121,25 @@ class StageDoesNotRun(Fault, code="E1210"):
     advice: str
 
 
-class Refuted(Fault, code="E1211"):
+class RunDiverges(StageDiverges, code="E1211"):
+    """An output of the run on a cluster is not the one that the unsplit model computes."""
+
+    message = (
+        "{kind} '{tensor}' ({type}) of the run on the cluster: {found}difference {difference:.3g}, "
+        "allowed {allowed:.3g}{inside}"
+    )
+    hint = "'dnnc check --emulate' finds the first stage that diverges; where none does, the fault is of hosts or between them"
+    stage: int
+    kind: str
+    tensor: str
+    type: str
+    difference: float
+    allowed: float
+    reason: str
+    origin: str
+
+
+class Refuted(Fault, code="E1212"):
     """The programs of a build do what follows from the model by no rule of ``dnnc check --prove``."""
 
     message = "refuted: {reason}{where}"
@@ -134,7 +152,7 @@ class Refuted(Fault, code="E1211"):
         return f" ({self.origin})" if self.origin else ""
 
 
-class NotProven(Fault, code="E1212"):
+class NotProven(Fault, code="E1213"):
     """The proof does not know enough of an op. The build may be right; ``dnnc check`` compares it on inputs."""
 
     message = "not proven: {reason}{where}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.check.compare import CAP, CAP_TYPICAL, Difference
-from dnnc.check.faults import ChainDiverges, NothingCompared, StageDiverges
+from dnnc.check.faults import ChainDiverges, NothingCompared, RunDiverges, StageDiverges
 from dnnc.check.noise import FACTOR, QUIET, Noise
 from ir.core.diagnostics import CheckFailed
 
@@ -62,11 +62,11 @@ def judge(difference: Difference, noise: Noise, tolerance: float | None = None) 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """One tensor that leaves a stage. ``kind``: ``cut`` or ``output``. ``alone`` and ``chained``: differences from the unsplit
-    model (None: not compared); ``allowed`` and ``allowed_chained``: the largest that pass. ``verdict``: ``ok``, ``diverges``,
-    or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors alone and chained, quiet if not
-    measured. ``original``: whether it was compared with the original model, not with the build's own copy. ``members``: on a
-    mesh, number and device of the members whose part is wrong, if known. ``origin``: the first value inside the stage that
-    differs, if its members were examined (``locate.py``)."""
+    model (None: not compared; ``alone`` of a run on a cluster too); ``allowed`` and ``allowed_chained``: the largest that pass.
+    ``verdict``: ``ok``, ``diverges``, or why it was not compared (a key of ``NOT_COMPARED``). ``noise``: the noise floors alone
+    and chained, quiet if not measured. ``original``: whether it was compared with the original model, not with the build's own
+    copy. ``members``: on a mesh, number and device of the members whose part is wrong, if known. ``origin``: the first value
+    inside the stage that differs, if its members were examined (``locate.py``)."""
 
     tensor: str
     stage: int
@@ -193,6 +193,8 @@ class CheckReport:
         tensor = first.stage, first.kind, first.tensor, first.type
         if first.wrong_alone:
             return CheckFailed(StageDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
+        if first.alone is None:
+            return CheckFailed(RunDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
         return CheckFailed(ChainDiverges(*tensor, value, allowed, first.reason, first.origin), where=first.place)
 
     def _nothing(self) -> CheckFailed:

@@ -195,6 +195,9 @@ def check(
             "16-bit ones, 1/255 behind a quantisation; or 3 times what rounding alone does to this model, at most 0.1.",
         ),
     ] = None,
+    cluster: opt.ClusterOption = "",
+    host: opt.HostNodesOption = None,
+    ports: opt.PortsOption = opt.PORTS,
     prove: Annotated[
         bool, typer.Option("--prove", help="Show for all inputs that the programs compute the model; nothing is run.")
     ] = False,
@@ -209,21 +212,25 @@ def check(
     than the tolerance can be. Nothing compared is exit 5 too. Where the original model is gone or has changed, the reference is
     the build's own copy (annotated.onnx); the last line says so, for a fault that both share is not seen.
 
+    --cluster: compare the outputs of a run on the hosts of the plan.
+
     With --prove no input is drawn: each op, message and collective of all programs, and each part of a weight, must follow from
     the model by a rule. Exit 5 names the first op that does not.
     """
     if prove:
-        given = {"--inputs": inputs, "--seed": seed, "--samples": samples > 1, "--tolerance": tolerance}
-        _prove(build, [name for name, value in given.items() if value not in (None, False)], json, quiet)
+        given = {"--inputs": inputs, "--seed": seed, "--samples": samples > 1, "--tolerance": tolerance, "--cluster": cluster}
+        _prove(build, [name for name, value in given.items() if value not in (None, False, "")], json, quiet)
         return
     from dnnc.build.build import Build
     from dnnc.build.elsewhere import require_here
     from dnnc.check.check import CheckOptions, check_build
 
+    stated = _cluster(cluster, host, ports)
+    options = CheckOptions(inputs, seed, samples, threads, tolerance=tolerance, cluster=stated)
     with progress(not quiet) as say:
         opened = Build.open(build, say)
-        require_here(opened.files, emulate=emulate)
-        report = check_build(opened, CheckOptions(inputs, seed, samples, threads, tolerance=tolerance), progress=say)
+        require_here(opened.files, hosts=1 if stated is None else None, emulate=emulate)
+        report = check_build(opened, options, progress=say, warn=lambda diagnostic: show_warnings([diagnostic], quiet))
     for note in report.notes:
         talk(f"note: {note}", quiet)
     if json:

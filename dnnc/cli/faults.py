@@ -350,7 +350,15 @@ class OnlyWithCluster(Fault, code="E0142"):
     hint = "--cluster HOST:PORT names the cluster"
 
 
-class ProvesAllInputs(Fault, code="E0143"):
+class NotWithCluster(Fault, code="E0143"):
+    """The nodes of a cluster do by themselves what this option or argument states for one host."""
+
+    message = "--cluster says where it runs, so {flags} cannot go with it"
+    hint = "leave out {flags}"
+    flags: tuple[str, ...]
+
+
+class ProvesAllInputs(Fault, code="E0144"):
     """--prove shows something for all inputs. An option says which inputs to compare on, or how."""
 
     message = "--prove holds for all inputs, and compares nothing on some"

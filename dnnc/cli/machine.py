@@ -11,10 +11,18 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
-from dnnc.cli.faults import DevicesOfFile, NotATomlFile, NotATopologyName, ProviderMissing
+from dnnc.cli.faults import (
+    DevicesOfFile,
+    NotATomlFile,
+    NotATopologyName,
+    NotWithCluster,
+    OnlyWithCluster,
+    ProviderMissing,
+)
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
+    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.machines.topology.writer import Notes
     from ir.core.topology import Topology
 
@@ -59,11 +67,14 @@ def measure(
     out: OutOption = None,
     devices: DevicesOption = None,
     host: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            "--host", metavar="NAME", help="This host's name in FILE (default: its only host, or the one named like this host)."
+            "--host",
+            metavar="NAME",
+            help="This host's name in FILE (default: its only host, or the one named like this host). With --cluster "
+            "NAME=NODE: measure this node and call its host so (default: all nodes that offer cores). Repeatable.",
         ),
-    ] = "",
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(
@@ -77,6 +88,10 @@ def measure(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Measure again what is kept of an earlier time (without FILE, for preset:local).")
     ] = False,
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="HOST:PORT", help="Measure the nodes of the Ray cluster whose head is there.")
+    ] = "",
+    ports: opt.PortsOption = opt.PORTS,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Measure the CPU devices of this host, and GPUs that CUDA's provider runs, and write them as a topology: rates per
@@ -84,11 +99,21 @@ def measure(
     device, latency and bandwidth of links, start of a collective.
 
     All CPU devices work at once, each on its cores, as in a pipeline. Numbers are medians; comments state the quartiles. What
-    is not measured (other hosts) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile."""
+    is not measured (other hosts) stays as in FILE; the comments of FILE are lost. Run nothing else meanwhile.
+
+    With --cluster, each node measures its devices, then each two the network between them, as values of 'dnnc run --cluster'
+    cross it. The file states their addresses, so a run on the cluster needs no --host."""
+    if cluster:
+        from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
+
+        _measure_cluster(ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports)), file, out, devices, seed, quiet)
+        return
     from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
     from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.topology import load_topology
 
+    if ports != opt.PORTS:
+        raise UsageError(OnlyWithCluster(), where="--ports")
     if file is not None and devices is not None:
         raise UsageError(DevicesOfFile())
     facts = read_facts()
@@ -100,7 +125,7 @@ def measure(
     sink = DiagnosticSink()
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
     show_warnings(sink.diagnostics, quiet)
-    here = host_here(topology, facts, host)
+    here = host_here(topology, facts, host[0] if host else "")
     talk(f"measuring the devices of {here}, about {SECONDS} seconds", quiet)
     with progress(not quiet) as report:
         topology, found, share = measured(topology, facts, here, seed=seed, progress=report)
@@ -111,6 +136,28 @@ def measure(
     elif cached is not None:
         keep(cached, topology, {**notes, **found})
     write_topology(topology, {**notes, **found}, out, quiet)
+
+
+def _measure_cluster(
+    cluster: ClusterOptions, file: str | None, out: Path | None, devices: int | None, seed: int, quiet: bool
+) -> None:
+    """Measures the nodes of a cluster and writes their topology."""
+    from dnnc.engines.cluster.options import require_packages
+    from dnnc.machines import busy_warning
+
+    if file is not None:
+        raise UsageError(NotWithCluster(("FILE",)), where="topology measure")
+    require_packages()
+    from dnnc.machines.cluster import measured_cluster
+
+    with progress(not quiet) as report:
+        found = measured_cluster(cluster, devices=devices, seed=seed, progress=report)
+    sink = DiagnosticSink()
+    for host, share in found.shares.items():
+        if busy := busy_warning(share):
+            sink.warn(busy, where=host)
+    show_warnings(sink.diagnostics, quiet)
+    write_topology(found.topology, found.notes, out, quiet)
 
 
 def merge(

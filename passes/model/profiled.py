@@ -63,11 +63,15 @@ class Origins:
 
 
 def segments_of(func: Func) -> list[tuple[int, ...]]:
-    """The positions of the ops of each segment, in order. An epilogue behind two chains is of the later one."""
+    """The positions of the ops of each segment, in order. An epilogue behind two chains is of the later one.
+
+    A view (``Cost.kind``) is of no segment: it moves nothing in a model, but alone a runtime copies what it reads into the
+    output."""
     members: dict[int, list[int]] = {}
     heads = chain_heads(func.ops, [value.name for value in func.results])
-    for index in range(len(func.ops)):
-        members.setdefault(max(heads.get(index, (index,))), []).append(index)
+    for index, op in enumerate(func.ops):
+        if op.facet(Cost, Cost()).kind != "view":
+            members.setdefault(max(heads.get(index, (index,))), []).append(index)
     return [tuple(found) for found in members.values()]
 
 

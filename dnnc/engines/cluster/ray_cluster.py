@@ -27,6 +27,7 @@ from dnnc.engines.cluster.faults import (
     ClusterNotReached,
     ClusterWithoutToken,
     HostBusy,
+    HostGone,
     HostRefused,
     HostsChosen,
     ProviderMissingThere,
@@ -35,6 +36,7 @@ from dnnc.engines.cluster.faults import (
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
 from dnnc.engines.cluster.options import ClusterOptions
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU
 from ir.core.diagnostics import Diagnostic, InvalidInput
@@ -49,9 +51,16 @@ _TOKEN_ASKED = "AuthenticationError"
 
 
 class RayAgents:
-    """Launches agents as actors of Ray, each on the node of its host."""
+    """Launches agents as actors of Ray, each on the node of its host. ``kind``: the class of the actors."""
 
-    def __init__(self, ray: Any, nodes: Mapping[str, Node], needs: Mapping[str, HostNeeds], where: str) -> None:
+    def __init__(
+        self,
+        ray: Any,
+        nodes: Mapping[str, Node],
+        needs: Mapping[str, HostNeeds],
+        where: str,
+        kind: type[NodeAgent] = NodeAgent,
+    ) -> None:
         self.where = where
         self._ray = ray
         self.actors: dict[str, Any] = {}
@@ -59,7 +68,7 @@ class RayAgents:
 
         for name, node in nodes.items():
             self.actors[name] = (
-                ray.remote(NodeAgent)
+                ray.remote(kind)
                 .options(
                     num_cpus=min(needs[name].cores, node.resources.get("CPU", 0)),
                     num_gpus=needs[name].gpus,
@@ -77,18 +86,21 @@ class RayAgents:
         """Asks several hosts at the same time: by host, a method and its arguments."""
         return {host: getattr(self.actors[host], method).remote(*arguments) for host, (method, *arguments) in asked.items()}
 
-    def answers(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """What was asked returns, by host. Raises as ``ask``."""
+    def answers(self, asked: Mapping[str, Any], doing: str = "", seconds: float = ACTOR_SECONDS) -> dict[str, Any]:
+        """What was asked returns, by host, each within so many seconds. Raises as ``ask``; StageStopped for a host that has
+        gone while it was ``doing`` something that it had begun."""
         answers = {}
         for host, reference in asked.items():
             try:
-                answers[host] = self._ray.get(reference, timeout=ACTOR_SECONDS)
+                answers[host] = self._ray.get(reference, timeout=seconds)
             except self._ray.exceptions.GetTimeoutError:
-                raise InvalidInput(HostBusy(host, ACTOR_SECONDS), where=self.where) from None
+                raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
+            except self._ray.exceptions.RayActorError as error:
+                if doing:
+                    raise StageStopped(HostGone(host, doing), where=self.where) from None
+                raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
             except self._ray.exceptions.RayError as error:
-                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                fault = HostRefused(host, lines[-1] if lines else type(error).__name__)
-                raise InvalidInput(fault, where=self.where) from None
+                raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
         return answers
 
     def offered(self, host: str, method: str, *arguments: Any) -> tuple[str, str]:
@@ -103,6 +115,11 @@ class RayAgents:
             with contextlib.suppress(Exception):  # whatever Ray says of an actor or a node that is gone already
                 self._ray.kill(actor)
         self.actors = {}
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ QUIET = 0.9
 
 if TYPE_CHECKING:
     from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.cluster.starting import FarProcesses
 
 
 def run_build(
@@ -66,6 +67,32 @@ def run_build(
         items = tuple(item for part in parts for item in part)
     with Pipeline(build, options) as pipeline:
         return pipeline.run(items)
+
+
+@contextmanager
+def processes_on(
+    build: Build, options: RunOptions, cluster: ClusterOptions | None, warn: Callable[[Diagnostic], None]
+) -> Iterator[FarProcesses | None]:
+    """The processes of a build on the hosts of a cluster, not started yet; None without a cluster. Raises as ``on_cluster``."""
+    if cluster is None:
+        yield None
+        return
+    from dnnc.engines.cluster.options import require_packages
+
+    require_packages()
+    from dnnc.engines.cluster.ray_cluster import on_cluster
+
+    with on_cluster(build, options, cluster, warn) as processes:
+        yield processes
+
+
+@contextmanager
+def running(
+    build: Build, options: RunOptions, cluster: ClusterOptions | None, warn: Callable[[Diagnostic], None]
+) -> Iterator[Pipeline]:
+    """A build that runs here, or on a cluster."""
+    with processes_on(build, options, cluster, warn) as processes, Pipeline(build, options, processes) as pipeline:
+        yield pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +250,7 @@ def run_command(
         warn(crowded)
     if foreign := foreign_types(build):
         warn(PlannedForOthers(foreign).at(str(build.folder)))
-    with ExitStack() as stack:
-        processes = None
-        if command.cluster is not None:
-            from dnnc.engines.cluster.options import require_packages
-
-            require_packages()
-            from dnnc.engines.cluster.ray_cluster import on_cluster
-
-            processes = stack.enter_context(on_cluster(build, command.options, command.cluster, warn))
-        pipeline = stack.enter_context(Pipeline(build, command.options, processes))
+    with running(build, command.options, command.cluster, warn) as pipeline:
         for _ in range(command.warmup):
             pipeline.run(batches.items, events=False)
         throughputs = []

@@ -3,7 +3,8 @@
 - ``page``: the page of a planned module; ``frame``: the page inside a cell of a notebook.
 - ``explorer``: numbers for the nodes of the model in Model Explorer;
 - ``data``: what it shows, as JSON; ``answers``, ``blocks``, ``loads``, ``tracks``: its parts.
-- ``page.html``, ``page.css``, ``page.js``: how it shows it; ``vendor``: the libraries in it (d3, dagre), with their licences.
+- ``page.html``, ``page.css``, ``page.js``, ``operators.js``: how it shows it;
+  ``vendor``: the libraries in it (d3, dagre), with their licences.
 """
 
 from dnnc.report.page.data import page_data

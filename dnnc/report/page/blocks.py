@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from ir.core.types import type_bytes
@@ -77,6 +78,23 @@ def layers_of(module: Module) -> tuple[Layer, ...]:
     if plan is None:
         raise ValueError(f"module {module.name} has no plan")
     return layers(module) if any(stage.mesh for stage in plan.stages) else tuple(_whole_layers(module, plan))
+
+
+def formula_seconds(module: Module) -> dict[tuple[int, str], float]:
+    """Seconds of compute that formulas count for the ops of an expanded module with a plan whose seconds are of a profile: by
+    stage and id of the op. Ops without a cost, such as those of a profiled workload, are left out."""
+    entry = module.entry
+    profiled = {op.id for op in entry.ops if op.facet(Cost) is not None and op.facet(Time) is not None}
+    if not profiled:
+        return {}
+    ops = (
+        replace(op, facets=tuple(one for one in op.facets if not isinstance(one, Time | BackwardTime)))
+        if op.id in profiled
+        else op
+        for op in entry.ops
+    )
+    counted = layers_of(module.replace(entry, replace(entry, ops=tuple(ops))))
+    return {(layer.stage, row.op.id): row.compute for layer in counted for row in layer.rows if row.op.id in profiled}
 
 
 def _whole_layers(module: Module, plan: Plan) -> Iterator[Layer]:

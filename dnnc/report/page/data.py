@@ -20,7 +20,7 @@ from typing import Any
 from dnnc.build.trace import TraceEvent
 from dnnc.report.gantt import COLOURS, NAMES
 from dnnc.report.page.answers import Facts, answers
-from dnnc.report.page.blocks import Blocks, Edge, Run, blocks
+from dnnc.report.page.blocks import Blocks, Edge, Run, blocks, formula_seconds
 from dnnc.report.page.loads import devices_json, links_json, media_seconds, transfers_json
 from dnnc.report.page.texts import exact, shown, span
 from dnnc.report.page.tracks import memory_json, timeline, tracks_json
@@ -77,7 +77,7 @@ def page_data(module: Module, measured: Sequence[TraceEvent] = (), check: Mappin
             "outputs": [{"name": bare(v.name), "type": str(without_layout(v.type))} for v in module.entry.results],
             "runs": _runs(parts),
             "edges": [_edge(edge) for edge in parts.edges],
-            "variants": _variants(parts),
+            "variants": _variants(parts, formula_seconds(module)),
             "devices": devices_json(plan, topology, summary),
             "links": links_json(topology, media),
             "transfers": transfers_json(module, plan, load) if load is not None else [],
@@ -197,19 +197,20 @@ def _edge(edge: Edge) -> list[Any]:
     return [*edge.source, *edge.target, bare(edge.tensor), edge.size]
 
 
-COLUMNS = ("name", "operator", "compute", "collectives", "bytes", "weights", "type", "strategy", "exchange")
+COLUMNS = ("name", "operator", "compute", "collectives", "bytes", "weights", "type", "strategy", "exchange", "formula")
 """What the list of an op of a variant holds: its name and operator, seconds of compute and of collectives, bytes of its
-results, number of its weights, type of its first result, strategy on a mesh, kinds and axes of its collectives."""
+results, number of its weights, type of its first result, strategy on a mesh, kinds and axes of its collectives; seconds
+of compute by formulas, where a profile told those of ``compute``."""
 
 
-def _variants(parts: Blocks) -> list[dict[str, Any]]:
+def _variants(parts: Blocks, formulas: Mapping[tuple[int, str], float]) -> list[dict[str, Any]]:
     rows = []
     for layer, inner in zip(parts.variants, parts.inner, strict=True):
         prefix = layer.name if layer.block >= 0 else ""
         split = any(row.strategies for row in layer.rows)
         rows.append(
             {
-                "ops": [_op(row, prefix) for row in layer.rows],
+                "ops": [_op(row, prefix, formulas.get((layer.stage, row.op.id))) for row in layer.rows],
                 "edges": [list(pair) for pair in inner],
                 "layouts": _table(block_table(layer)) if split else None,
             }
@@ -222,7 +223,7 @@ def _short(row: OpRow, prefix: str) -> str:
     return bare(row.op.id).removeprefix(prefix).lstrip("./") or bare(row.op.id)
 
 
-def _op(row: OpRow, prefix: str) -> list[Any]:
+def _op(row: OpRow, prefix: str, formula: float | None) -> list[Any]:
     """An op as ``COLUMNS`` says, its name without the layer's ``prefix``."""
     op = row.op
     weights = {name for name in op.operands if name.startswith("@")}
@@ -237,6 +238,7 @@ def _op(row: OpRow, prefix: str) -> list[Any]:
         str(without_layout(op.results[0].type)) if op.results else "",
         " ; ".join(row.strategies),
         ", ".join(kinds),
+        exact(formula) if formula is not None else None,
     ]
 
 

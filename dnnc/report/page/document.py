@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("d3", "dagre")
 """d3 7.9.2 draws axes and curves, @dagrejs/dagre 3.1.3 lays out graphs: the minified files of their npm packages."""
+SCRIPTS = ("page.js", "operators.js")
 _PLACE = re.compile(r"\{\{(\w+)\}\}")
 _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)
 
@@ -55,7 +56,7 @@ def _parts() -> dict[str, str]:
     """What is the same in every page."""
     scripts = {name: _SOURCE_MAP.sub("", _file(f"vendor/{name}.min.js")).strip() for name in LIBRARIES}
     licences = "\n\n".join(f"{name}\n\n{_file(f'vendor/{name}.LICENSE').strip()}" for name in LIBRARIES)
-    style, script = _file("page.css"), _file("page.js")
+    style, script = _file("page.css"), "\n".join(map(_file, SCRIPTS))
     policy = [
         "default-src 'none'",
         "script-src " + " ".join(map(_digest, (*scripts.values(), script))),

@@ -27,6 +27,7 @@ const format = {
   seconds: known((x) => (x === 0 ? "0 s" : Math.abs(x) >= 0.9995 ? scaled(x, Infinity, ["s"], false)
     : scaled(x * 1e9, 1000, ["ns", "us", "ms", "s"], false))),
   bytes: known((x) => scaled(x, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"], true)),
+  ratio: known((x) => `${x.toFixed(2)}x`),
   rate: known((x) => scaled(x, 1000, ["B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"], true)),
   percent: known((x) => (x > 0 && x < 0.0005 ? "< 0.1 %" : `${(100 * (Math.abs(x) >= 0.0005 ? x : 0)).toFixed(1)} %`)),
   error: known((x) => (typeof x === "number" ? x.toExponential(1) : String(x))),
@@ -76,7 +77,7 @@ function drawAnswers() {
 
 // -- the model ------------------------------------------------------------------------------------------------------
 
-const OP = { name: 0, operator: 1, compute: 2, collectives: 3, bytes: 4, weights: 5, type: 6, strategy: 7, exchange: 8 };
+const OP = { name: 0, operator: 1, compute: 2, collectives: 3, bytes: 4, weights: 5, type: 6, strategy: 7, exchange: 8, formula: 9 };
 const MOST_OPS = 300; // operators of a box that is drawn open
 const MOST_BOXES = 500; // boxes that are drawn
 const MOST_PLACES = 700; // boxes, and ranks that edges pass, which the layout looks at: its time grows with these
@@ -402,77 +403,6 @@ function drawMachines() {
     data.transfers.map((row) => [row.tensor, `stage ${row.from} on ${row.devices[0]}`, `stage ${row.to} on ${row.devices[1]}`, row.bytes, row.seconds]))] : []));
 }
 
-// -- operators ------------------------------------------------------------------------------------------------------
-
-const STEP = 100;
-const opRows = data.runs.flatMap((run) => opsOf(run).map((op, place) => ({
-  place, name: op[OP.name], layers: runTitle(run), all: run.layers, count: run.layers.length, stage: run.stage, operator: op[OP.operator], compute: op[OP.compute],
-  collectives: op[OP.collectives], total: opSeconds(op) * run.layers.length, bytes: op[OP.bytes], type: op[OP.type], strategy: op[OP.strategy], exchange: op[OP.exchange],
-})));
-const whole = opRows.reduce((sum, row) => sum + row.total, 0);
-const OPS = [["name", "operator's name"], ["layers", "layers"], ["count", "times", "count"], ["stage", "stage", "count"], ["operator", "operator"], ["compute", "compute", "seconds"],
-  ["collectives", "collectives", "seconds"], ["total", "all copies", "seconds"], ["bytes", "results", "bytes"], ["type", "type"], ["strategy", "strategy"], ["exchange", "exchange"]]
-  .filter(([key]) => !["collectives", "strategy", "exchange"].includes(key) || opRows.some((row) => row[key]));
-format.count = known(String);
-const sorting = { key: null, down: true };
-let most = STEP;
-
-function foundOps() {
-  const words = $("search").value.toLowerCase().split(/\s+/).filter(Boolean);
-  const stage = $("stage-filter").value;
-  const hit = (row) => words.every((word) => [row.name, row.operator, row.type, row.strategy, row.exchange, ...row.all, ...row.all.map((layer) => `${layer}.${row.name}`)]
-    .some((text) => text.toLowerCase().includes(word)));
-  const rows = opRows.filter((row) => (stage === "" || String(row.stage) === stage) && hit(row));
-  const { key, down } = sorting;
-  if (key) rows.sort((one, two) => (down ? -1 : 1) * (typeof one[key] === "number" ? one[key] - two[key] : one[key] < two[key] ? -1 : one[key] > two[key] ? 1 : 0));
-  return rows;
-}
-
-function drawOps() {
-  const rows = foundOps();
-  const head = OPS.map(([key, title, as]) => {
-    const sort = make("button", { type: "button", "data-sort": key }, title);
-    sort.addEventListener("click", () => {
-      Object.assign(sorting, sorting.key === key ? { down: !sorting.down } : { key, down: as !== undefined });
-      drawOps();
-      document.querySelector(`[data-sort="${key}"]`).focus();
-    });
-    const order = sorting.key === key ? (sorting.down ? "descending" : "ascending") : "none";
-    return make("th", { scope: "col", "aria-sort": order, class: as ? "number" : null }, sort);
-  });
-  const body = rows.slice(0, most).map((row) => make("tr", {}, ...OPS.map(([key, , as]) =>
-    cell({ as: as ?? "text", plain: key === "type" || key === "operator", bar: key === "total" && whole > 0 ? (value) => value / whole : null }, row[key]))));
-  show("ops-table", make("table", {}, make("caption", {}, "Operators; a title sorts"), make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)));
-  $("found").textContent = `${many(rows.length, "row")}${rows.length > most ? `, ${most} shown` : ""}, ${many(rows.reduce((sum, row) => sum + row.count, 0), "operator")}`;
-  $("more").hidden = rows.length <= most;
-}
-
-function listenToOps() {
-  $("stage-filter").append(make("option", { value: "" }, "all"), ...data.stages.map((stage) => make("option", { value: stage.index }, `${stage.index} on ${short(stage.devices, 40)}`)));
-  const again = () => { most = STEP; drawOps(); };
-  $("search").addEventListener("input", again);
-  $("stage-filter").addEventListener("change", again);
-  $("more").addEventListener("click", () => { most += 5 * STEP; drawOps(); });
-}
-
-// -- layouts --------------------------------------------------------------------------------------------------------
-
-function drawLayouts() {
-  const split = data.runs.map((run, number) => ({ run, number })).filter(({ run }) => data.variants[run.variant].layouts);
-  if (!split.length) { $("layouts").hidden = true; $("to-layouts").hidden = true; return; }
-  const typical = split.reduce((one, two) => (runSeconds(two.run) > runSeconds(one.run) ? two : one));
-  $("block").append(...split.map(({ run, number }) => make("option", { value: number, selected: number === typical.number ? "" : false },
-    `stage ${run.stage}: ${short(runTitle(run), 60)}${run.layers.length > 1 ? ` (${run.layers.length} equal layers)` : ""}`)));
-  const draw = () => {
-    const run = data.runs[Number($("block").value)];
-    const { columns, rows } = data.variants[run.variant].layouts;
-    const plain = columns.map((column) => ({ ...column, plain: column.name !== "op" }));
-    show("layout-table", table(`One layer of ${runTitle(run)} on stage ${run.stage}`, plain, rows));
-  };
-  $("block").addEventListener("change", draw);
-  draw();
-}
-
 // -- all of it ------------------------------------------------------------------------------------------------------
 
 function listenToTheme() {
@@ -483,17 +413,20 @@ function listenToTheme() {
   name();
 }
 
-drawAnswers();
-drawGraph();
-drawTimelines();
-drawMemory();
-drawMachines();
-listenToOps();
-drawOps();
-drawLayouts();
-listenToGraph();
-listenToTime();
-listenToTheme();
-let resized = 0;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawTimelines, 150); });
-document.documentElement.dataset.ready = "yes";
+addEventListener("DOMContentLoaded", () => {
+  drawAnswers();
+  drawGraph();
+  drawTimelines();
+  drawMemory();
+  drawMachines();
+  listenToOps();
+  drawOps();
+  drawKinds();
+  drawLayouts();
+  listenToGraph();
+  listenToTime();
+  listenToTheme();
+  let resized = 0;
+  addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(drawTimelines, 150); });
+  document.documentElement.dataset.ready = "yes";
+});

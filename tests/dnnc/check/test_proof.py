@@ -114,12 +114,12 @@ def test_the_command_prints_or_refutes(damage: bool, builds: Path, tmp_path: Pat
         (5, "dnnc.proof/1", "refuted") if damage else (0, "dnnc.proof/1", "proven")
     )
     assert [stage["verdict"] for stage in data["stages"]] == [data["verdict"]]
-    assert ("error[E1211]: refuted: " in answer.err) == damage
+    assert ("error[E1212]: refuted: " in answer.err) == damage
 
 
 def test_the_command_takes_no_inputs(builds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(build_of("megatron", builds)), "--prove", "--seed", "1"]) == 2
-    assert "--seed: error[E0143]" in capsys.readouterr().err
+    assert "--seed: error[E0144]" in capsys.readouterr().err
 
 
 def test_random_numbers_are_not_proven(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_random_numbers_are_not_proven(tmp_path: Path) -> None:
     )
     error = report.error()
     assert error is not None
-    assert (error.exit_code, error.diagnostics[0].code) == (5, "E1212")
+    assert (error.exit_code, error.diagnostics[0].code) == (5, "E1213")
 
 
 def test_without_the_model_its_copy_is_taken_on_trust(tmp_path: Path) -> None:

@@ -78,17 +78,19 @@ def test_predicted_and_measured_seconds_stand_side_by_side(measured: Path, capsy
 
 
 def test_copies_of_a_layer_have_one_key_and_its_epilogues_no_seconds() -> None:
-    module = costed()
+    module = costed(model="zoo:bert-small,layers=2,hidden=64,heads=2,vocab=64,seq=16,batch=2")
     entry, types = module.entry, types_of(module, module.entry)
     segments = segments_of(entry)
     keys = [key_of([entry.ops[i] for i in segment], types) for segment in segments]
-    assert sorted(i for segment in segments for i in segment) == list(range(len(entry.ops)))
+    views = {i for i, op in enumerate(entry.ops) if op.facet(Cost, Cost()).kind == "view"}
+    assert views, "the model reshapes"
+    assert sorted(i for segment in segments for i in segment) == sorted(set(range(len(entry.ops))) - views)
     assert any(len(segment) > 1 for segment in segments)
     assert len(set(keys)) < len(keys)
     type_ = pass_type(module)
     told, origins = with_profile(module, Profile({(type_.name, key): 0.5 for key in keys if key}))
     seconds = body_seconds(told.entry.ops, type_)
-    assert sum(seconds) == pytest.approx(len(segments) * (0.5 + type_.overhead))
+    assert sum(seconds) == pytest.approx(len(segments) * (0.5 + type_.overhead) + len(views) * type_.overhead)
     assert origins[type_.name].modelled == origins[type_.name].scaled == 0
 
 

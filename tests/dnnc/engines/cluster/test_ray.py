@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dnnc.build.build import Build
 from dnnc.cli import main
+from tests.dnnc.check.test_check import break_stage
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
 from tests.dnnc.engines.onnxruntime.processes import gone
 
@@ -95,6 +98,32 @@ def test_a_session_on_a_cluster(build: Path, cluster: RayCluster) -> None:
     command = [sys.executable, "-P", "-c", SESSION, str(build), cluster.address]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout == "True\n", done.stderr
+
+
+CHECK = """
+import sys
+import dnnc
+print(dnnc.load(sys.argv[1]).check(cluster=sys.argv[2], samples=3))
+"""
+
+
+def test_outputs_of_a_cluster_are_checked(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
+    """A stage that computes something else diverges there, and what is right passes."""
+    broken = break_stage(Build.open(shutil.copytree(build, tmp_path / "broken")), 1).folder
+    checks = [dnnc(cluster, "check", str(folder), "--json", "-q") for folder in (build, broken)]
+    right, wrong = ((*check.communicate(timeout=120), check.returncode) for check in checks)
+    assert right[2] == 0, right[1]
+    assert wrong[2] == 5, wrong[1]
+    assert "E1211" in wrong[1]
+    for said, verdict in ((right[0], "ok"), (wrong[0], "diverges")):
+        comparisons = json.loads(said)["comparisons"]
+        assert [(one["kind"], one["stage"], one["alone"], one["verdict"]) for one in comparisons] == [
+            ("output", 2, None, verdict)
+        ]
+    command = [sys.executable, "-P", "-c", CHECK, str(build), cluster.address]
+    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
+    assert "1 of 1 tensors on 3 x random inputs" in done.stdout, done.stderr
+    assert gone(cluster.running(WORKER))
 
 
 def test_the_machines_are_looked_at_before(build: Path, cluster: RayCluster) -> None:

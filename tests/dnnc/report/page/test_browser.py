@@ -6,12 +6,16 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dnnc.report.page import frame, page
+from ir.core.facets import Time
+from ir.core.topology import Topology
 from ir.text.units import bytes_text, percent_text, seconds_text
+from passes.model.op_time import op_seconds
 from tests.dnnc.report.page.browser import Page, browser, chromium
 from tests.dnnc.report.page.planning import planned
 from tests.dnnc.report.page.test_document import HOSTILE, data_of, hostile
@@ -166,3 +170,23 @@ def test_what_a_screen_reader_meets_has_a_name(shown: Page) -> None:
     levels = shown.value("[...document.querySelectorAll('h1, h2, h3')].map((one) => Number(one.tagName[1]))")
     assert levels[0] == 1
     assert all(later - before <= 1 for before, later in itertools.pairwise(levels))
+
+
+def test_a_profile_is_shown_beside_what_formulas_say(window: Page, tmp_path: Path) -> None:
+    """Each product was measured at twice what its formula says, and nothing else was."""
+    module, path = planned("stages"), tmp_path / "page.html"
+    entry, type_ = module.entry, next(iter(module.of_type(Topology))).types[0]
+    ops = [
+        op.with_facets(Time(((f"@{type_.name}", 2 * op_seconds(op, type_)),))) if op.name == "onnx.Gemm" else op
+        for op in entry.ops
+    ]
+    path.write_text(page(module.replace(entry, replace(entry, ops=tuple(ops)))), encoding="utf-8")
+    window.open(path)
+    cells = "[...document.querySelectorAll('#kinds tbody tr')].map((one) => [...one.children].map((cell) => cell.textContent))"
+    ((operator, copies, *_, ratio),) = window.value(cells)
+    assert (operator, copies, ratio) == ("Gemm", "4", "0.50x")
+    assert count(window, "[data-sort='formula']") == 1
+    path.write_text(page(module), encoding="utf-8")
+    window.open(path)
+    assert (count(window, "#kinds table"), count(window, "[data-sort='formula']")) == (0, 0)
+    assert window.errors == []
