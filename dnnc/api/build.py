@@ -218,18 +218,24 @@ class Build:
         threads: int = 0,
         timeout: float = 300.0,
         emulate: bool = False,
+        cluster: str = "",
+        hosts: Mapping[str, str] | None = None,
+        ports: str = "26000-26999",
+        retries: int = 0,
         on_step: Callable[[Progressed], None] | None = None,
     ) -> Training:
         """Trains for so many steps, one process per device. ``data``: arrays of samples by input name, or an ``.npz`` of them,
         which are shuffled in each epoch; a folder of such files; ``"module:function"``; or an iterable of microbatches, each a
         mapping of arrays, which is read for all steps before the first one. ``checkpoint``: a folder for weights and optimizer
         state after each ``every`` steps and the last; ``resume``: such a file; ``out``: a folder for losses and the measured
-        timeline. ``on_step`` is called after each step.
+        timeline. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are; ``hosts`` and
+        ``ports``: as of ``start``; checkpoints are written here. ``retries``: how often it may go on from the last checkpoint
+        where a process or a host was lost. ``on_step`` is called after each step.
 
         Raises InvalidInput for data that do not fit the model, RuntimeFailure where a process ends."""
         from dnnc.build.elsewhere import require_here
+        from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
         from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, resumption
-        from dnnc.engines.torch.launch.training import train as launch
 
         losses: list[float] = []
         warnings: list[Diagnostic] = []
@@ -242,8 +248,9 @@ class Build:
         with python_terms(), ExitStack() as stack:
             if not self.trains:
                 raise UsageError(ForInference(), where=str(self.folder))
+            stated = _cluster(cluster, hosts, ports)
             opened = TrainingBuild.open(self.folder)
-            require_here(opened.files, trains=True, emulate=emulate)
+            require_here(opened.files, hosts=None if cluster else 1, trains=True, emulate=emulate)
             resumed = None
             if resume is not None:
                 from dnnc.engines.torch.checkpoint import Checkpoint
@@ -265,7 +272,8 @@ class Build:
                 emulate=emulate,
             )
             with python_terms(_scratch(data, source), "data"):
-                seconds = launch(opened, options, done, warnings.append)
+                launch = launched_on(stated)
+                seconds = train_with_retries(launch, opened, options, retries, done, warnings.append)
         warn(warnings)
         return Training(losses, seconds)
 

@@ -30,7 +30,7 @@ _KEYWORDS = {
     "--topology": "machines",
     **{f"--{name.replace('_', '-')}": name for name in ("plan_only", "weights", "load_test", "report")},
     **{f"--{name}": name for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint")},
-    **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate")},
+    **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries")},
 }
 """The keyword of each flag."""
 _SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate")

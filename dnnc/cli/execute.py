@@ -9,14 +9,13 @@ import typer
 
 from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from dnnc.cli.faults import OnlyWithCluster, ProvesAllInputs
+from dnnc.cli.faults import ProvesAllInputs
 from ir.core.diagnostics import UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
     from dnnc.check.proof import ProofReport
     from dnnc.check.verdict import CheckReport
-    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.onnxruntime.run import RunReport
 
 InputsOption = Annotated[
@@ -106,7 +105,7 @@ def run(
         options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
         emulate=emulate,
-        cluster=_cluster(cluster, host, ports),
+        cluster=opt.cluster_options(cluster, host, ports),
     )
     if runs is not None:
         require_appendable(runs)
@@ -124,18 +123,6 @@ def run(
         _print_run(done)
     if trace:
         talk(f"the measured timeline is in {build / 'trace.json'}; open it at https://ui.perfetto.dev", quiet)
-
-
-def _cluster(address: str, hosts: list[str] | None, ports: str) -> ClusterOptions | None:
-    """What is stated of the cluster; None without one. Raises UsageError."""
-    from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
-
-    stated = stated_hosts(hosts or ())
-    if not address:
-        if stated or ports != opt.PORTS:
-            raise UsageError(OnlyWithCluster(), where="--host" if stated else "--ports")
-        return None
-    return ClusterOptions(address, stated, port_range(ports))
 
 
 def _write_trace(path: Path, done: RunReport) -> None:
@@ -225,7 +212,7 @@ def check(
     from dnnc.build.elsewhere import require_here
     from dnnc.check.check import CheckOptions, check_build
 
-    stated = _cluster(cluster, host, ports)
+    stated = opt.cluster_options(cluster, host, ports)
     options = CheckOptions(inputs, seed, samples, threads, tolerance=tolerance, cluster=stated)
     with progress(not quiet) as say:
         opened = Build.open(build, say)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,12 +19,16 @@ from dnnc.cli.faults import (
     NotAStageCount,
     NotFinite,
     ObjectiveOfSolve,
+    OnlyWithCluster,
     UnknownLimit,
     UnknownObjective,
 )
 from ir.core.diagnostics import UsageError
 from ir.core.limits import LIMITS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
+
+if TYPE_CHECKING:
+    from dnnc.engines.cluster.options import ClusterOptions
 
 MOST_SECONDS = 1e6
 """The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
@@ -267,6 +271,18 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
     if not text.isdecimal() or len(text) > 9 or (int(text) == 0 and not mesh):
         raise UsageError(NotAStageCount(text), where="--stages")
     return int(text)
+
+
+def cluster_options(address: str, hosts: list[str] | None, ports: str) -> ClusterOptions | None:
+    """What ``--cluster``, ``--host`` and ``--ports`` state of a cluster; None without one. Raises UsageError."""
+    from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
+
+    stated = stated_hosts(hosts or ())
+    if not address:
+        if stated or ports != PORTS:
+            raise UsageError(OnlyWithCluster(), where="--host" if stated else "--ports")
+        return None
+    return ClusterOptions(address, stated, port_range(ports))
 
 
 def parse_limits(items: Iterable[str] | None) -> Limits:

@@ -75,8 +75,9 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
     ),
     "train": (
         ("Most used", ("--steps", "--data", "--checkpoint", "--every", "--resume", "--seed", "--check", "--out")),
-        ("Several hosts", ("--nodes", "--node", "--meet", "--secret")),
-        ("Processes and devices", ("--threads", "--timeout", "--emulate", "--slow", "--runs")),
+        ("Several hosts of a cluster", ("--cluster", "--host", "--ports")),
+        ("Several hosts, started one by one", ("--nodes", "--node", "--meet", "--secret")),
+        ("Processes and devices", ("--threads", "--timeout", "--retries", "--emulate", "--slow", "--runs")),
         _OUTPUT,
     ),
     "solve": (

@@ -11,10 +11,18 @@ from typing import TYPE_CHECKING
 from dnnc.cli import options as opt
 from dnnc.cli import train_options as arguments
 from dnnc.cli.console import Report, progress, put, put_json, show_warnings, talk
-from dnnc.cli.faults import NoCheckpointFolder, NotAFolder, NotWithCheck, OtherSeed, TooFewSteps
+from dnnc.cli.faults import (
+    NoCheckpointFolder,
+    NotAFolder,
+    NotWithCheck,
+    NotWithCluster,
+    OtherSeed,
+    TooFewSteps,
+)
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
+    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.torch.checkpoint import Checkpoint
     from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions
 
@@ -40,6 +48,10 @@ def train(
     node: arguments.Node = 0,
     meet: arguments.Meet = "",
     secret: arguments.Secret = None,
+    cluster: opt.ClusterOption = "",
+    host: opt.HostNodesOption = None,
+    ports: opt.PortsOption = opt.PORTS,
+    retries: arguments.Retries = 0,
     emulate: opt.EmulateOption = False,
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
@@ -49,6 +61,9 @@ def train(
     If a rank dies, hangs or raises, all ranks end, and its stage and message are shown: exit 2 or 3 for options and inputs, 3
     for a signal, the time-out or the machine, 1 for a fault of a program. A checkpoint is written whole or not at all.
     --check: exit 5 names the first weight that differs, and its stage.
+
+    --cluster: on the hosts of the plan, by Ray. Each gets the bytes that its ranks read, once; checkpoints are written here.
+    --retries goes on by itself where a process or a host is lost, from the last checkpoint, with the same result.
     """
     from dnnc.build.elsewhere import require_here, require_row
     from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
@@ -56,6 +71,10 @@ def train(
     from dnnc.study.runs import require_appendable
 
     _require_folders(every, checkpoint, out)
+    on_cluster = opt.cluster_options(cluster, host, ports)
+    by_hand = {"--nodes": nodes > 1, "--node": node, "--meet": meet, "--secret": secret, "--emulate": emulate}
+    if on_cluster is not None and (clash := tuple(flag for flag, value in by_hand.items() if value)):
+        raise UsageError(NotWithCluster(clash), where="--cluster")
     if runs is not None:
         if steps < LEAST_STEPS:
             raise UsageError(TooFewSteps(LEAST_STEPS), where="--runs")
@@ -63,7 +82,7 @@ def train(
     opened = TrainingBuild.open(build)
     if runs is not None:
         require_row(opened.files, hosts=nodes, trains=True, emulate=emulate)
-    require_here(opened.files, hosts=nodes, trains=True, emulate=emulate)
+    require_here(opened.files, hosts=nodes if on_cluster is None else None, trains=True, emulate=emulate)
     options = TrainOptions(
         steps=steps,
         data=data,
@@ -83,14 +102,21 @@ def train(
     )
     slow_devices(options.slow)
     if check:
-        writes = {"--checkpoint": checkpoint, "--resume": resume, "--out": out, "--runs": runs, "--nodes": nodes > 1}
+        writes: dict[str, object] = {
+            "--checkpoint": checkpoint,
+            "--resume": resume,
+            "--out": out,
+            "--runs": runs,
+            "--nodes": nodes > 1,
+        }
+        writes |= {"--cluster": cluster, "--retries": retries}
         if clash := tuple(flag for flag, value in writes.items() if value):
             raise UsageError(NotWithCheck(clash), where="--check")
         _check(opened, options, json=json, quiet=quiet)
         return
     if options.resume is not None and seed not in (None, options.resume.position.seed):
         raise UsageError(OtherSeed(options.resume.where, options.resume.position.seed), where=f"--seed {seed}")
-    _train(opened, options, runs, json=json, quiet=quiet)
+    _train(opened, options, on_cluster, retries, runs, json=json, quiet=quiet)
 
 
 def _require_folders(every: int, checkpoint: Path | None, out: Path | None) -> None:
@@ -128,10 +154,19 @@ class _Steps:
         return statistics.median(later) if later else None
 
 
-def _train(opened: TrainingBuild, options: TrainOptions, runs: Path | None, *, json: bool, quiet: bool) -> None:
+def _train(
+    opened: TrainingBuild,
+    options: TrainOptions,
+    cluster: ClusterOptions | None,
+    retries: int,
+    runs: Path | None,
+    *,
+    json: bool,
+    quiet: bool,
+) -> None:
     """Trains, and shows and writes what is asked for."""
+    from dnnc.engines.torch.launch.retries import launched_on, train_with_retries
     from dnnc.engines.torch.launch.training import resumption
-    from dnnc.engines.torch.launch.training import train as launch
     from dnnc.report import seconds_text
     from dnnc.study.runs import append_row
 
@@ -143,7 +178,8 @@ def _train(opened: TrainingBuild, options: TrainOptions, runs: Path | None, *, j
     with progress(not quiet) as report:
         report("start the ranks", None)
         steps = _Steps(options.steps, not json and not quiet, report)
-        seconds = launch(opened, options, steps, lambda warning: show_warnings([warning], quiet))
+        launch = launched_on(cluster)
+        seconds = train_with_retries(launch, opened, options, retries, steps, lambda warning: show_warnings([warning], quiet))
     if json:
         fields = {"build": str(opened.files.folder), "steps": options.steps, "losses": steps.losses, "seconds": seconds}
         put_json("train", {**fields, "seconds_per_step": {"measured": steps.median, "predicted": opened.predicted}})

@@ -67,6 +67,16 @@ Node = Annotated[
         "--node", min=0, max=1 << 16, metavar="I", help="Which host of the plan this is, from 0 in the order of its stages."
     ),
 ]
+Retries = Annotated[
+    int,
+    typer.Option(
+        "--retries",
+        min=0,
+        max=opt.MOST,
+        metavar="N",
+        help="Go on from the last checkpoint, up to N times, where a process or a host is lost.",
+    ),
+]
 Meet = Annotated[str, typer.Option("--meet", metavar="HOST:PORT", help="Where the hosts meet: an address of host 0.")]
 Secret = Annotated[
     Path | None,

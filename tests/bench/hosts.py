@@ -9,6 +9,10 @@ second reads one element of it. Printed for each size are, in seconds per tensor
 - *plain, keys*: ZeroMQ between the hosts without and with the keys that runs have: the difference is encryption;
 - *two hosts*: the run, and its part of the pace of the socket; bytes on the cable over those of the tensors.
 
+``--measured`` measures the topology of two hosts by ``dnnc topology measure --cluster``, on a core each, and compares the pace
+that plans of it predict with that of their runs; ``--growth`` starts runs on 1 to 8 nodes and counts connections and messages
+(``tests.bench.cluster``). Both need Ray.
+
 ``--gigabit`` limits the cable to 1 Gbit/s in each direction. The cores are shared by all processes, so without a limit figures
 are those of a machine with so many cores.
 """
@@ -33,6 +37,7 @@ import zmq
 from dnnc.engines.cluster.agents import LocalAgents
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
+from tests.bench.cluster import growth, predictions
 from tests.bench.machine import header
 from tests.dnnc.engines.onnxruntime.builds import make_build
 
@@ -51,10 +56,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gigabit", action="store_true", help="limit the cable to 1 Gbit/s")
     parser.add_argument("--peer", nargs=4, metavar=("KIND", "ADDRESS", "SIZE", "COUNT"), help=argparse.SUPPRESS)
+    parser.add_argument("--measured", action="store_true", help="predicted beside measured pace of plans on a Ray cluster")
+    parser.add_argument("--growth", action="store_true", help="what a run on 1, 2, 4 and 8 nodes costs")
     arguments = parser.parse_args()
     if arguments.peer:
         kind, address, size, count = arguments.peer
         send(kind, address, int(size), int(count))
+    elif arguments.growth:
+        print(header())
+        growth()
+    elif arguments.measured:
+        print(header())
+        with namespaces(arguments.gigabit):
+            predictions({host: [*entering(host), "taskset", "-c", str(core)] for core, host in enumerate(SPACES)}, ADDRESSES)
     elif os.environ.get(INSIDE) or os.geteuid():
         measure(arguments, apart=bool(os.environ.get(INSIDE)))
     else:

@@ -10,7 +10,7 @@ import platform
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -88,10 +88,10 @@ class NodeAgent:
                 one.close()
 
 
-def versions() -> dict[str, str]:
-    """Of Python and ``PACKAGES`` here; empty for a package that is not installed under this name."""
+def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
+    """Of Python and ``packages`` here; empty for a package that is not installed under this name."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:  # onnxruntime-gpu and the like
@@ -99,4 +99,4 @@ def versions() -> dict[str, str]:
     return found
 
 
-__all__ = ["NodeAgent", "versions"]
+__all__ = ["PACKAGES", "NodeAgent", "versions"]

@@ -30,15 +30,16 @@ class Agents(Protocol):
 
 class LocalAgents:
     """Agents as children of this process. ``before``: what the command of a host's agent begins with, such as ``ip netns exec
-    NAME``, which runs it in a network of its own."""
+    NAME``, which runs it in a network of its own; ``module``: what runs there."""
 
-    def __init__(self, before: Mapping[str, Sequence[str]] = MappingProxyType({})) -> None:
+    def __init__(self, before: Mapping[str, Sequence[str]] = MappingProxyType({}), module: str = _MODULE) -> None:
         self.before = before
+        self.module = module
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
         process = subprocess.Popen(
-            [*self.before.get(settings["host"], ()), *module_command(_MODULE)],
+            [*self.before.get(settings["host"], ()), *module_command(self.module)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=module_environment(),

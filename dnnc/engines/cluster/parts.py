@@ -96,7 +96,7 @@ def needed(files: Snapshot, roles: Iterable[Role]) -> Needed:
     weights: dict[str, dict[str, str]] = {name: {} for name in models}
     for name, by_location in referred.items():
         for location, file in by_location.items():
-            part = _part_of(file, _merged(ranges[file.descriptor]))
+            part = part_of(file, ranges[file.descriptor])
             parts[part.key], sources[part.key], weights[name][location] = part, file, part.key
     return Needed(models, weights, tuple(parts.values()), sources)
 
@@ -140,8 +140,9 @@ def _merged(ranges: Iterable[Range]) -> tuple[Range, ...]:
     return tuple(merged)
 
 
-def _part_of(file: OpenFile, ranges: tuple[Range, ...]) -> Part:
-    size, digest = file.stamp.size, file.known_digest().removeprefix("sha256:")
+def part_of(file: OpenFile, wanted: Iterable[Range]) -> Part:
+    """Those ranges of a file."""
+    ranges, size, digest = _merged(wanted), file.stamp.size, file.known_digest().removeprefix("sha256:")
     if ranges == ((0, size),):
         return Part(digest, size, ranges)
     return Part(hashlib.sha256(f"{digest} {ranges}".encode()).hexdigest(), size, ranges)
@@ -196,7 +197,7 @@ def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> No
     not know."""
     refused: InvalidInput | OSError | None = None
     for part in parts:
-        pieces = _received(receiver, part)
+        pieces = received(receiver, part)
         try:
             if refused is None:
                 _store(pieces, part, cache)
@@ -223,7 +224,7 @@ def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache) -> Non
             raise InvalidInput(PartDamaged(part.key))
 
 
-def _received(receiver: Receiver, part: Part) -> Iterator[tuple[int, bytes]]:
+def received(receiver: Receiver, part: Part) -> Iterator[tuple[int, bytes]]:
     """The pieces of a part with their offsets, then the digest that the sender states of them, with offset -1."""
     for first, count in (*part.ranges, (-1, 1)):
         at = first
@@ -255,4 +256,15 @@ class PartFiles:
         return {location: self._parts[key].descriptor for location, key in self._weights[model].items()}
 
 
-__all__ = ["PIECES", "Needed", "Part", "PartFiles", "external_data", "needed", "receive_parts", "send_parts"]
+__all__ = [
+    "PIECES",
+    "Needed",
+    "Part",
+    "PartFiles",
+    "external_data",
+    "needed",
+    "part_of",
+    "receive_parts",
+    "received",
+    "send_parts",
+]

@@ -21,7 +21,7 @@ from typing import Any
 
 from dnnc.build.build import Build
 from dnnc.build.elsewhere import device_hosts, host_addresses
-from dnnc.engines.cluster.actor import NodeAgent, versions
+from dnnc.engines.cluster.actor import PACKAGES, NodeAgent, versions
 from dnnc.engines.cluster.agents import offered
 from dnnc.engines.cluster.faults import (
     ClusterNotReached,
@@ -224,9 +224,11 @@ def host_needs(build: Build, of: Mapping[str, str], threads: int) -> dict[str, H
     return needs
 
 
-def version_faults(there: Mapping[str, Mapping[str, str]], where: str) -> list[tuple[str, Diagnostic]]:
+def version_faults(
+    there: Mapping[str, Mapping[str, str]], where: str, packages: Sequence[str] = PACKAGES
+) -> list[tuple[str, Diagnostic]]:
     """Each host on which Python (but for its last number) or a package has another version than here, with the fault."""
-    here, faults = _comparable(versions()), []
+    here, faults = _comparable(versions(packages)), []
     for host, found in there.items():
         known = _comparable(found)
         unlike = tuple(f"{name} {known.get(name)} (here {mine})" for name, mine in here.items() if known.get(name) != mine)

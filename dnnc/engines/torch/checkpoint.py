@@ -144,6 +144,12 @@ class _Entry:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def rows(self, box: tuple[tuple[int, int], ...]) -> tuple[int, int]:
+        """First byte and number of bytes of the rows that a part lies in; of all where there is no box."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        start, count = box[0] if box else (0, self.shape[0] if self.shape else 1)
+        return self.offset + start * row, count * row
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -192,6 +198,15 @@ class Checkpoint:
             tensors[name] = self._read(entry, part.box)
         return tensors
 
+    def ranges(self, wanted: Mapping[str, tuple[tuple[int, int], ...]]) -> list[tuple[int, int]]:
+        """First byte and number of bytes of all that ``parts`` reads for these parts of tensors, start and length by dimension;
+        the header is among them."""
+        found = [(0, min((entry.offset for entry in self._entries.values()), default=self.file.stamp.size))]
+        for name, box in wanted.items():
+            if (entry := self._entries.get(name)) is not None:
+                found.append(entry.rows(box))
+        return found
+
     def verify(self) -> None:
         """Read all of it. Raises InvalidInput where it is not what was written."""
         if self.digest is not None and self._differs():
@@ -226,10 +241,10 @@ class Checkpoint:
 
     def _read(self, entry: _Entry, box: tuple[tuple[int, int], ...]) -> torch.Tensor:
         """A part of a tensor, all of it where there is no box. Of its first dimension no more is read than the part has."""
-        start, count = box[0] if box else (0, entry.shape[0] if entry.shape else 1)
-        row = math.prod(entry.shape[1:]) * entry.dtype.itemsize
-        data = torch.empty(count * row, dtype=torch.uint8)
-        self._fill(data.numpy().data, entry.offset + start * row)
+        first, size = entry.rows(box)
+        count = box[0][1] if box else entry.shape[0] if entry.shape else 1
+        data = torch.empty(size, dtype=torch.uint8)
+        self._fill(data.numpy().data, first)
         rows = data.view(entry.dtype).reshape((count, *entry.shape[1:]) if entry.shape else ())
         part = rows
         for dim, (start, length) in enumerate(box[1:], 1):

@@ -238,3 +238,21 @@ class NobodyThere(Fault, code="E4827"):
     message = "nobody is there: {reason}"
     hint = "start the first host (--node 0); is its address right, and its port open?"
     reason: str
+
+
+class GoesOn(Fault, code="W4828"):
+    """A process or a host was lost, and training goes on by itself from the last checkpoint, as --retries allows."""
+
+    message = "training goes on after step {step}: {reason}"
+    hint = "it may do so {retries} more times (--retries)"
+    step: int
+    reason: str
+    retries: int
+
+
+class RetriesNeedCheckpoints(Fault, code="E4829"):
+    """--retries goes on from a checkpoint, so there must be a folder for them; where hosts were started by hand, none of them
+    can begin again for the others."""
+
+    message = "training goes on from its last checkpoint"
+    hint = "give --checkpoint DIR --every K; of several hosts, --cluster starts all"

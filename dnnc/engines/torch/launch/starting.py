@@ -138,7 +138,7 @@ def started(
     started."""
     ranks = Ranks([job.rank for job in jobs], Listening(jobs[0].marks))
     stderr_read, stderr_write = os.pipe()
-    listener = threading.Thread(target=_forward, args=(os.fdopen(stderr_read, "rb"), ranks.last_lines), daemon=True)
+    listener = threading.Thread(target=forward, args=(os.fdopen(stderr_read, "rb"), ranks.last_lines), daemon=True)
     listener.start()
     more = {"OMP_NUM_THREADS": str(threads), CACHE: str(folder), "LOCAL_WORLD_SIZE": str(len(jobs))}
     own: list[int] = []  # descriptors of the ranks, which this process closes once they have them
@@ -153,7 +153,7 @@ def started(
                 own.append(memories[-1])
             shared = {job.alive for job in jobs} | {job.marks for job in jobs} | {*passed}
             listens = {job.listen for job in jobs if job.listen is not None}
-            if 1 < len(jobs) == jobs[0].world and can_fork():  # all on this host
+            if len(jobs) > 1 and can_fork():
                 inherited = [*shared, *listens, *(one for one in own if one not in memories)]
                 ranks.processes += forked(arguments, memories, inherited, _STDERR, stderr_write, rank_environment(more))
             else:
@@ -185,7 +185,7 @@ def started(
             os.close(descriptor)
 
 
-def _forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
+def forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
     """Copies what ranks write to standard error to that of this process, and keeps the last lines without warnings."""
     rest, data = b"", b"not at the end yet"
     with pipe, suppress(OSError, ValueError):
@@ -198,4 +198,4 @@ def _forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
             last_lines.extend(text for text in texts if text and not _NOISE.match(text))
 
 
-__all__ = ["HEAP", "Ranks", "rank_environment", "started"]
+__all__ = ["HEAP", "Ranks", "forward", "rank_environment", "started"]

@@ -37,7 +37,7 @@ from dnnc.engines.torch.files import TrainingFiles
 from dnnc.engines.torch.launch.failures import Ended
 from dnnc.engines.torch.launch.faults import MeetingPlaceMissing, NodeOutside, OtherNumberOfHosts, RanksUneven
 from dnnc.engines.torch.launch.job import Job
-from dnnc.engines.torch.launch.meeting import meet_hosts, read_secret
+from dnnc.engines.torch.launch.meeting import Meeting, meet_hosts, read_secret
 from dnnc.engines.torch.launch.starting import Ranks, started
 from dnnc.engines.torch.launch.telling import DONE, STARTING, Progressed
 from ir.core.diagnostics import Diagnostic, DiagnosticSink, InvalidInput, UsageError
@@ -193,9 +193,10 @@ def train(
     options: TrainOptions,
     told: Callable[[Progressed], None] = lambda progressed: None,
     warned: Callable[[Diagnostic], None] = lambda diagnostic: None,
+    met: Meeting | None = None,
 ) -> float:
-    """Train; ``told`` hears of each step once it is done, ``warned`` of strangers where hosts meet (both on host 0). Returns
-    seconds.
+    """Train; ``told`` hears of each step once it is done, ``warned`` of strangers where hosts meet (both on host 0). ``met``:
+    where ranks of several hosts find each other, if the hosts need not meet any more. Returns seconds.
 
     Raises what ended a rank: UsageError, InvalidInput, RuntimeFailure (a fault of a program), StageStopped (a signal, the
     time-out, the machine). Where checkpoints are written, on one host, Ctrl-C ends with the checkpoint of a step to come."""
@@ -214,7 +215,7 @@ def train(
 
     named = str(build.files.folder.absolute())  # tells a person what the process is of; the rank does not open it
     with (
-        _jobs(build, options, numbers, warned) as (jobs, passed),
+        _jobs(build, options, numbers, warned, met) as (jobs, passed),
         scratch_folder() as folder,
         files.handed() as (memory, inherited),
         started(
@@ -228,7 +229,7 @@ def train(
         try:
             hung = _follow(ranks, options.timeout + _SLACK, heard)
         except KeyboardInterrupt:
-            alone = options.checkpoint is not None and options.nodes == 1 and not options.compared
+            alone = options.checkpoint is not None and options.nodes == 1 and not options.compared and not options.meeting
             if not alone or not ranks.listening.ask_to_end(ranks.doing(), pace):
                 raise
             interrupted = True
@@ -250,7 +251,11 @@ def train(
 
 @contextmanager
 def _jobs(
-    build: TrainingBuild, options: TrainOptions, numbers: Sequence[int], warned: Callable[[Diagnostic], None]
+    build: TrainingBuild,
+    options: TrainOptions,
+    numbers: Sequence[int],
+    warned: Callable[[Diagnostic], None],
+    met: Meeting | None,
 ) -> Iterator[tuple[list[Job], list[int]]]:
     """The jobs of the ranks of this host, and the descriptors that all of them inherit, once the hosts have met."""
     with ExitStack() as stack:
@@ -261,9 +266,10 @@ def _jobs(
         job = Job(0, 0, len(build.labels), alive, -1, marks, f"/proc/self/fd/{memory}")
         listen = None
         if options.nodes > 1:
-            secret = read_secret(options.secret)
-            claims = options.alike(build.digest)
-            met = stack.enter_context(meet_hosts(options.meeting, secret, claims, options.timeout, warned))
+            if met is None:
+                secret = read_secret(options.secret)
+                claims = options.alike(build.digest)
+                met = stack.enter_context(meet_hosts(options.meeting, secret, claims, options.timeout, warned))
             job, listen = replace(job, store=met.store, address=met.address), met.listen
         jobs = [replace(job, rank=rank, local_rank=local_rank) for local_rank, rank in enumerate(numbers)]
         yield [replace(one, listen=None if one.rank else listen) for one in jobs], [memory]

@@ -12,10 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 
 @dataclass
@@ -46,8 +47,15 @@ class RayCluster:
 
 
 @contextmanager
-def ray_cluster(hosts: Sequence[str], *, token: bool = True) -> Iterator[RayCluster]:
-    """A cluster with a node for each host, the first of them the head."""
+def ray_cluster(
+    hosts: Sequence[str],
+    *,
+    token: bool = True,
+    before: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    addresses: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[RayCluster]:
+    """A cluster with a node for each host, the first of them the head. ``before``: what the command of a node begins with, such
+    as ``ip netns exec NAME``; ``addresses``: of nodes that have one of their own."""
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="dnr", dir="/tmp"))  # sockets have short paths
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
@@ -68,8 +76,20 @@ def ray_cluster(hosts: Sequence[str], *, token: bool = True) -> Iterator[RayClus
         cluster = RayCluster(address, environment, folder)
         for host in hosts:
             where = ["--head", f"--port={port}"] if not cluster.nodes else [f"--address={cluster.address}"]
+            own = [f"--node-ip-address={addresses[host]}"] if host in addresses else []
             arguments = [
-                *(sys.executable, "-P", "-m", "ray.scripts.scripts", "start", *where, "--block", "--num-cpus=8"),
+                *(
+                    *before.get(host, ()),
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "ray.scripts.scripts",
+                    "start",
+                    *where,
+                    *own,
+                    "--block",
+                    "--num-cpus=8",
+                ),
                 *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
                 *(["--include-dashboard=false", f"--temp-dir={folder}"] if not cluster.nodes else []),
             ]

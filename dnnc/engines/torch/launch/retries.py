@@ -1,0 +1,111 @@
+"""Training that goes on after a process or a host was lost: from the last checkpoint, which holds step and seed, so it ends
+with the parameters of a training without the loss."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from dnnc.engines.cluster.options import ClusterOptions, require_packages
+from dnnc.engines.onnxruntime.errors import StageStopped
+from dnnc.engines.torch.launch.faults import GoesOn, RetriesNeedCheckpoints
+from dnnc.engines.torch.launch.telling import Progressed
+from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, train
+from ir.core.diagnostics import Diagnostic, UsageError
+from ir.system.digests import Stamp
+
+_NAME = re.compile(r"step([0-9]+)\.safetensors")
+
+
+class Launch(Protocol):
+    """``dnnc.engines.torch.launch.training.train``, or the same on a cluster."""
+
+    def __call__(
+        self,
+        build: TrainingBuild,
+        options: TrainOptions,
+        told: Callable[[Progressed], None],
+        warned: Callable[[Diagnostic], None],
+        /,
+    ) -> float: ...
+
+
+def launched_on(cluster: ClusterOptions | None) -> Launch:
+    """Starts the ranks on a cluster, or without one on this host or by hand on several."""
+    if cluster is None:
+        return train
+    require_packages()
+    from dnnc.engines.torch.launch.on_cluster import training_hosts
+
+    def launch(
+        build: TrainingBuild,
+        options: TrainOptions,
+        told: Callable[[Progressed], None],
+        warned: Callable[[Diagnostic], None],
+    ) -> float:
+        with training_hosts(build, cluster, warned) as hosts:
+            return hosts.train(options, told)
+
+    return launch
+
+
+def train_with_retries(
+    launch: Launch,
+    build: TrainingBuild,
+    options: TrainOptions,
+    retries: int,
+    told: Callable[[Progressed], None],
+    warned: Callable[[Diagnostic], None],
+) -> float:
+    """Trains; begins again up to ``retries`` times where the machine ended it (StageStopped), with a warning, from the last
+    checkpoint that it has written. ``told`` hears of each step once. Returns seconds of all that was done. Raises UsageError
+    where no checkpoints are written, or several hosts were started by hand."""
+    if retries and (options.checkpoint is None or options.nodes > 1):
+        raise UsageError(RetriesNeedCheckpoints(), where="--retries")
+    end = options.steps + (options.resume.position.step if options.resume is not None else 0)
+    before, heard, began = _checkpoints(options.checkpoint), 0, time.perf_counter()
+
+    def once(done: Progressed) -> None:
+        nonlocal heard
+        if done.step > heard:
+            heard = done.step
+            told(done)
+
+    while True:
+        try:
+            launch(build, options, once, warned)
+            return time.perf_counter() - began
+        except StageStopped as error:
+            if not retries:
+                raise
+            from dnnc.engines.torch.checkpoint import Checkpoint
+
+            retries -= 1
+            written = {step: found for step, found in _checkpoints(options.checkpoint).items() if found != before.get(step)}
+            step = max((step for step in written if step <= end), default=None)
+            if step is not None:
+                resumed = Checkpoint.open(written[step][0])
+                resumed.verify()
+                options = replace(options, resume=resumed, steps=end - step)
+            at = options.resume.position.step if options.resume is not None else 0
+            first = error.diagnostics[0]
+            warned(GoesOn(at, first.message, retries).at(first.where))
+            if at == end:
+                return time.perf_counter() - began
+
+
+def _checkpoints(folder: Path | None) -> dict[int, tuple[Path, Stamp]]:
+    """The checkpoints in a folder by their steps, with what tells a file from another of its name."""
+    found: dict[int, tuple[Path, Stamp]] = {}
+    for path in folder.iterdir() if folder is not None and folder.is_dir() else ():
+        if name := _NAME.fullmatch(path.name):
+            with path.open("rb") as file:
+                found[int(name[1])] = path, Stamp.of(file.fileno())
+    return found
+
+
+__all__ = ["launched_on", "train_with_retries"]

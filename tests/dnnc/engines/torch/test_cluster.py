@@ -1,0 +1,247 @@
+"""Training on several hosts from one place: the same parameters, a part for each host, ways to fail, going on after a loss."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dnnc.build.elsewhere import device_hosts
+from dnnc.cli import main
+from dnnc.engines.cluster.agents import LocalAgents
+from dnnc.engines.cluster.starting import Hosts
+from dnnc.engines.onnxruntime.errors import StageStopped
+from dnnc.engines.torch.launch.faults import GoesOn
+from dnnc.engines.torch.launch.hosts import HostsOfTraining
+from dnnc.engines.torch.launch.retries import train_with_retries
+from dnnc.engines.torch.launch.telling import Progressed
+from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
+from ir.core.diagnostics import Diagnostic, InvalidInput
+from tests.dnnc.engines.cluster.conftest import zeromq  # noqa: F401
+from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
+from tests.dnnc.engines.onnxruntime.processes import gone, nothing_left, running
+from tests.dnnc.engines.torch.training_builds import compiled, two_hosts
+
+pytest.importorskip("torch", reason="the extra 'train' is not installed")
+pytest.importorskip("safetensors", reason="the extra 'train' is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("zeromq")]
+
+HERE = "127.0.0.1"
+HOST, RANK, TEMPLATE = (f"dnnc.engines.torch.{name}" for name in ("launch.host", "rank", "launch.forking"))
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three stages on host p, whose ranks are forks, and one on host q."""
+    folder = tmp_path_factory.mktemp("apart")
+    stages = ("--stages", "4", "--replicas", "1", "--mesh", "none")
+    return compiled(folder / "build", *stages, topology=two_hosts(folder, "p0 p1 p2 q0"))
+
+
+@pytest.fixture(scope="module")
+def alone(build: Path) -> Path:
+    """The checkpoints of 30 steps on one host."""
+    assert main(["train", str(build), "--emulate", "--steps", "30", "--checkpoint", str(build.parent / "alone"), "-q"]) == 0
+    return build.parent / "alone"
+
+
+def hosts_of(build: TrainingBuild, cache: Path) -> HostsOfTraining:
+    of = device_hosts(build.files)
+    return HostsOfTraining(build, Hosts(of, dict.fromkeys(of.values(), HERE), HERE, cache=str(cache)), LocalAgents(module=HOST))
+
+
+def test_hosts_train_as_one_does_and_get_their_parts_once(build: Path, alone: Path, tmp_path: Path) -> None:
+    opened, sent = TrainingBuild.open(build), []
+    for number in range(2):
+        out = tmp_path / str(number)
+        hosts = hosts_of(opened, tmp_path / "cache")
+        steps: list[Progressed] = []
+        with nothing_left():
+            hosts.train(TrainOptions(steps=30, checkpoint=out, every=20, out=out), steps.append)
+        sent.append(hosts.sent_bytes)
+        assert [done.step for done in steps] == list(range(1, 31))
+        assert sorted(path.name for path in out.iterdir()) == [
+            "losses.json",
+            "step20.safetensors",
+            "step30.safetensors",
+            "trace.json",
+        ]
+        for name in ("losses.json", "step30.safetensors"):
+            assert (out / name).read_bytes() == (alone / name).read_bytes()
+    weights = sum(file.stamp.size for file in opened.files.weights.values())
+    programs = sum(map(len, opened.files.contents.values()))
+    assert weights < sent[0] < weights + 2 * programs
+    assert sent[1] == 0
+
+
+@pytest.mark.parametrize("which", [RANK, TEMPLATE, HOST])
+def test_what_is_lost_is_named(which: str, build: Path, tmp_path: Path) -> None:
+    """The only rank of host q, one of the forks of host p, and the process of a host."""
+
+    def kill(done: Progressed) -> None:
+        if done.step == 3:
+            os.kill(running(which)[-1], signal.SIGKILL)
+
+    hosts = hosts_of(TrainingBuild.open(build), tmp_path / "cache")
+    options = TrainOptions(steps=100000, checkpoint=tmp_path / "out", every=50)
+    with nothing_left(), pytest.raises(StageStopped) as caught:
+        hosts.train(options, kill)
+    rank = {RANK: r"stage 3 on q0 of host q: .*was killed by SIGKILL", TEMPLATE: r"on p\d of host p: .*was killed by SIGKILL"}
+    assert re.search(rank.get(which, r"E2205.*host '[pq]' has gone while it trained"), str(caught.value))
+    assert gone([*running(RANK), *running(TEMPLATE), *running(HOST)])
+
+
+def test_data_are_named_as_they_are_here(build: Path, tmp_path: Path) -> None:
+    samples = {"x": np.zeros((16, 784), np.float32), "target": np.zeros((16, 10), np.float32)}
+    samples["x"][3, 5] = np.nan
+    np.savez(tmp_path / "samples.npz", **samples)
+    hosts = hosts_of(TrainingBuild.open(build), tmp_path / "cache")
+    with pytest.raises(InvalidInput, match=re.escape(f"{tmp_path / 'samples.npz'}")):
+        hosts.train(TrainOptions(steps=2, data=str(tmp_path / "samples.npz")))
+
+
+def test_training_goes_on_after_losses(build: Path, alone: Path, tmp_path: Path) -> None:
+    """After one before the first checkpoint and one behind it; steps are told once, and stale checkpoints are not taken."""
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    out.mkdir()
+    (out / "step25.safetensors").write_bytes((build / "weights.safetensors").read_bytes())
+    kills, steps, warnings = [3, 14], list[int](), list[Diagnostic]()
+
+    def told(done: Progressed) -> None:
+        steps.append(done.step)
+        if done.step in kills:
+            kills.remove(done.step)
+            os.kill(running(RANK)[-1], signal.SIGKILL)
+
+    def launch(
+        opened: TrainingBuild,
+        options: TrainOptions,
+        heard: Callable[[Progressed], None],
+        warned: Callable[[Diagnostic], None],
+    ) -> float:
+        return hosts_of(opened, cache).train(options, heard)
+
+    options = TrainOptions(steps=30, checkpoint=out, every=6, out=out)
+    train_with_retries(launch, TrainingBuild.open(build), options, 2, told, warnings.append)
+    assert not kills
+    assert steps == list(range(1, 31))
+    assert [one.code for one in warnings] == [GoesOn.code] * 2
+    assert [dict(one.values)["step"] for one in warnings] == [0, 12]
+    assert "stage 3 on q0 of host q" in warnings[0].where
+    for name in ("losses.json", "step30.safetensors"):
+        assert (out / name).read_bytes() == (alone / name).read_bytes()
+
+
+def test_retries_need_checkpoints(build: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", str(build), "--emulate", "--retries", "1"]) == 2
+    assert "E4829" in capsys.readouterr().err
+    assert main(["train", str(build), "--cluster", "127.0.0.1:1", "--nodes", "2", "--meet", "h:1"]) == 2
+    assert "E0143" in capsys.readouterr().err
+
+
+def test_a_training_on_one_host_goes_on_too(build: Path, alone: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    options = ["--emulate", "--steps", "30", "--every", "4", "--checkpoint", str(out), "--retries", "1"]
+    command = [sys.executable, "-P", "-m", "dnnc", "train", str(build), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        assert training.stdout is not None
+        next(line for line in training.stdout if line.startswith("step 9 "))
+        os.kill(running(TEMPLATE)[-1], signal.SIGKILL)
+        _, said = training.communicate(timeout=120)
+    assert training.returncode == 0, said
+    assert "W4828" in said
+    assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
+
+
+# On real raylets
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"
+)
+
+
+@pytest.fixture(scope="module")
+def raylets() -> Iterator[RayCluster]:
+    with ray_cluster(("p", "q")) as one:
+        yield one
+
+
+def train(raylets: RayCluster, build: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-m", "dnnc", "train", str(build), "--cluster", raylets.address, *arguments]
+    return subprocess.Popen(command, env=raylets.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def reach(training: subprocess.Popen[str], step: int) -> None:
+    assert training.stdout is not None
+    next(line for line in training.stdout if line.startswith(f"step {step} "))
+
+
+@needs_ray
+def test_a_rank_that_is_killed_on_a_cluster_changes_nothing(
+    build: Path, alone: Path, raylets: RayCluster, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    training = train(raylets, build, "--steps", "30", "--every", "7", "--checkpoint", str(out), "--retries", "1")
+    reach(training, 9)
+    (rank,) = raylets.running(RANK)
+    os.kill(rank, signal.SIGKILL)
+    _, said = training.communicate(timeout=240)
+    assert training.returncode == 0, said
+    assert "warning[W4828]: training goes on after step 7: " in said
+    assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
+    assert (out / "losses.json").read_bytes() == (alone / "losses.json").read_bytes()
+
+
+@needs_ray
+@pytest.mark.parametrize("how", ["interrupt", "kill a rank", "kill an actor"])
+def test_what_ends_early_leaves_nothing(how: str, build: Path, raylets: RayCluster, tmp_path: Path) -> None:
+    folders = set(os.listdir("/tmp"))
+    training = train(raylets, build, "--steps", "1000000", "--checkpoint", str(tmp_path / "out"))
+    reach(training, 3)
+    every = [one for words in (RANK, TEMPLATE, HOST, "ray::TrainAgent") for one in raylets.running(words)]
+    assert len(every) == 1 + 3 + 2 + 2
+    if how == "interrupt":
+        training.send_signal(signal.SIGINT)
+    else:
+        os.kill(raylets.running(RANK if how == "kill a rank" else "ray::TrainAgent")[0], signal.SIGKILL)
+    _, said = training.communicate(timeout=120)
+    assert training.returncode == (130 if how == "interrupt" else 3), said
+    if how == "kill a rank":
+        assert "stage 3 on q0 of host q: error[E0625]" in said or "was killed by SIGKILL" in said
+        assert "on q0 of host q" in said
+    elif how == "kill an actor":
+        assert "E2205" in said
+    assert gone(every)
+    assert not list((tmp_path / "out").glob("*.safetensors"))
+    deadline = time.monotonic() + 10
+    while (left := [name for name in set(os.listdir("/tmp")) - folders if "dnnc-scratch" in name]) and (
+        time.monotonic() < deadline
+    ):
+        time.sleep(0.1)
+    assert not left
+
+
+PROGRAM = """
+import sys
+import dnnc
+build = dnnc.load(sys.argv[1])
+training = build.train(steps=3, cluster=sys.argv[2], checkpoint=sys.argv[3], retries=1)
+print(len(training.losses))
+"""
+
+
+@needs_ray
+def test_from_python(build: Path, raylets: RayCluster, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-c", PROGRAM, str(build), raylets.address, str(tmp_path)]
+    done = subprocess.run(command, env=raylets.environment, capture_output=True, text=True, check=False, timeout=180)
+    assert done.stdout == "3\n", done.stderr
+    assert (tmp_path / "step3.safetensors").exists()
