@@ -42,7 +42,7 @@ Files: ``terms``, ``model``, ``segments`` (ONNX files as terms), ``programs`` (a
 ``rules``, ``moves``; ``stage`` (one stage), ``build`` (all of them); ``explain`` (a failure in words), ``verdict``.
 """
 
-from dnnc.check.proof.build import prove_build
+from dnnc.check.proof.build import prove_build, prove_module
 from dnnc.check.proof.verdict import ProofReport
 
-__all__ = ["ProofReport", "prove_build"]
+__all__ = ["ProofReport", "prove_build", "prove_module"]

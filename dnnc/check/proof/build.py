@@ -11,12 +11,12 @@ from dnnc.check.proof.constants import Weights, parts_of_weights
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
 from dnnc.check.proof.model import Model, read_model
 from dnnc.check.proof.moves import crossing
-from dnnc.check.proof.programs import Line, StageText, read_stages
+from dnnc.check.proof.programs import Files, Line, StageText, read_stages
 from dnnc.check.proof.segments import Unreadable
 from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
 from dnnc.check.proof.verdict import ProofReport, StageVerdict
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Program, Stage
+from ir.core.module import Module, Program, Stage
 from ir.core.names import bare
 from passes.model.folding import expand
 
@@ -31,14 +31,30 @@ def prove_build(build: Build, progress: Progress = lambda label, fraction: None)
         raise InvalidInput(BuildWithoutWeights(), where=str(build.folder))
     progress("read the programs", None)
     module = read_program(build.files)
+    weights = Weights(build)
+    verdicts, failures = _proven(module, build.files, weights, progress)
+    build.files.confirm()
+    return ProofReport(str(build.folder), verdicts, failures, weights.own_copy, time.perf_counter() - start)
+
+
+def prove_module(module: Module) -> ProofReport:
+    """What can be shown of the programs that ``localize`` wrote, before they are a build: their parts of weights are those that
+    ``comm.part`` says."""
+    start = time.perf_counter()
+    verdicts, failures = _proven(module, None, None, lambda label, fraction: None)
+    return ProofReport(module.name, verdicts, failures, False, time.perf_counter() - start)
+
+
+def _proven(
+    module: Module, files: Files | None, weights: Weights | None, progress: Progress
+) -> tuple[tuple[StageVerdict, ...], tuple[Failure, ...]]:
+    """A verdict for each stage, and what is wrong between them."""
     entry = expand(module.without(Stage, Program))
     model = read_model(entry, entry.entry)
-    weights = Weights(build)
-    verdicts: list[StageVerdict] = []
     try:
-        texts = list(read_stages(module, build.files))
+        texts = list(read_stages(module, files))
     except Unreadable as error:
-        return _report(build, [], (Failure(NOT_PROVEN, str(error), ""),), weights, start)
+        return (), (Failure(NOT_PROVEN, str(error), ""),)
     received = {
         line.op.get("channel"): line.op.results[0].name
         for text in texts
@@ -48,23 +64,18 @@ def prove_build(build: Build, progress: Progress = lambda label, fraction: None)
     }
     proofs = [StageProof(model, text) for text in texts]
     by_text = {id(text): proof for text, proof in zip(texts, proofs, strict=True)}
-    progress("compare the weights", None)
-    for text, unit, term, part in parts_of_weights(model, texts, weights):
-        proof = by_text[id(text)]
-        proof.add(proof.number_of[id(unit)], term, part)
+    if weights is not None:
+        progress("compare the weights", None)
+        for text, unit, term, part in parts_of_weights(model, texts, weights):
+            proof = by_text[id(text)]
+            proof.add(proof.number_of[id(unit)], term, part)
+    verdicts = []
     for number, proof in enumerate(proofs):
         progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
         proof.assume()
         proof.run()
         verdicts.append(_verdict(model, proof, received))
-    build.files.confirm()
-    return _report(build, verdicts, tuple(_between(model, proofs)), weights, start)
-
-
-def _report(
-    build: Build, verdicts: list[StageVerdict], failures: tuple[Failure, ...], weights: Weights, start: float
-) -> ProofReport:
-    return ProofReport(build.folder, tuple(verdicts), failures, weights.own_copy, time.perf_counter() - start)
+    return tuple(verdicts), tuple(_between(model, proofs))
 
 
 def _verdict(model: Model, proof: StageProof, received: Mapping[int, str]) -> StageVerdict:
@@ -73,8 +84,9 @@ def _verdict(model: Model, proof: StageProof, received: Mapping[int, str]) -> St
         (explain(model, proof, goal) for goal in goals if not isinstance(goal, Goal) or not proof.reached(goal)), None
     )
     text = proof.text
-    ops = sum(bool(line.file) for line in text.units[0].lines)
-    constants = {name for same in text.units[0].constants.values() for name, _ in same}
+    ops = sum(line.op.dialect != "comm" for unit in text.units[:1] for line in unit.lines)
+    constants = {name for unit in text.units[:1] for same in unit.constants.values() for name, _ in same}
+    constants |= {bare(name) for unit in text.units[:1] for name, _ in unit.parts.values()}
     weights = len(constants & {bare(resource.name) for resource in model.resources.values()})
     return StageVerdict(text.stage.index, text.stage.devices, len(text.units), ops, len(proof.collectives), weights, failure)
 
@@ -141,4 +153,4 @@ def _channel_fault(model: Model, maker: StageProof, sends: Sequence[Line], reade
     return crossing((maker.mesh, sent), (reader.mesh, received))
 
 
-__all__ = ["prove_build"]
+__all__ = ["prove_build", "prove_module"]

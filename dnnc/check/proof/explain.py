@@ -16,6 +16,7 @@ from dnnc.check.proof.programs import Line
 from dnnc.check.proof.stage import Derived, Goal, StageProof
 from dnnc.check.proof.terms import ABSENT, Content
 from ir.core.module import Mesh
+from ir.core.names import bare
 from ir.core.ops import Op
 from ir.core.types import Partial, Shard
 from ir.ops.boxes import Placements, placements_of
@@ -83,12 +84,17 @@ def _culprit(model: Model, proof: StageProof, derived: Derived, term: int) -> Li
 
 
 def _named(model: Model, line: Line) -> bool:
-    return any(f"%{value.name}" in model.node_of for value in line.op.results)
+    return any(_node(model, value.name) is not None for value in line.op.results)
+
+
+def _node(model: Model, name: str) -> int | None:
+    """The node that the model calls so; ``name`` may lack its sigil, as in an ONNX model."""
+    return model.node_of.get(name, model.node_of.get(f"%{name}"))
 
 
 def _wrong_weight(model: Model, proof: StageProof, derived: Derived, term: int) -> str:
     """The weight that a constant has the name of and is no part of; empty for another term."""
-    named = f"@{derived.unit.named.get(term, '')}"
+    named = f"@{bare(derived.unit.named.get(term, ''))}"
     wrong = _is_constant(derived, term) and named in model.node_of and not proof.parts(derived, term)
     return named if wrong else ""
 
@@ -108,11 +114,11 @@ def _of_line(model: Model, proof: StageProof, derived: Derived, line: Line) -> F
     has = ", ".join(
         f"{derived.unit.named.get(term, '?')} = {_has(model, proof, derived, term)}" for term in line.operands if term != ABSENT
     )
-    wanted = model.node_of.get(f"%{op.id}")
+    wanted = _node(model, op.id)
     made = model.makers.get(wanted) if wanted is not None else None
     if unknown := line.unknown or (made.unknown if made is not None else ""):
-        return Failure(NOT_PROVEN, f"nothing is known of what {name} makes as '{op.id}': {unknown}", origin)
-    message = f"{name}, which makes '{op.id}', does not follow: it has {has or 'no operands'}"
+        return Failure(NOT_PROVEN, f"nothing is known of what {name} makes as '{bare(op.id)}': {unknown}", origin)
+    message = f"{name}, which makes '{bare(op.id)}', does not follow: it has {has or 'no operands'}"
     if made is None:
         return Failure(REFUTED, f"{message}; no op of the model makes that of these", origin)
     return Failure(REFUTED, f"{message}; the model has {'; '.join(_differences(model, line, made))}", origin)
@@ -168,7 +174,7 @@ def _elements(content: Content) -> str:
 
 
 def _parts(model: Model, mesh: Mesh, parts: tuple[Part, ...]) -> str:
-    shown = list(dict.fromkeys(_part(model, mesh, part) for part in parts))
+    shown = list(dict.fromkeys(_part(model, mesh, part) for part in sorted(parts, key=lambda part: part.family > 0)))
     more = f" or {len(shown) - _SHOWN} others" if len(shown) > _SHOWN else ""
     return " or ".join(shown[:_SHOWN]) + more if shown else "nothing that is known"
 

@@ -7,7 +7,7 @@ sum or maximum, with a summand for each place along these axes. Without ``P`` th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from typing import NamedTuple
 
 from ir.core.module import Mesh
@@ -79,17 +79,29 @@ def reductions(placements: Placements) -> set[str]:
     return {placement.reduction for placement in placements if isinstance(placement, Partial)}
 
 
-def boxes(type_: Type, placements: Placements, mesh: Mesh, members: tuple[int, ...]) -> Iterator[Box]:
-    """The box of each member."""
-    return (box(type_, placements, mesh, member) for member in members)
+class Boxes:
+    """The boxes of all members of a mesh, each computed once."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._known: dict[tuple[Type, Placements], tuple[Box, ...]] = {}
+
+    def of(self, type_: Type, placements: Placements) -> tuple[Box, ...]:
+        """The box of each member; empty boxes for what is no tensor of known shape."""
+        found = self._known.get((type_, placements))
+        if found is None:
+            members = range(max(1, len(self.mesh.devices)) if self.mesh.axes else 1)
+            found = tuple(box(type_, placements, self.mesh, member) for member in members)
+            self._known[type_, placements] = found
+        return found
+
+    def local_shape(self, type_: Type, placements: Placements, members: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape of the part, if it is a tensor of known shape and all ``members`` have the same."""
+        if shape_of(type_) is None or not isinstance(type_, TensorType):
+            return None
+        every = self.of(type_, placements)
+        shapes = {tuple(length for _, length in every[member]) for member in members}
+        return shapes.pop() if len(shapes) == 1 else None
 
 
-def local_shape(type_: Type, placements: Placements, mesh: Mesh, members: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The shape of the part, if it is a tensor of known shape and all members have the same."""
-    if shape_of(type_) is None or not isinstance(type_, TensorType):
-        return None
-    shapes = {tuple(length for _, length in here) for here in boxes(type_, placements, mesh, members)}
-    return shapes.pop() if len(shapes) == 1 else None
-
-
-__all__ = ["Facts", "Families", "Part", "boxes", "is_partial", "local_shape", "reductions", "whole"]
+__all__ = ["Boxes", "Facts", "Families", "Part", "is_partial", "reductions", "whole"]

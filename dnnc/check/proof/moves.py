@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from dnnc.check.proof.facts import Families, Part, is_partial
+from dnnc.check.proof.facts import Boxes, Families, Part, is_partial
 from dnnc.check.proof.programs import Line, StageText, Unit
 from dnnc.check.proof.terms import Content
 from ir.core.module import Mesh
@@ -66,14 +66,14 @@ def contents_of(unit: Unit, term: int) -> tuple[Content, ...] | None:
     return unit.constants[term][0][1] if term in unit.constants else None
 
 
-def slices(unit: Unit, mesh: Mesh, line: Line, part: Part, type_: Type) -> Iterator[Part]:
+def slices(unit: Unit, boxes: Boxes, line: Line, part: Part, type_: Type) -> Iterator[Part]:
     """What a Slice of a part is: the part that it leaves where one more axis shards a dimension."""
     shape = shape_of(type_)
     if shape is None:
         return
     left = []
     for place, member in enumerate(unit.members):
-        here = _sliced(unit, line, place, box(type_, part.placements, mesh, member))
+        here = _sliced(unit, line, place, boxes.of(type_, part.placements)[member])
         if here is None:
             return
         left.append(here)
@@ -82,7 +82,8 @@ def slices(unit: Unit, mesh: Mesh, line: Line, part: Part, type_: Type) -> Itera
             continue
         for dim in range(len(shape)):
             placements = with_placement(part.placements, axis, Shard(dim))
-            if all(box(type_, placements, mesh, m) == here for m, here in zip(unit.members, left, strict=True)):
+            every = boxes.of(type_, placements)
+            if all(every[member] == here for member, here in zip(unit.members, left, strict=True)):
                 yield Part(part.node, placements, part.family)
 
 
@@ -134,9 +135,8 @@ def collective(text: StageText, op: Op, part: Part, families: Families) -> Part 
     return Part(part.node, placements, family)
 
 
-def local_type(type_: Type, placements: Placements, mesh: Mesh, member: int) -> Type:
-    """The type of the part of a value on a member."""
-    here = box(type_, placements, mesh, member)
+def local_type(type_: Type, here: Box) -> Type:
+    """The type of a part of a value in the box ``here``."""
     if not here or not isinstance(type_, TensorType):
         return type_
     return TensorType(type_.dtype, tuple(length for _, length in here), None, type_.sparse)

@@ -1,4 +1,4 @@
-"""What the members of each stage run, as terms: the programs of ``plan.ir`` with the ONNX models that their segments are.
+"""What the members of each stage run, as terms: programs of a module, with the ONNX models that their segments are in a build.
 
 Members whose programs and models differ by nothing but the bytes of constants are one *unit*: their terms are the same
 expressions, in which a constant has bytes for each member.
@@ -6,17 +6,31 @@ expressions, in which a constant has bytes for each member.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from dnnc.check.proof.segments import Text, Unreadable, read_segment
-from dnnc.check.proof.terms import ABSENT, Content, Terms, constant_key, is_determined, op_key, structure_of, version
+from dnnc.check.proof.terms import (
+    ABSENT,
+    CONSTANT,
+    Content,
+    Terms,
+    constant_key,
+    constant_of,
+    content,
+    content_of,
+    is_determined,
+    op_key,
+    structure_of,
+    version,
+)
+from ir.core.attributes import Dense
 from ir.core.module import Mesh, Module, Program, Stage
 from ir.core.names import bare
 from ir.core.ops import Op, Value
 from ir.core.types import Type
-from ir.ops.opdefs import SEGMENT, is_collective
+from ir.ops.opdefs import SEGMENT, is_collective, module_opsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +49,8 @@ class Line:
 @dataclass(slots=True)
 class Unit:
     """Members (numbers in the mesh) that run the same text. ``terms`` and ``env``: the term of each name of the program;
-    ``lines``: its ops; ``constants``: by term, the name in its model and the bytes on each member; ``types``: of the values of
-    the program."""
+    ``lines``: its ops; ``constants``: by term, the name in its model and the bytes on each member; ``parts``: by term, the
+    resource that it is a part of and the type of the whole with its layout; ``types``: of the values of the program."""
 
     members: tuple[int, ...]
     program: Program
@@ -45,6 +59,7 @@ class Unit:
     types: dict[str, Type] = field(default_factory=dict)
     lines: list[Line] = field(default_factory=list)
     constants: dict[int, list[tuple[str, tuple[Content, ...]]]] = field(default_factory=dict)
+    parts: dict[int, tuple[str, Type | None]] = field(default_factory=dict)
     named: dict[int, str] = field(default_factory=dict)
     """A name for each term, for messages."""
 
@@ -66,8 +81,9 @@ class Files(Protocol):
     def weights_for(self, model: str) -> dict[str, int]: ...
 
 
-def read_stages(module: Module, files: Files) -> Iterator[StageText]:
-    """The stages of a build, whose programs consist of segments. Raises Unreadable."""
+def read_stages(module: Module, files: Files | None = None) -> Iterator[StageText]:
+    """The stages of a module that ``localize`` wrote, or of a build with these ``files``, whose programs consist of segments.
+    Raises Unreadable."""
     meshes = {mesh.name: mesh for mesh in module.of_type(Mesh)}
     programs: dict[str, list[Program]] = {}
     for program in module.of_type(Program):
@@ -77,7 +93,11 @@ def read_stages(module: Module, files: Files) -> Iterator[StageText]:
         units: list[Unit] = []
         for program in programs.get(stage.name, ()):
             members = [mesh.devices.index(device) for device in program.devices] if mesh.axes else [0]
-            units += _units(program, stage.index, members, bool(mesh.axes), files)
+            if files is None:
+                units.append(Unit(tuple(members), program))
+                _Evaluation(units[-1], module_opsets(module)).run()
+            else:
+                units += _units(program, stage.index, members, bool(mesh.axes), files)
         yield StageText(stage, mesh, units)
 
 
@@ -97,15 +117,15 @@ def _units(program: Program, stage: int, members: Sequence[int], on_mesh: bool, 
         alike.setdefault(signature, []).append((member, texts))
     for same in alike.values():
         unit = Unit(tuple(member for member, _ in same), program)
-        _Evaluation(unit, [texts for _, texts in same]).run()
+        _Evaluation(unit, {}, [texts for _, texts in same]).run()
         yield unit
 
 
 class _Evaluation:
-    """The terms of a unit; ``texts``: the models of each member, by level."""
+    """The terms of a unit. ``opsets``: of ops in the program itself; ``texts``: the models of each member, by level."""
 
-    def __init__(self, unit: Unit, texts: Sequence[Mapping[int, Text]]) -> None:
-        self.unit, self.texts = unit, texts
+    def __init__(self, unit: Unit, opsets: Mapping[str, int], texts: Sequence[Mapping[int, Text]] = ()) -> None:
+        self.unit, self.opsets, self.texts = unit, opsets, texts
 
     def run(self) -> None:
         unit, program = self.unit, self.unit.program
@@ -114,13 +134,45 @@ class _Evaluation:
         for op in program.ops:
             if op.name == SEGMENT:
                 self.segment(op, [texts[op.get("level")] for texts in self.texts])
-                continue
-            operands = tuple(self.read(name) for name in op.operands)
-            kind = "collective" if is_collective(op) else op.name
-            results = tuple(unit.terms.number((kind, op.get("channel"))) for _ in op.results)
-            for value, term in zip(op.results, results, strict=True):
-                self.define(value, term)
-            unit.lines.append(Line(op, operands, results))
+            elif op.name in ("comm.part", "comm.member") or op.name == CONSTANT:
+                self.held(op)
+            elif op.dialect == "comm":
+                self.message(op)
+            else:
+                results = self.op(op, "", self.opsets, self.read)
+                for value, term in zip(op.results, results, strict=True):
+                    self.define(value, term)
+
+    def held(self, op: Op) -> None:
+        """A part of a resource, or a constant."""
+        unit, value = self.unit, op.results[0]
+        if op.name == "comm.part":
+            self.define(value, self.part(op.operands[0], op.get("of")))
+            return
+        listed = op.get("values") if op.name == "comm.member" else constant_of(op)
+        if listed is None:
+            raise Unreadable(f"{unit.program.name} has the constant {value.name} in a form that is not known")
+        contents = (content_of(listed),) * len(unit.members) if op.name == CONSTANT else _by_member(listed)
+        term = unit.terms.number(constant_key(contents))
+        unit.constants.setdefault(term, []).append((bare(value.name), contents))
+        self.define(value, term)
+
+    def message(self, op: Op) -> None:
+        """A send, a receive or a collective."""
+        unit = self.unit
+        operands = tuple(self.read(name) for name in op.operands)
+        kind = "collective" if is_collective(op) else op.name
+        results = tuple(unit.terms.number((kind, op.get("channel"))) for _ in op.results)
+        for value, term in zip(op.results, results, strict=True):
+            self.define(value, term)
+        unit.lines.append(Line(op, operands, results))
+
+    def part(self, name: str, of: Type | None) -> int:
+        """The part of a resource that ``of`` says; all of it for None."""
+        term = self.unit.terms.number(("part", name, of))
+        self.unit.parts[term] = name, of
+        self.unit.named.setdefault(term, name)
+        return term
 
     def define(self, value: Value, term: int) -> None:
         self.unit.env[value.name] = term
@@ -128,6 +180,8 @@ class _Evaluation:
         self.unit.named.setdefault(term, value.name)
 
     def read(self, name: str) -> int:
+        if name[:1] == "@" and name not in self.unit.env:
+            return self.part(name, None)
         if name not in self.unit.env:
             raise Unreadable(f"{self.unit.program.name} reads {name}, which nothing before it makes")
         return self.unit.env[name]
@@ -145,18 +199,20 @@ class _Evaluation:
             unit.constants.setdefault(term, []).append((name, contents))
             unit.named.setdefault(term, name)
         for op in text.ops:
-            env.update(zip([value.name for value in op.results], self.op(op, text, env), strict=True))
+            results = self.op(op, text.name, text.opsets, env.__getitem__)
+            env.update(zip([value.name for value in op.results], results, strict=True))
         for value in call.results:
             output = text.outputs.get(bare(value.name))
             if output is None:
                 raise Unreadable(f"{text.name} does not make '{bare(value.name)}', which {unit.program.name} reads of it")
             self.define(value, env[output])
 
-    def op(self, op: Op, text: Text, env: Mapping[str, int]) -> Iterable[int]:
+    def op(self, op: Op, file: str, opsets: Mapping[str, int], read: Callable[[str], int]) -> Iterable[int]:
+        """The results of an op. ``file``: that has it; ``read``: the term of a name."""
         unit = self.unit
-        structure, captured, inside = structure_of(op, text.opsets, lambda name: env[name])
-        operands = (*(env[name] if name else ABSENT for name in op.operands), *captured)
-        known = version(op, text.opsets)
+        structure, captured, inside = structure_of(op, opsets, read)
+        operands = (*(read(name) if name else ABSENT for name in op.operands), *captured)
+        known = version(op, opsets)
         key, unknown = op_key(op, known, operands, structure), ""
         if known is None or inside:
             unknown = f"{inside[0] if inside else op.name} has no definition, or draws random numbers"
@@ -168,8 +224,17 @@ class _Evaluation:
         results = tuple(unit.terms.number(("result", application, place)) for place in range(len(op.results)))
         for value, term in zip(op.results, results, strict=True):
             unit.named.setdefault(term, value.name)
-        unit.lines.append(Line(op, operands, results, text.name, known, unknown))
+        unit.lines.append(Line(op, operands, results, file, known, unknown))
         return results
+
+
+def _by_member(listed: Dense) -> tuple[Content, ...]:
+    """The constants of members that a tensor lists along its first dimension."""
+    count, *shape = (dim for dim in listed.type.shape or () if isinstance(dim, int))
+    data = listed.data if isinstance(listed.data, bytes) else b""
+    size = len(data) // max(1, count)
+    pieces = (data[place * size : (place + 1) * size] for place in range(count))
+    return tuple(content(listed.type.dtype, shape, piece) for piece in pieces)
 
 
 __all__ = ["Line", "StageText", "Unit", "read_stages"]

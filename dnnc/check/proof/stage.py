@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import islice, product
 
 from dnnc.check.proof import moves
-from dnnc.check.proof.facts import Facts, Families, Part, is_partial, local_shape, whole
+from dnnc.check.proof.facts import Boxes, Facts, Families, Part, is_partial, reductions, whole
 from dnnc.check.proof.model import Application, Model
 from dnnc.check.proof.programs import Line, StageText, Unit
-from dnnc.check.proof.rules import Operand, OpRule
+from dnnc.check.proof.rules import Operand, OpRules
 from dnnc.check.proof.terms import ABSENT, constant_key
 from ir.core.ops import Op
 from ir.core.types import TensorType, Type, without_layout
@@ -55,29 +55,31 @@ class StageProof:
         self.families = Families()
         self.derived = [Derived(unit) for unit in text.units]
         self.number_of = {id(unit): number for number, unit in enumerate(text.units)}
-        self.rules: dict[int, OpRule] = {}
+        self.boxes = Boxes(self.mesh)
+        self.rules = OpRules(model, self.boxes, self.families)
         self.waiting: list[int] = []
         self.queued: set[int] = set()
         self.tried: set[tuple[int, int, tuple[Operand | None, ...]]] = set()
         self.refusals: dict[int, str] = {}
-        self.reductions: set[str] = set()
+        self.reductions = _reductions(text)
         self.collectives = lines_by_channel(text, is_collective)
         for derived in self.derived:
             for line in derived.unit.lines:
-                if is_collective(line.op):
-                    self.reductions.add(line.op.get("reduction", ""))
-                elif line.op.name not in (moves.IDENTITY, moves.SLICE):
-                    continue
-                derived.readers.setdefault(line.operands[0], []).append(line)
+                if is_collective(line.op) or line.op.name in (moves.IDENTITY, moves.SLICE):
+                    derived.readers.setdefault(line.operands[0], []).append(line)
 
     def assume(self) -> None:
-        """What is known at the start: inputs of the model, and what channels are to carry."""
+        """What is known at the start: inputs of the model, parts of resources by their declarations, and what channels are to
+        carry."""
         for number, derived in enumerate(self.derived):
             unit = derived.unit
             for value in unit.program.args:
                 node = self.model.node_of.get(value.name)
                 if node is not None and value.name in self.model.args:
                     self.add(number, unit.env[value.name], Part(node, whole(self.mesh)))
+            for term, (name, of) in unit.parts.items():
+                if (node := self.model.node_of.get(name)) is not None and (of is None or same_type(self.model.types[node], of)):
+                    self.add(number, term, Part(node, whole(self.mesh) if of is None else placements_of(of, self.mesh)))
             for line in unit.lines:
                 if line.op.name == "comm.recv" and (part := self.carried(line.op)) is not None:
                     self.add(number, line.results[0], part)
@@ -125,7 +127,7 @@ class StageProof:
                 if found.family != part.family:
                     yield from self.beside(number, part, found)
         elif line.op.name == moves.SLICE:
-            for found in moves.slices(unit, self.mesh, line, part, self.model.types[part.node]):
+            for found in moves.slices(unit, self.boxes, line, part, self.model.types[part.node]):
                 yield number, result, found
         else:
             yield from self.collective(line, part)
@@ -136,7 +138,7 @@ class StageProof:
         type_ = self.model.types[value.node]
         for other, derived in enumerate(self.derived):
             places = {coordinates(self.mesh, member)[axis] for member in derived.unit.members}
-            shape = local_shape(type_, value.placements, self.mesh, derived.unit.members)
+            shape = self.boxes.local_shape(type_, value.placements, derived.unit.members)
             if other != number and 0 not in places and shape is not None and isinstance(type_, TensorType):
                 if (type_.dtype, shape) not in derived.zeros:
                     derived.zeros[type_.dtype, shape] = list(moves.zeros(derived.unit, type_.dtype, shape))
@@ -166,10 +168,11 @@ class StageProof:
         whole_type = self.model.types[before.node]
         for derived, line in zip(self.derived, lines, strict=True):
             for name, part in ((line.op.operands[0], before), (line.op.results[0].name, after)):
-                for member in derived.unit.members:
-                    expected = moves.local_type(whole_type, part.placements, self.mesh, member)
+                every = self.boxes.of(whole_type, part.placements)
+                for here in dict.fromkeys(every[member] for member in derived.unit.members):
+                    expected = moves.local_type(whole_type, here)
                     if not same_type(derived.unit.types[name], expected):
-                        return f"{name} is {derived.unit.types[name]} on member {member}, its part is {expected}"
+                        return f"{name} is {derived.unit.types[name]}, its part is {expected}"
         return after
 
     # -- ops of the model ----------------------------------------------------------------------------------------------
@@ -186,9 +189,7 @@ class StageProof:
                     break
                 choices.append(found)
             else:
-                rule = self.rules.get(application.number)
-                if rule is None:
-                    rule = self.rules[application.number] = OpRule(self.model, application, self.mesh, self.families)
+                rule = self.rules.of(application)
                 for operands in islice(product(*choices), _MOST):
                     if (application.number, number, operands) not in self.tried:
                         self.tried.add((application.number, number, operands))
@@ -225,6 +226,19 @@ class StageProof:
             own = [n for n, c in self.model.contents.items() if key == constant_key((c,) * len(derived.unit.members))]
             found = (*found, *(part for node in own if (part := Part(node, whole(self.mesh))) not in found))
         return found
+
+
+def _reductions(text: StageText) -> set[str]:
+    """The reductions that collectives of a stage do, and of which terms leave it."""
+    found: set[str] = set()
+    for unit in text.units:
+        for line in unit.lines:
+            found |= {line.op.get("reduction", "")} if is_collective(line.op) else set()
+            if isinstance(of := line.op.get("of"), TensorType):
+                found |= reductions(placements_of(of, text.mesh))
+        for value in unit.program.results:
+            found |= reductions(placements_of(value.type, text.mesh))
+    return found
 
 
 def lines_by_channel(text: StageText, which: Callable[[Op], bool]) -> dict[int, list[list[Line]]]:

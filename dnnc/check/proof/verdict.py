@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from dnnc.check.faults import NotProven, Refuted
@@ -58,7 +57,7 @@ class StageVerdict:
 class ProofReport:
     """``between``: what is wrong beside the stages. ``own_copy``: whether weights were compared with the build's own copy."""
 
-    build: Path
+    build: str
     stages: tuple[StageVerdict, ...]
     between: tuple[Failure, ...]
     own_copy: bool
@@ -68,7 +67,7 @@ class ProofReport:
     def failures(self) -> list[tuple[str, Failure]]:
         """What was not shown, with its place: refutations first."""
         own = [(f"stage {s.index} on {', '.join(s.devices)}", s.failure) for s in self.stages if s.failure is not None]
-        found = [*own, *((str(self.build), failure) for failure in self.between)]
+        found = [*own, *((self.build, failure) for failure in self.between)]
         return sorted(found, key=lambda item: item[1].verdict != REFUTED)
 
     @property
@@ -95,7 +94,7 @@ class ProofReport:
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": "dnnc.proof/1",
-            "build": str(self.build),
+            "build": self.build,
             "proven": self.proven,
             "verdict": self.verdict,
             "stages": [stage.to_json() for stage in self.stages],

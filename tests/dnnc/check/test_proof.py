@@ -17,6 +17,7 @@ from dnnc.check.proof import ProofReport, prove_build
 from dnnc.cli import main
 from dnnc.compile.driver import CompileOptions, compile_model
 from tests.bench.damaged_programs import BUILDS, KINDS, branching, compiled, damaged
+from tests.dnnc.engines.onnxruntime.test_mesh_random import written
 from tests.dnnc.sealing import refresh
 
 
@@ -44,12 +45,25 @@ def test_valid_builds_are_proven(name: str, builds: Path) -> None:
     assert report.error() is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3, 10, 17, 23])
+def test_builds_of_random_decisions_are_proven(seed: int, tmp_path: Path) -> None:
+    """Random functions with every kind of collective; of 23, a term of a sum leaves a stage without a collective."""
+    shapes: list[tuple[int, ...]] = [(2,), (2,)] if seed == 23 else [(2, 2), (2,)]
+    _, build = written(tmp_path, seed, 12, shapes, "shared")
+    report = prove_build(build)
+    assert report.proven, report.failures
+
+
 def test_a_stage_is_told_in_a_line(builds: Path) -> None:
     (stage,) = proof(build_of("megatron", builds)).stages
     assert str(stage) == "11 ops, 2 collectives, 8 weights: proven"
 
 
-@pytest.mark.parametrize("kind", ["other operator", "off by one", "swapped weights", "other bytes", "copied member"])
+@pytest.mark.parametrize(
+    "kind",
+    ["other operator", "other attribute", "off by one", "swapped weights", "other bytes", "copied member"],
+)
 def test_damage_is_refuted(kind: str, builds: Path, tmp_path: Path) -> None:
     shutil.copytree(build_of("megatron", builds), tmp_path / "build")
     assert KINDS[kind](tmp_path / "build", random.Random(kind))
@@ -86,6 +100,20 @@ def test_a_refutation_says_what_the_op_has_and_what_the_model_has(builds: Path, 
         "the model has Relu of %fc3 there"
     )
     assert failure.origin == f"{name}, node '/relu3'"
+
+
+@pytest.mark.parametrize(("opset", "verdict"), [(11, "refuted"), (17, "proven")])
+def test_an_operator_is_that_of_its_opset(opset: int, verdict: str, builds: Path, tmp_path: Path) -> None:
+    """No operator of the model changed from opset 17 to 20; Gemm did after 11."""
+    copy = shutil.copytree(build_of("megatron", builds), tmp_path / "build")
+    name = "stages/stage0.member0.segment0.onnx"
+    model = onnx.load(str(copy / name), load_external_data=False)
+    model.opset_import[0].version = opset
+    (copy / name).write_bytes(model.SerializeToString())
+    refresh(copy, name)
+    report = proof(copy)
+    assert report.verdict == verdict
+    assert all("the operator of opset 13 there and of opset 11 here" in failure.message for _, failure in report.failures)
 
 
 def test_what_one_member_is_to_add_alone_is_not_added_twice(builds: Path, tmp_path: Path) -> None:
