@@ -32,14 +32,14 @@ _TWO_STAGES = ("--mesh", "none", "--replicas", "1", "--stages", "2", "--no-repor
 
 def predictions(before: Mapping[str, Sequence[str]], addresses: Mapping[str, str]) -> None:
     """Measures the topology of hosts, plans models in a stage on each, and prints predicted and measured seconds of a
-    microbatch."""
+    microbatch, and how much of a core its processes had while they computed (less than 1: something else was at work)."""
     first = next(iter(before))
     with ray_cluster(list(before), before=before, addresses=addresses) as cluster, tempfile.TemporaryDirectory() as folder:
         inside = list(before[first])[: list(before[first]).index("taskset")]
         machines = f"{folder}/machines.toml"
         dnnc(cluster, inside, "topology", "measure", "-o", machines, "--devices", "1", "--cluster", cluster.address)
         print(*(line for line in Path(machines).read_text().splitlines() if "ZeroMQ" in line or "latency" in line), sep="\n")
-        print(f"{'model':10}{'predicted':>12}{'measured':>12}{'ratio':>8}  stages predicted, measured", flush=True)
+        print(f"{'model':10}{'predicted':>12}{'measured':>12}{'ratio':>8}{'cores':>7}  stages predicted, measured", flush=True)
         for name, model in MODELS.items():
             build = f"{folder}/{name.replace(' ', '-')}"
             dnnc(cluster, inside, "compile", model, "-t", machines, "-o", build, *_TWO_STAGES)
@@ -48,9 +48,8 @@ def predictions(before: Mapping[str, Sequence[str]], addresses: Mapping[str, str
             seconds = found["seconds_per_microbatch"]
             stages = "; ".join(f"{one['predicted'] * 1e3:.2f}, {one['measured'] * 1e3:.2f}" for one in found["stages"])
             predicted, measured = seconds["predicted"], seconds["measured"]
-            print(
-                f"{name:10}{predicted * 1e3:9.2f} ms{measured * 1e3:9.2f} ms{predicted / measured:8.2f}  {stages}", flush=True
-            )
+            both = f"{predicted * 1e3:9.2f} ms{measured * 1e3:9.2f} ms{predicted / measured:8.2f}"
+            print(f"{name:10}{both}{found['cores']:7.2f}  {stages}", flush=True)
 
 
 def dnnc(cluster: RayCluster, before: Sequence[str], *arguments: str) -> str:
@@ -79,10 +78,11 @@ def growth() -> None:
                 f"{one['per microbatch']:16.2f}",
                 flush=True,
             )
-    print("on paper, of N hosts with a process each in one pipeline:")
-    print(f"{'hosts':>5}{'connections':>13}{'of a host':>11}{'to measure the network':>24}")
+    print("on paper, a pipeline of a process on each of N hosts; connections to measure the network, and its rounds:")
+    print(f"{'hosts':>5}{'connections':>13}{'of starter':>12}{'of a host':>11}{'to measure':>12}{'rounds':>8}")
     for count in (*COUNTS, 64, 512):
-        print(f"{count:5}{connections(count):13}{8 if count > 2 else 6:11}{count * (count - 1):14} in {count - 1} rounds")
+        starter, host = 2 * count + (4 if count > 1 else 2), 6 if count > 1 else 4
+        print(f"{count:5}{connections(count):13}{starter:12}{host:11}{count * (count - 1):12}{count - 1:8}")
 
 
 def connections(hosts: int) -> int:

@@ -97,7 +97,8 @@ def ray_cluster(
                 node = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
             cluster.nodes[host] = node
             stack.callback(lambda host=host: cluster.nodes.get(host) and cluster.end(host))
-            cluster.address = _started(folder / f"{host}.log", node, port)
+            started = _started(folder / f"{host}.log", node, port)
+            cluster.address = cluster.address or started
         yield cluster
 
 
