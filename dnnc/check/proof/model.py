@@ -19,9 +19,9 @@ from dnnc.check.proof.terms import (
     constant_of,
     content,
     content_of,
-    is_determined,
     op_key,
     structure_of,
+    unknown_of,
     version,
 )
 from ir.core.module import Func, Inline, Module, Resource, Splat
@@ -125,12 +125,8 @@ class _Reader:
         structure, captured, inside = structure_of(op, model.opsets, self.resolve)
         operands = (*map(self.resolve, op.operands), *captured)
         known = version(op, model.opsets)
-        unknown = ""
-        if known is None or not is_determined(op) or inside:
-            what = op.name if known is None or not is_determined(op) else inside[0]
-            unknown = f"{what} draws random numbers" if known is not None and not inside else f"{what} has no definition"
         key = op_key(op, known, operands, structure)
-        if unknown:
+        if unknown := unknown_of(op, known, inside):
             key = (*key, len(model.names))  # equal to nothing
         results = []
         for place, value in enumerate(op.results):

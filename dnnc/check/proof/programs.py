@@ -20,9 +20,9 @@ from dnnc.check.proof.terms import (
     constant_of,
     content,
     content_of,
-    is_determined,
     op_key,
     structure_of,
+    unknown_of,
     version,
 )
 from ir.core.attributes import Dense
@@ -213,12 +213,8 @@ class _Evaluation:
         structure, captured, inside = structure_of(op, opsets, read)
         operands = (*(read(name) if name else ABSENT for name in op.operands), *captured)
         known = version(op, opsets)
-        key, unknown = op_key(op, known, operands, structure), ""
-        if known is None or inside:
-            unknown = f"{inside[0] if inside else op.name} has no definition, or draws random numbers"
-        elif not is_determined(op):
-            unknown = f"{op.name} draws random numbers"
-        if unknown:
+        key = op_key(op, known, operands, structure)
+        if unknown := unknown_of(op, known, inside):
             key = (*key, "line", len(unit.lines))  # equal to nothing
         application = unit.terms.number(key)
         results = tuple(unit.terms.number(("result", application, place)) for place in range(len(op.results)))

@@ -186,6 +186,16 @@ class _Regions:
         return "captured", self.captured.setdefault(term, len(self.captured))
 
 
+def unknown_of(op: Op, number: int | None, inside: Sequence[str]) -> str:
+    """Why nothing can be said of what ``op`` in version ``number`` makes, empty where it can; ``inside``: operators in its
+    regions of which that is so."""
+    if number is None:
+        return f"{op.name} has no definition"
+    if not is_determined(op):
+        return f"{op.name} draws random numbers"
+    return f"{inside[0]} inside it has no definition, or draws random numbers" if inside else ""
+
+
 def is_determined(op: Op) -> bool:
     """Whether equal operands give equal results: the operator draws no random numbers in this form."""
     if not has(op, RANDOM):
@@ -204,8 +214,8 @@ __all__ = [
     "constant_of",
     "content",
     "content_of",
-    "is_determined",
     "op_key",
     "structure_of",
+    "unknown_of",
     "version",
 ]
