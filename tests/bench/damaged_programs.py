@@ -41,7 +41,18 @@ BUILDS: dict[str, dict[str, object]] = {
         "strategy": "megatron",
     },
     "uneven": {"model": "zoo:mlp,layers=3,hidden=10,batch=5", "machines": "preset:cpu-3", "mesh": "3", "uneven": True},
-    "two axes": {"model": "zoo:mlp,layers=4,hidden=16,batch=6", "machines": "preset:cpu-4", "mesh": "2x2"},
+    "two axes": {
+        "model": "zoo:gpt2,layers=1,hidden=16,heads=4,vocab=32,positions=16,seq=8,batch=2",
+        "machines": "preset:cpu-4",
+        "mesh": "2x2",
+        "strategy": "megatron",
+    },
+    "channels": {
+        "model": "zoo:t5-base,layers=1,hidden=16,heads=2,vocab=32",
+        "machines": "preset:cpu-2",
+        "mesh": "none",
+        "stages": 2,
+    },
     "meshes": {"model": "zoo:mlp,layers=4,hidden=16,batch=6", "machines": "preset:cpu-4", "mesh": "2", "stages": 2},
     "attention": {
         "model": "zoo:gpt2,layers=1,hidden=16,heads=2,vocab=32,positions=16,seq=8",
@@ -433,17 +444,16 @@ def exchanged_channels(folder: Path, rng: random.Random) -> bool:
 
 
 def other_value_sent(folder: Path, rng: random.Random) -> bool:
-    """A message, or an output, that is another value of its program."""
+    """Two messages of a program, each with the value of the other."""
     text = (folder / "plan.ir").read_text()
     at = text.index("  program @")
-    programs = text[at : text.index("  schedule @", at)]
-    made = re.findall(r"(%\S+) = (?:dnnc\.segment|comm\.all)", programs)
-    sent = re.findall(r"comm\.send\((%\S+)\)", programs)
-    others = sorted(set(made) - set(sent))
-    if not sent or not others:
+    sent = [re.findall(r"comm\.send\((%\S+)\)", program) for program in text[at:].split("  program @")]
+    several = [sorted(set(names)) for names in sent if len(set(names)) > 1]
+    if not several:
         return False
-    one, other = rng.choice(sent), rng.choice(others)
-    return _edited(folder, text[:at] + text[at:].replace(f"comm.send({one})", f"comm.send({other})"))
+    one, other = rng.sample(rng.choice(several), 2)
+    body = text[at:].replace(f"comm.send({one})", "comm.send(%@@)").replace(f"comm.send({other})", f"comm.send({one})")
+    return _edited(folder, text[:at] + body.replace("comm.send(%@@)", f"comm.send({other})"))
 
 
 def exchanged_devices(folder: Path, rng: random.Random) -> bool:
