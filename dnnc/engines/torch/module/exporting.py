@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -94,7 +95,7 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
         warnings.simplefilter("ignore")
         logging.disable(logging.ERROR)  # torch logs each strategy that it tries, and packages that are not installed
         try:
-            with contextlib.redirect_stderr(io.StringIO()), guarded(), _no_cumulative(module), rewriting:
+            with contextlib.redirect_stderr(io.StringIO()), guarded(), _no_cumulative(module), _kept_tables(), rewriting:
                 return torch.onnx.export(
                     module, args, kwargs=kwargs, dynamo=True, optimize=False, verbose=False, dynamic_shapes=dynamic_shapes
                 )
@@ -109,6 +110,31 @@ def _program(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
             ) from error
         finally:
             logging.disable(silent)
+
+
+_TABLES: dict[tuple[int, bool], Any] = {}
+
+
+@contextlib.contextmanager
+def _kept_tables() -> Iterator[None]:
+    """Torch reads its table of ONNX functions from their source text for each export, which takes more than half the time of
+    exporting a small module. The table of each opset is kept; it has operators of torchvision only where that is imported."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    own = ONNXRegistry.__dict__["from_torchlib"]
+    made = ONNXRegistry.from_torchlib
+
+    def kept(opset_version: int) -> Any:
+        key = opset_version, "torchvision" in sys.modules
+        if key not in _TABLES:
+            _TABLES[key] = made(opset_version=opset_version)
+        return _TABLES[key]
+
+    ONNXRegistry.from_torchlib = staticmethod(kept)  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        ONNXRegistry.from_torchlib = own  # type: ignore[method-assign]
 
 
 def _cure(error: Exception) -> str:

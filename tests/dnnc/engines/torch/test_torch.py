@@ -155,6 +155,18 @@ def test_a_foreign_checkpoint_changes_nothing(exported: tuple[torch.nn.Module, P
         torch.testing.assert_close(value, before[name])
 
 
+def test_the_table_of_functions_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had been read from their source text for each export."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read: list[object] = []
+    real = ONNXRegistry.__dict__["from_torchlib"].__func__
+    monkeypatch.setattr(ONNXRegistry, "from_torchlib", classmethod(lambda cls, **told: read.append(told) or real(cls, **told)))
+    for name in ("one.onnx", "two.onnx"):
+        dnnc.from_torch(torch.nn.Linear(3, 2), torch.zeros(4, 3), tmp_path / name)
+    assert len(read) <= 1
+
+
 def test_one_argument_needs_no_tuple(tmp_path: Path) -> None:
     path = dnnc.from_torch(torch.nn.Linear(3, 2), torch.zeros(4, 3), tmp_path / "linear.onnx")
     assert [dim.dim_value for dim in onnx.load(path).graph.input[0].type.tensor_type.shape.dim] == [4, 3]
