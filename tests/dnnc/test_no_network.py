@@ -118,7 +118,7 @@ from dnnc.build.build import Build
 from dnnc.data.generate import random_inputs
 build = Build.open(sys.argv[1])
 with Pipeline(build) as pipeline:
-    until = time.monotonic() + 25
+    until = time.monotonic() + 15
     while time.monotonic() < until:
         pipeline.run([random_inputs(build, seed=0)])
         time.sleep(1)
@@ -127,7 +127,7 @@ with Pipeline(build) as pipeline:
 
 @pytest.mark.slow
 def test_processes_that_live_on_open_none(tmp_path: Path) -> None:
-    """Stage processes, for as long as the telemetry of onnxruntime would take to look for its host twice."""
+    """Stage processes, for longer than the telemetry of onnxruntime takes to look for its host."""
     if not sockets_refused():
         pytest.skip("this system lets no process filter its system calls")
     environment, build = users_environment(tmp_path / "home"), str(tmp_path / "build")

@@ -49,7 +49,7 @@ Make = Callable[[Random, Path, Path], list[str]]
 class Surface:
     """One kind of input. ``make``: a mutated input; ``hostile``: inputs made to break something, each of which every run
     begins with; ``prepare`` writes into the base folder what all cases share; ``judge`` says what is wrong with a run that
-    ended well, from the case's folder, the base and the result; ``quick``: executions in each run of the tests."""
+    ended well, from the case's folder, the base and the result; ``quick``: mutated inputs in each run of the slow tests."""
 
     name: str
     make: Make

@@ -100,8 +100,8 @@ class Box:
         json.loads((self.folder / "build" / "trace.json").read_text())
 
 
-def box(kind: str, folder: Path, *, timed: bool = True) -> Box:
-    """A prepared box: what the command reads is there, an old result, and how long the command takes where it is ``timed``."""
+def box(kind: str, folder: Path) -> Box:
+    """A prepared box: what the command reads is there, an old result, and how long the command takes."""
     made = Box(kind, folder)
     for name in ("home", "tmp", "build"):
         (folder / name).mkdir(parents=True)
@@ -109,8 +109,6 @@ def box(kind: str, folder: Path, *, timed: bool = True) -> Box:
         options = ["compile", MODEL, "-t", "preset:cpu-2", "--stages", "2", "-o", str(folder / "build"), "--quiet"]
         subprocess.run([sys.executable, "-P", "-m", "dnnc", *options], check=True, timeout=120)
     made.wholes = {""}
-    if not timed:
-        return made
     made.finish()  # the first start may compile kernels
     begun = time.monotonic()
     made.finish()

@@ -29,7 +29,7 @@ def test_no_input_breaks_the_command(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SURFACES)
 def test_no_input_breaks_the_command_often(name: str, tmp_path: Path) -> None:
-    fuzz(name, 3 * SURFACES[name].quick, tmp_path)
+    fuzz(name, len(SURFACES[name].hostile) + SURFACES[name].quick, tmp_path)
 
 
 @pytest.mark.parametrize(

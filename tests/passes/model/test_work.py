@@ -82,7 +82,7 @@ def test_compilation_is_no_part_of_a_limit() -> None:
     "command",
     [
         "compile zoo:mlp,layers=6,hidden=512,batch=32 -t preset:cpu-4",
-        "compile zoo:bert-small,layers=2,batch=16 -t preset:tag-testbed --objective training",
+        "compile zoo:mlp,layers=6,hidden=512,batch=32 -t preset:tag-testbed --objective training",
     ],
 )
 def test_a_plan_is_the_same_beside_busy_loops_and_with_a_cold_cache(command: str) -> None:

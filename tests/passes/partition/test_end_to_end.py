@@ -35,7 +35,6 @@ def dnnc(*arguments: str) -> tuple[subprocess.CompletedProcess[str], int]:
 MODELS = [
     pytest.param(partial(encoder_decoder, 4), 0.15, id="cross attention, 4+4 layers"),
     pytest.param(partial(cached_decoder, 6), 0.15, id="caches and masks, 6 layers"),
-    pytest.param(partial(experts, 16), 0.2, id="16 experts"),
     pytest.param(partial(experts, 64), 0.15, id="64 experts"),
 ]
 

@@ -42,7 +42,7 @@ def small(sizes: list[tuple[int, ...]]) -> bool:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=10)
 @given(
     st.integers(0, 10**6),
     st.integers(3, 12),
@@ -86,7 +86,7 @@ def test_builds_run(tmp_path: Path, seed: int, ops: int, shapes: list[tuple[int,
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     st.integers(0, 10**6),
     st.integers(3, 14),

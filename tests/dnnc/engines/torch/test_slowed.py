@@ -188,7 +188,7 @@ def test_unequal_parts_go_on_from_a_checkpoint_of_a_plan_with_idle_devices(machi
 def test_a_slow_device_takes_longer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its passes in the measured timeline do; that of the other is as before. A device that the topology lacks is refused."""
     build, out = compiled(tmp_path / "build"), tmp_path / "out"
-    assert main(["train", str(build), "--steps", "4", "--slow", "cpu1=200", "--out", str(out), "-q"]) == 0
+    assert main(["train", str(build), "--steps", "3", "--slow", "cpu1=100", "--out", str(out), "-q"]) == 0
     events = json.loads((out / "trace.json").read_text())["traceEvents"]
     (track,) = {event["pid"] for event in events if event["ph"] == "M" and event["args"].get("name") == "measured"}
     passes = [event for event in events if event["ph"] == "X" and event["pid"] == track and event["name"][0] == "F"]
