@@ -133,8 +133,7 @@ def meshes(module: Module, topology: Topology) -> Iterator[float]:
                 yield plan.value
 
 
-@pytest.mark.parametrize("devices", [2, 3])
-@pytest.mark.parametrize("memory", [10**9, 48_000, 24_000, 9_000])
+@pytest.mark.parametrize(("devices", "memory"), [(2, 10**9), (3, 10**9), (2, 48_000), (3, 24_000), (2, 9_000), (3, 9_000)])
 @pytest.mark.parametrize("bandwidth", [10, 100_000])
 def test_the_best_of_all_kinds(tmp_path: Path, devices: int, memory: int, bandwidth: int) -> None:
     """Against every plan in stages with replicas, counted one by one, and the best on meshes of each shape and number."""

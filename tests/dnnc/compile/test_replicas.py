@@ -56,7 +56,7 @@ def test_a_stage_on_three_devices(tmp_path: Path) -> None:
     assert verify(text_of(two_stages()), json.loads(json.dumps(capped.to_json())), Limits()).violations == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(("sum", "overlap", "duplex")), st.integers(1, 3))
 def test_results_verify_and_are_no_worse(tmp_path_factory: pytest.TempPathFactory, seed: int, comm: str, most: int) -> None:
     data = random_placement(seed)

@@ -142,7 +142,7 @@ NODES = st.one_of(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(NODES, SHAPE, SHAPE)
 def test_only_what_onnxruntime_refuses_is_refused(
     tmp_path_factory: pytest.TempPathFactory, made: onnx.NodeProto, first: list[int], second: list[int]

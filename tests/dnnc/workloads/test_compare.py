@@ -59,7 +59,7 @@ def test_the_names_are_told_alike_everywhere() -> None:
 
 
 @given(seed=st.integers(0, 10**6), comm=st.sampled_from(("sum", "overlap", "duplex")))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_every_plan_verifies_and_none_beats_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int, comm: str) -> None:
     folder, data = tmp_path_factory.mktemp("workload"), random_placement(seed, most=4)
     best = {split: brute_force(data, comm, contiguous=split == "contiguous") for split in ("contiguous", "any")}
@@ -94,7 +94,7 @@ def test_the_order_and_the_names_of_a_file_do_not_matter(
 
 
 @given(seed=st.integers(0, 10**6), schedule=st.sampled_from(("1f1b", "gpipe")))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_training_plans_verify(tmp_path_factory: pytest.TempPathFactory, seed: int, schedule: str) -> None:
     folder, data = tmp_path_factory.mktemp("workload"), random_training(seed)
     exact = solve(folder, data, schedule=schedule)
@@ -115,7 +115,7 @@ def test_pipedream_plans_verify(tmp_path: Path, name: str, straight: bool) -> No
 
 
 @given(seed=st.integers(0, 10**6), pieces=st.integers(1, 3))
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_latency_plans_verify(tmp_path_factory: pytest.TempPathFactory, seed: int, pieces: int) -> None:
     folder, data = tmp_path_factory.mktemp("workload"), random_placement(seed, most=5)
     exact = solve(folder, data, objective="latency", pieces=pieces)

@@ -45,7 +45,7 @@ def test_a_border_between_groups_is_dearer(tmp_path: Path) -> None:
     assert "the load of acc1 is 6, not 9 as claimed" in verify(text_of(data), wrong, limits).violations
 
 
-@pytest.mark.parametrize("at", range(1, 25))
+@pytest.mark.parametrize("at", range(1, 25, 2))
 def test_an_interrupt_keeps_a_plan_and_a_bound(tmp_path: Path, at: int) -> None:
     """At any moment once there is a plan; whatever of the searches with and without replicas is over by then."""
     data = chain([4.0, 1.0, 3.0, 2.0, 5.0, 2.0], maxFPGAs=4)
@@ -71,7 +71,7 @@ def test_an_interrupt_keeps_a_plan_and_a_bound(tmp_path: Path, at: int) -> None:
     assert (result.status == "optimal") == (result.bound == result.objective)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 10**6),
     st.sampled_from(((1, 3), (2, 2), (3, 1), (2, 3))),

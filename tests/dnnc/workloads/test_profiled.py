@@ -179,7 +179,7 @@ def profile_text(forward: list[float], backward: list[float], sizes: list[float]
     return "\n".join([*rows, *(f"\tnode{u} -- node{v}" for u, v in edges)]) + "\n"
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_best_training_plan_of_a_profile_is_found(seed: int) -> None:
     """Against every split of its nodes over two devices: forward and backward seconds of a device, what it sends and receives

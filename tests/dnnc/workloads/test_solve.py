@@ -216,7 +216,7 @@ def test_a_workload_without_nodes(tmp_path: Path) -> None:
     assert ids(result) == {"acc0": [], "acc1": []}
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**9), comm=st.sampled_from(["sum", "overlap", "duplex"]))
 def test_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, seed: int, comm: str) -> None:
     data = random_placement(seed, most=5)

@@ -273,7 +273,7 @@ def test_more_replicas_than_machines(tmp_path: Path) -> None:
     assert "3 devices are used, there are 2" in verify(path.read_text(), result, Limits(accelerators=2)).violations
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(seed=st.integers(0, 10**9), comm=st.sampled_from(["sum", "overlap", "duplex"]))
 def test_any_assignment_is_judged_as_the_definition_does(seed: int, comm: str) -> None:
     data = random_placement(seed)

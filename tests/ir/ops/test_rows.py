@@ -70,7 +70,7 @@ def rows_of(draw: st.DrawFn, flow: Flow) -> Schedule:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_a_deadlock_is_found_just_where_a_long_run_has_one(data: st.DataObject) -> None:
     flow = data.draw(flows())
     schedule = data.draw(rows_of(flow))
@@ -210,7 +210,7 @@ def endless(draw: st.DrawFn) -> tuple[Schedule, Flow]:
 
 
 @given(endless())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=75)
 def test_rows_without_a_flush_are_followed_just_where_nothing_is_wrong_with_them(given: tuple[Schedule, Flow]) -> None:
     schedule, flow = given
     found, steps = faults(schedule, flow), 12

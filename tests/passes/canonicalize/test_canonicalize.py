@@ -174,7 +174,7 @@ X = np.array([[1.5, -0.0, 0.0], [np.inf, np.nan, -2.0]], np.float32)
 
 
 @given(modules())
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=75, suppress_health_check=[HealthCheck.too_slow])
 def test_any_small_graph_gives_the_same_bits(module: Module) -> None:
     assert verify(module, dialects=DIALECTS) == []
     result = canonical(module)

@@ -67,7 +67,7 @@ func @main(%x : tensor<{text([*shape])}>) -> ({results}) {{
 
 
 @given(cuts())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_any_known_parts_are_those_of_one_split(module: Module) -> None:
     assert verify(module, dialects=DIALECTS) == []
     after = CanonicalizePass().run(module, pass_context(DiagnosticSink()))

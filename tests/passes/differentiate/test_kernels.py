@@ -222,7 +222,7 @@ MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
 def test_gradients(name: str) -> None:
     make, floats = MAKERS[name]
 
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
     @given(st.data())
     def random_instances(data: st.DataObject) -> None:
         case = make(Maker(data.draw))

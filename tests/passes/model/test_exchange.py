@@ -242,7 +242,7 @@ def test_a_server_gets_and_gives_all_through_its_port(place: int) -> None:
     assert axis.served(size / 5, place) == pytest.approx(axis.served(size, place) / 5)  # its part of a bucket
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(machines(), st.integers(0, 7))
 def test_a_server_is_never_quicker_than_its_port(topology: Topology, place: int) -> None:
     net, count = network(topology), len(topology.devices)

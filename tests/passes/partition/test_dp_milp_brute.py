@@ -48,7 +48,7 @@ def agree(optimum: float, solution: Solution, programme: MilpResult) -> None:
     assert programme.bound == pytest.approx(optimum, rel=1e-6, abs=1e-6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SEEDS, st.sampled_from(COMM), st.booleans())
 def test_throughput(seed: int, comm: str, dear: bool) -> None:
     problem = dear_transfers(seed, comm) if dear else random_problem(seed, nodes=5, comm=comm)
@@ -62,7 +62,7 @@ def test_throughput_of_any_split(seed: int, comm: str) -> None:
     agree(brute_force_any(problem), solve_any(problem, PATIENT), solve_milp(problem))
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32), st.sampled_from(OBJECTIVES))
 def test_training(seed: int, objective: str) -> None:
     graph = random_graph(random.Random(seed))
@@ -78,7 +78,7 @@ def test_training(seed: int, objective: str) -> None:
         assert training_value(objective, loads) == pytest.approx(optimum, rel=1e-7, abs=1e-9)
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(SEEDS)
 def test_straight_pipedream_on_a_chain(seed: int) -> None:
     """Where each output goes to the next node only, PipeDream's straight pipeline is a split with both directions apart."""

@@ -111,11 +111,9 @@ def seconds(module: Module) -> list[float]:
     [
         (BERT, ShardPass(mesh="2x2")),
         (BERT, ShardPass(mesh="3", uneven=True)),
-        (BERT, ShardPass(mesh="4", strategy="megatron")),
         (BERT, ShardPass(mesh="2", stages=2)),
         (T5, ShardPass(stages=0)),
         (T5, ShardPass(mesh="2", stages=2, strategy="data")),
-        (T5, ShardPass(mesh="4", training=True)),
         (T5, ShardPass(mesh="2", stages=2, training=True, microbatches=3)),
     ],
 )
@@ -494,7 +492,7 @@ def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 def test_nonsense_is_refused_or_makes_a_sound_plan(draw: st.DataObject) -> None:
     """Entries go, change their type or name, are exchanged or doubled: a plain error, or a module that is whole."""
     data = json.loads(json.dumps(draw.draw(st.sampled_from(PLANS))))

@@ -76,7 +76,7 @@ def on_two(seed: int, count: int) -> tuple[Module, ShardInput]:
     return module, build(module, module.entry, mesh, None, training=True)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 @given(st.integers(0, 10**6), st.integers(1, 10), st.integers(1, 9))
 def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches: int) -> None:
     module, given_ = on_two(seed, count)
@@ -93,7 +93,7 @@ def test_gradients_are_exchanged_once_a_step(seed: int, count: int, microbatches
         assert found.problem.cost(choices) <= bill.overlapped * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 @given(st.integers(0, 10**6), st.integers(1, 2), st.integers(2, 9))
 def test_the_plan_is_the_best_of_all(seed: int, count: int, microbatches: int) -> None:
     module, given_ = on_two(seed, count)

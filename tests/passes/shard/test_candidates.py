@@ -100,7 +100,7 @@ def test_whole_parts() -> None:
     )
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(st.integers(0, 10**6), st.lists(st.sampled_from([1e9, 2e9, 5e9]), min_size=2, max_size=4), st.booleans(), st.booleans())
 def test_no_plan_is_below_the_least_of_its_devices(seed: int, rates: list[float], training: bool, uneven: bool) -> None:
     """Each mesh's cheapest choices, node by node; of four devices also on two axes."""
@@ -118,7 +118,7 @@ def least_is_below_every_plan(module: Module, topology: Topology, training: bool
         assert one.least <= math.fsum(float(kind.seconds.min(initial=math.inf)) for kind in kinds) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(st.data())
 def test_an_op_is_cut_in_no_other_way_than_its_bound_knows(data: st.DataObject) -> None:
     """Every axis cuts any factor, several of one size among them; each way leaves some type no less than one of the bound's."""

@@ -27,8 +27,10 @@ def chain_of(spec: str, sizes: tuple[int, ...], training: bool, bandwidth: float
     return Chain(cutter, parts_of(cutter, units)), cutter, units
 
 
-@pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize(("spec", "sizes"), [(PLAIN, (4,)), (PLAIN, (2, 2)), (SHARING, (4,))])
+@pytest.mark.parametrize(
+    ("spec", "sizes", "training"),
+    [(PLAIN, (4,), False), (PLAIN, (4,), True), (PLAIN, (2, 2), False), (SHARING, (4,), False), (SHARING, (4,), True)],
+)
 def test_bounds_of_all_runs_at_once(spec: str, sizes: tuple[int, ...], training: bool) -> None:
     """With any price of memory; a way costs its bound, and is a plan."""
     chain, cutter, units = chain_of(spec, sizes, training)

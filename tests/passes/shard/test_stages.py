@@ -167,7 +167,7 @@ SEEDS = st.integers(0, 10**6)
 
 
 @given(SEEDS, st.sampled_from(MODES[:2]))
-@settings(deadline=None, max_examples=24, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=12, suppress_health_check=list(HealthCheck))
 def test_brute_force_lies_between_bound_and_value(seed: int, mode: str) -> None:
     """A stage that begins within a chain of epilogues does not fuse what it begins with."""
     assert not claimed_of_chain(seed, mode).wrong
@@ -443,7 +443,7 @@ def test_units_are_downsets() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.integers(0, 3), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_programme_is_the_least_of_all_sequences(units: int, devices: int, stages: int, random: Random) -> None:
     """Against plain recursion over stages, with seconds that depend on neighbours' shapes."""
     from passes.model.spmd.mesh import Axis, DeviceMesh

@@ -45,7 +45,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 @given(MESSAGES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_messages_round_trip(message: dict[str, Any]) -> None:
     data = b"".join(encode({name: from_user(value) for name, value in message.items()}))
     found = {name: to_user(value) for name, value in decode(np.frombuffer(data, np.uint8)).items()}
@@ -54,7 +54,7 @@ def test_messages_round_trip(message: dict[str, Any]) -> None:
 
 
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.sampled_from([64, 128, 640]), st.integers(2, 3))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_edges_carry_messages_of_any_size(messages: list[dict[str, Any]], area: int, slots: int) -> None:
     """However small the slots are, the receiver gets what was sent, in order."""
     names = sorted({name for message in messages for name in message})

@@ -28,7 +28,7 @@ NAMES = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(NAMES)
 def test_any_names_of_tensors(names: list[str]) -> None:
     values = {name: np.array([number], np.float32) for number, name in enumerate(names)}
@@ -59,7 +59,7 @@ def port_of(name: str, type_: str) -> ValueInfo:
     return ValueInfo(name, {"tensor<f32>": "float32", "tensor<2xstring>": "string"}.get(type_, ""), None, type_)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_values_of_any_kind_beside_each_other(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(TRAPS), unique=True, max_size=5))

@@ -50,7 +50,13 @@ def model(folder: Path, kind: str) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "strategy"),
-    [*((kind, ()) for kind in TYPES), ("string", ("--strategy", "replicate")), ("int4", ("--strategy", "replicate"))],
+    [
+        ("string", ()),
+        ("uint4", ()),
+        ("float8_e4m3fn", ()),
+        ("string", ("--strategy", "replicate")),
+        ("int4", ("--strategy", "replicate")),
+    ],
 )
 def test_what_no_runtime_cuts_is_whole(tmp_path: Path, kind: str, strategy: tuple[str, ...]) -> None:
     path, out = model(tmp_path, kind), tmp_path / "out"

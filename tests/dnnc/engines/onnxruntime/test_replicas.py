@@ -54,7 +54,7 @@ def test_microbatches_take_turns(tmp_path: Path, stages: tuple[str, ...], counts
 
 def test_a_large_message_of_unknown_size_finds_its_replica(tmp_path: Path) -> None:
     """Larger than a slot's area, so it streams through several slots of one edge while other edges wait."""
-    build = replicated(make_build(tmp_path, *SIZELESS), (2, 3, 1))
+    build = replicated(make_build(tmp_path, *SIZELESS), (1, 2, 1))
     inputs = [{"x": floats(1_500_000 + i, seed=i)} for i in range(5)]
     with Pipeline(build) as pipeline:
         result = pipeline.run(inputs)

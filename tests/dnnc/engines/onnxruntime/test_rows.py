@@ -70,7 +70,7 @@ def shuffled(build: Build, random: Random, tries: int) -> Build:
     [
         ((("p",), ("q",), ("p",), ("q",)), "sum", "n"),
         ((("p",), ("q",), ("q",), ("r",)), "duplex", "3"),
-        ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "3"),
+        pytest.param((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "3", marks=pytest.mark.slow),
         ((("p",), ("q", "r"), ("s",), ("p",)), "overlap", "n"),
     ],
     ids=["two-devices", "lanes", "replicas", "replicas-of-sizeless-values"],

@@ -179,7 +179,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_run(
 @pytest.mark.parametrize("ahead", [1.0, 0.0])
 def test_many_random_microbatches(build: Build, monkeypatch: pytest.MonkeyPatch, ahead: int) -> None:
     """plan.ir is read once for all of them; drawn before the run or while they are fed, they are the same."""
-    wanted = [random_inputs(build, seed=5 + number) for number in range(30)]
+    wanted = [random_inputs(build, seed=5 + number) for number in range(12)]
     expected = run_build(build, wanted).outputs
     read: list[str] = []
     real = Build.program
@@ -190,7 +190,7 @@ def test_many_random_microbatches(build: Build, monkeypatch: pytest.MonkeyPatch,
 
     monkeypatch.setattr(Build, "program", program)
     monkeypatch.setattr(generate, "DRAWN_AHEAD", ahead)
-    found = run_command(RunCommand(build.folder, microbatches=30, seed=5))
+    found = run_command(RunCommand(build.folder, microbatches=12, seed=5))
     assert read == ["plan.ir"]
     for one, other in zip(expected, found.result.outputs, strict=True):
         for name, value in one.items():

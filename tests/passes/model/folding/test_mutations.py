@@ -85,7 +85,7 @@ WIRING = ("operand order of values", "the wiring inside")
 """Changes of what feeds an op: a block of few ops, fed from outside, is the same with and without."""
 
 
-@pytest.mark.parametrize("layer", [0, 1, 3])
+@pytest.mark.parametrize("layer", [0, 2])
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_one_change_prevents_one_fold(name: str, layer: int) -> None:
     module = transformer(4)

@@ -63,7 +63,7 @@ def planted(draw: st.DrawFn) -> tuple[Module, int, int]:
 
 
 @given(planted())
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_planted_blocks_are_found(case: tuple[Module, int, int]) -> None:
     """Every op of the block is saved in every copy but one, unless something saves more."""
     module, size, copies = case
@@ -75,7 +75,7 @@ def test_planted_blocks_are_found(case: tuple[Module, int, int]) -> None:
 
 
 @given(planted(), st.integers(0, 99))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_names_and_order_do_not_matter(case: tuple[Module, int, int], seed: int) -> None:
     module, _, _ = case
     rng = random.Random(seed)

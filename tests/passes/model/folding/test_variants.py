@@ -230,7 +230,7 @@ def ways_decided(module: Module, copies: Sequence[Sequence[str]]) -> Counter[obj
 
 
 @given(chains())
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_as_many_variants_as_distinct_decisions(case: tuple[Module, list[list[str]]]) -> None:
     """Of those decisions that more than one copy has; a single one is written out."""
     module, copies = case

@@ -118,7 +118,7 @@ def test_a_v_wastes_little_at_the_memory_of_1f1b() -> None:
     st.floats(0.0, 2.0),
     st.data(),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 def test_every_family_does_everything_once_and_ends(
     devices: int, microbatches: int, family: str, comm: str, delay: float, data: st.DataObject
 ) -> None:
@@ -245,7 +245,7 @@ def test_replicas_take_the_microbatches_in_turn() -> None:
     st.sampled_from([0.0, 0.5, 2.0]),
     st.sampled_from(ASYNCHRONOUS),
 )
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_steps_without_a_flush_do_everything_once_and_keep_the_pace(
     forward: list[float], microbatches: int, comm: str, delay: float, family: str
 ) -> None:

@@ -151,7 +151,7 @@ def workloads(draw: st.DrawFn, comm: str) -> Workload:
 @pytest.mark.parametrize("comm", ["sum", "overlap", "duplex"])
 def test_the_stream_reaches_the_period_of_the_formula(comm: str) -> None:
     @given(workloads(comm))
-    @settings(deadline=None, max_examples=20)
+    @settings(deadline=None, max_examples=10)
     def check(load: Workload) -> None:
         formula = largest_load(load)
         samples = 100
@@ -222,7 +222,7 @@ def steps(draw: st.DrawFn) -> tuple[Workload, int, str]:
 
 
 @given(steps())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_the_compiled_loop_does_what_its_slow_twin_does(drawn: tuple[Workload, int, str]) -> None:
     load, microbatches, family = drawn
     rows = rows_of_step(load, FAMILIES[family](load, microbatches))

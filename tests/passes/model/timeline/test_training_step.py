@@ -144,7 +144,7 @@ def loads(draw: st.DrawFn, comm: str = "sum") -> Workload:
 
 
 @given(loads(), st.integers(1, 9))
-@settings(deadline=None, max_examples=70)
+@settings(deadline=None, max_examples=35)
 def test_a_step_takes_its_longest_path_and_never_more_than_the_formula(load: Workload, microbatches: int) -> None:
     schedule = step(load, microbatches)
     assert schedule.period == schedule.latency == pytest.approx(longest_path(load, microbatches), rel=1e-9)
@@ -172,7 +172,7 @@ def test_equal_stages_take_just_the_formula(
 @pytest.mark.parametrize("comm", ["overlap", "duplex"])
 def test_transfers_in_lanes_of_their_own_make_no_step_longer(comm: str) -> None:
     @given(loads(comm), st.integers(1, 6))
-    @settings(deadline=None, max_examples=40)
+    @settings(deadline=None, max_examples=20)
     def check(load: Workload, microbatches: int) -> None:
         assert step(load, microbatches).period <= step(replace(load, comm="sum"), microbatches).period * (1 + 1e-9)
 

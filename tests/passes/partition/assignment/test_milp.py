@@ -30,7 +30,7 @@ def value_of(problem: Problem, stages: tuple[tuple[int, tuple[int, ...]], ...]) 
     return max((cost.load for cost in plan_costs(problem, stages)), default=0.0)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(SEEDS, st.sampled_from(COMM), st.booleans())
 def test_equals_brute_force(seed: int, comm: str, contiguous: bool) -> None:
     problem = random_problem(seed, nodes=5, comm=comm)
@@ -64,7 +64,7 @@ def spread(seed: int) -> Problem:
     )
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(SEEDS)
 @example(958002)  # the sum of all numbers is 5e29 times the optimum
 def test_numbers_that_mean_never(seed: int) -> None:
@@ -129,7 +129,7 @@ def test_heaviest_first_and_ties_by_index() -> None:
 
 
 @given(SEEDS)
-@settings(max_examples=12)
+@settings(max_examples=6)
 def test_two_sides_equal_brute_force(seed: int) -> None:
     problem, sides = random_sides(seed)
     expected = brute_force_sided(problem, sides)

@@ -54,7 +54,7 @@ def chain(seconds: list[float], cost: float = 0.5, devices: int = 2, memory: int
 
 @pytest.mark.parametrize("make", [random_problem, random_chains])
 @given(seed=SEEDS)
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_no_plan_is_better_than_possible_and_its_bound_is_none_too_high(make: Callable[..., Problem], seed: int) -> None:
     problem = make(seed) if make is random_chains else make(seed, demands=False)
     problem = replace(problem, forced=(), stages=None)

@@ -53,7 +53,7 @@ def test_node_bound_is_no_larger(seed: int, chains: bool, comm: str) -> None:
     assert node_bound(Tables(problem, prices(problem)), 0.0)[0] <= brute_force(problem) * (1 + 1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(0, 10**9))
 def test_node_bound_is_the_minimum_cut(seed: int) -> None:
     """On one kind: the largest of the minimum cuts that networkx finds."""

@@ -105,7 +105,7 @@ def test_prices_of_an_objective_stand_for_transfers() -> None:
     assert least == 0.0 < Cuts(tables_of(problem)).cost.min()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10**9), st.booleans(), st.sampled_from(COMM))
 def test_bound_is_no_larger_than_the_optimum(seed: int, chains: bool, comm: str) -> None:
     """At every moment, whatever the memory; and once nothing is left to refine it is the optimum where loads add up and

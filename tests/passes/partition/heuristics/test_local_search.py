@@ -50,7 +50,7 @@ def test_value_of_the_kernel_is_that_of_the_definition(seed: int, comm: str, cap
         assert value == pytest.approx(value_of(problem, assignment), abs=1e-9)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(SEEDS)
 def test_a_load_of_two_sides(seed: int) -> None:
     """The kernel's value is the largest of the one side plus the largest of the other, and no plan is better than the best."""
@@ -66,7 +66,7 @@ def test_a_load_of_two_sides(seed: int) -> None:
         assert value == pytest.approx(sided_value(problem, stages_of(problem, best.tolist()), sides), abs=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(SEEDS, st.sampled_from(COMM))
 def test_plans_are_feasible_and_no_better_than_the_optimum(seed: int, comm: str) -> None:
     problem = random_problem(seed, comm=comm)

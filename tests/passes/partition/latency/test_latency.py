@@ -51,7 +51,7 @@ def random_case(seed: int, shape: tuple[int, int, int], programs: bool) -> Laten
 
 
 @given(st.integers(0, 10**6), st.sampled_from(SHAPES), st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=75)
 def test_search_is_brute_force(seed: int, shape: tuple[int, int, int], programs: bool) -> None:
     check(random_case(seed, shape, programs))
 

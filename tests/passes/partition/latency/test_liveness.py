@@ -33,7 +33,7 @@ from tests.passes.staging import devices, staged_modules
 
 
 @given(staged_modules(replicate=False), st.randoms(use_true_random=False))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_workspace_is_that_of_the_stage(module: Module, rng: random.Random) -> None:
     """Regions that capture, unused arguments, several results: of any set of ops."""
     func = module.entry
@@ -108,7 +108,7 @@ def small_module(rng: random.Random) -> Module:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40)
+@settings(max_examples=20)
 def test_a_model_is_refused_only_where_nothing_fits(seed: int) -> None:
     """Where one device does not hold all: what partition and place give is the optimum of all plans that fit, to the byte."""
     rng = random.Random(seed)

@@ -188,7 +188,7 @@ def claimed(profile: Profile, machines: Machines, budget: Budget | None = None) 
     return Claim(brute_force(profile, machines), solution.status, solution.value, solution.bound, faults)
 
 
-@settings(max_examples=125, deadline=None)
+@settings(max_examples=62, deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_answer_is_that_of_brute_force(seed: int) -> None:
     rng = random.Random(seed)
@@ -202,7 +202,7 @@ def claimed_when_stopped(seed: int) -> Claim:
     return claimed(profile, machines, Budget(ideals=rng.choice((0, 3, 10, 1000)), pairs=rng.choice((-1, 5, 10**6))))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32))
 def test_bounds_hold_whatever_stops_the_search(seed: int) -> None:
     assert not claimed_when_stopped(seed).wrong

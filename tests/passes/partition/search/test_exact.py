@@ -40,14 +40,14 @@ def check(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("comm", COMM)
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(3))
 def test_optimum_equals_brute_force(comm: str, block: int) -> None:
-    """300 seeded problems with unequal devices, limits, demanded cuts and stages, in each way of adding up transfers."""
+    """225 seeded problems with unequal devices, limits, demanded cuts and stages, in each way of adding up transfers."""
     for seed in range(25 * block, 25 * block + 25):
         check(random_problem(seed, comm=comm, handover=seed % 3 == 0))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(COMM), st.booleans())
 def test_optimum_equals_brute_force_anywhere(seed: int, comm: str, memory: bool) -> None:
     check(random_problem(seed, nodes=7, comm=comm, memory=memory, handover=seed % 2 == 0))
@@ -217,7 +217,7 @@ def test_a_node_joins_no_reader_that_its_larger_inputs_would_overflow() -> None:
 
 def test_small_budget_gives_a_plan_with_a_valid_bound() -> None:
     """When the lattice may not be walked, the plan is feasible and the bound holds."""
-    for seed in range(80):
+    for seed in range(40):
         problem = random_problem(seed, nodes=7, demands=False)
         best = brute_force(problem)
         solution = solve(problem, Budget(ideals=9, seconds=0.5))
