@@ -112,14 +112,16 @@ class Build:
         cluster: str = "",
         hosts: Mapping[str, str] | None = None,
         ports: str = "26000-26999",
+        wait: float = 60.0,
     ) -> Session:
         """The running processes of a build of inference, which stay up until the session is closed.
 
         ``threads``: cores of each device, 0 for as many as its type has; ``timeout``: seconds that a stage may spend on one
         microbatch; ``in_flight``: the most microbatches under way, 0 for a number by the devices; ``emulate``: run here what is
         for other machines. ``cluster``: HOST:PORT of the head of a Ray cluster, on whose nodes the hosts of the plan are;
-        ``hosts``: the nodes of hosts, by name; ``ports``: FIRST-LAST, which hosts listen on. Raises InvalidInput for what is no
-        such build or cluster, RuntimeFailure where a process does not start."""
+        ``hosts``: the nodes of hosts, by name; ``ports``: FIRST-LAST, which hosts listen on; ``wait``: seconds that a host or
+        process that was lost may take to be back, while callers wait. Raises InvalidInput for what is no such build or cluster,
+        RuntimeFailure where a process does not start."""
         from dnnc.api.session import Session
         from dnnc.build.build import Build as Programs
         from dnnc.build.elsewhere import require_here
@@ -128,7 +130,7 @@ class Build:
         with python_terms():
             if self.trains:
                 raise UsageError(ForTraining(), where=str(self.folder))
-            stated = _cluster(cluster, hosts, ports)
+            stated = _cluster(cluster, hosts, ports, wait)
             files = Programs.open(self.folder)
             require_here(files.files, hosts=None if cluster else 1, emulate=emulate)
             return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight, stated)
@@ -302,11 +304,11 @@ class Build:
         return f"{MICROBATCHES}{folder}"
 
 
-def _cluster(address: str, hosts: Mapping[str, str] | None, ports: str) -> ClusterOptions | None:
+def _cluster(address: str, hosts: Mapping[str, str] | None, ports: str, wait: float = 60.0) -> ClusterOptions | None:
     """What is stated of a cluster; None without an address. Raises UsageError."""
     from dnnc.engines.cluster.options import ClusterOptions, port_range
 
-    return ClusterOptions(address, hosts or {}, port_range(ports)) if address else None
+    return ClusterOptions(address, hosts or {}, port_range(ports), wait) if address else None
 
 
 def _scratch(data: Data, source: str) -> str:

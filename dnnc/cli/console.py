@@ -68,6 +68,7 @@ def talk(text: str, quiet: bool = False) -> None:
         sys.stdout.flush()
         text = visible(text, lines=True)
         sys.stderr.write(text if text.endswith("\n") else text + "\n")
+        sys.stderr.flush()
 
 
 def show_warnings(diagnostics: Iterable[Diagnostic], quiet: bool = False) -> None:

@@ -79,6 +79,7 @@ def run(
     cluster: opt.ClusterOption = "",
     host: opt.HostNodesOption = None,
     ports: opt.PortsOption = opt.PORTS,
+    wait: opt.WaitOption = opt.WAIT,
     emulate: opt.EmulateOption = False,
     trace: Annotated[bool, typer.Option("--trace", help="Add the measured timeline to DIR/trace.json (Perfetto).")] = False,
     json: opt.JsonOption = False,
@@ -87,7 +88,7 @@ def run(
     """Run the stage programs of DIR, one process per device, several microbatches in flight.
 
     --cluster: on the hosts of the plan, by Ray. Each gets the bytes that its stages read, once; values between hosts are
-    encrypted by keys of the run.
+    encrypted by keys of the run. Where a process or a host is lost, the run goes on once it is back (--wait).
     """
     from dnnc.engines.onnxruntime import RunCommand, RunOptions, run_command
     from dnnc.study.runs import append_row, require_appendable
@@ -105,7 +106,7 @@ def run(
         options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
         emulate=emulate,
-        cluster=opt.cluster_options(cluster, host, ports),
+        cluster=opt.cluster_options(cluster, host, ports, wait),
     )
     if runs is not None:
         require_appendable(runs)

@@ -344,7 +344,7 @@ class OtherSeed(Fault, code="E0141"):
 
 
 class OnlyWithCluster(Fault, code="E0142"):
-    """--host and --ports say something of a run on a cluster, and --cluster names none."""
+    """--host, --ports and --wait say something of a run on a cluster, and --cluster names none."""
 
     message = "it is of a run on several hosts"
     hint = "--cluster HOST:PORT names the cluster"

@@ -232,6 +232,18 @@ PortsOption = Annotated[
     str, typer.Option("--ports", metavar="FIRST-LAST", help="Ports on which hosts listen for values of each other.")
 ]
 PORTS = "26000-26999"
+WaitOption = Annotated[
+    float,
+    typer.Option(
+        "--wait",
+        min=0.0,
+        max=MOST_SECONDS,
+        callback=finite,
+        metavar="SECONDS",
+        help="How long a host that was lost may take to be back, before the run ends. 0: not at all.",
+    ),
+]
+WAIT = 60.0
 EmulateOption = Annotated[
     bool,
     typer.Option(
@@ -273,16 +285,17 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
     return int(text)
 
 
-def cluster_options(address: str, hosts: list[str] | None, ports: str) -> ClusterOptions | None:
-    """What ``--cluster``, ``--host`` and ``--ports`` state of a cluster; None without one. Raises UsageError."""
+def cluster_options(address: str, hosts: list[str] | None, ports: str, wait: float = WAIT) -> ClusterOptions | None:
+    """What ``--cluster``, ``--host``, ``--ports`` and ``--wait`` state of a cluster; None without one. Raises UsageError."""
     from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
 
     stated = stated_hosts(hosts or ())
     if not address:
-        if stated or ports != PORTS:
-            raise UsageError(OnlyWithCluster(), where="--host" if stated else "--ports")
+        given = {"--host": stated, "--ports": ports != PORTS, "--wait": wait != WAIT}
+        if first := next((option for option, is_given in given.items() if is_given), ""):
+            raise UsageError(OnlyWithCluster(), where=first)
         return None
-    return ClusterOptions(address, stated, port_range(ports))
+    return ClusterOptions(address, stated, port_range(ports), wait)
 
 
 def parse_limits(items: Iterable[str] | None) -> Limits:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -23,6 +23,11 @@ class Agents(Protocol):
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
         """Starts the agent of the host that ``settings`` name; returns what its relay offers. Raises InvalidInput where the
         host refuses."""
+
+    def back(self, until: float, stopped: Callable[[], bool]) -> Mapping[str, str]:
+        """Waits, after ``close``, until agents can be launched on all hosts again; returns the addresses that hosts have now,
+        where these may be others. Raises StageStopped that names a host where that is not so by ``until`` (of the monotonic
+        clock), or once nobody wants to wait (``stopped``)."""
 
     def close(self) -> None:
         """Ends every agent; may be called again."""
@@ -52,6 +57,9 @@ class LocalAgents:
         process.stdin.write(json.dumps(settings) + "\n")
         process.stdin.flush()
         return offered(json.loads(process.stdout.readline() or "{}"), settings["host"])
+
+    def back(self, until: float, stopped: Callable[[], bool]) -> Mapping[str, str]:
+        return {}
 
     def close(self) -> None:
         for process in self.processes.values():

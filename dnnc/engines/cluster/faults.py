@@ -43,6 +43,23 @@ class HostGone(Fault, code="E2205"):
     doing: str
 
 
+class HostNotBack(Fault, code="E2225"):
+    """A host that was lost during a run was not there again in time."""
+
+    message = "host '{host}' was not back in time: {reason}"
+    hint = "start Ray there again, as before; --wait SECONDS waits longer"
+    host: str
+    reason: str
+
+
+class HeadGone(Fault, code="E2226"):
+    """The head of the Ray cluster, which knows its nodes, was lost during a run. Ray starts nothing again without it."""
+
+    message = "the head of the cluster has gone, {address}"
+    hint = "a run goes on without any other host, not without this one: start the cluster and the run again"
+    address: str
+
+
 class HostSilent(Fault, code="E2206"):
     """A host was reached and did not start its part of the run in time."""
 

@@ -17,12 +17,13 @@ from ir.core.diagnostics import Fault, InvalidInput, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster. ``resources``: what it offers, ``CPU``, ``GPU`` and custom ones."""
+    """A machine of the cluster. ``resources``: what it offers, ``CPU``, ``GPU`` and custom ones; ``port``: Ray's there."""
 
     id: str
     address: str
     name: str
     resources: Mapping[str, float] = field(default_factory=dict)
+    port: int = 0
 
     def is_called(self, name: str) -> bool:
         return name in (self.address, self.name) or (len(name) >= 6 and self.id.startswith(name))
@@ -86,4 +87,21 @@ def match_hosts(
     return {host.name: found[host.name] for host in hosts}, tuple(chosen)
 
 
-__all__ = ["HostNeeds", "Node", "match_hosts"]
+def _marks(node: Node) -> set[str]:
+    return {resource for resource in node.resources if resource.startswith("host:")}
+
+
+def nodes_again(before: Mapping[str, Node], nodes: Sequence[Node]) -> dict[str, Node]:
+    """The node of each host that is there now, of the nodes that stood for them before: the same one; else one with the
+    resource of the host; else one at the same address that is marked for no other host."""
+    found = {name: node for name, node in before.items() if any(node.id == other.id for other in nodes)}
+    for name, node in before.items():
+        free = [one for one in nodes if one.id not in {other.id for other in found.values()}]
+        marked = [one for one in free if f"host:{name}" in one.resources]
+        same = [one for one in free if one.address == node.address and _marks(one) <= _marks(node)]
+        if name not in found and (there := marked + same):
+            found[name] = there[0]
+    return found
+
+
+__all__ = ["HostNeeds", "Node", "match_hosts", "nodes_again"]

@@ -11,17 +11,20 @@ from ir.core.diagnostics import InvalidInput, UsageError
 
 PORTS = (26000, 26999)
 """First and last port that processes listen on by default."""
+WAIT_SECONDS = 60.0
+"""How long a run waits for a lost host by default."""
 _MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
     """``address``: HOST:PORT of Ray's head; ``hosts``: nodes by the names of hosts, as ``--host`` states them; ``ports``: first
-    and last of those that processes listen on."""
+    and last of those that processes listen on; ``wait``: seconds that a lost host has to come back, 0 to end the run."""
 
     address: str
     hosts: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, int] = PORTS
+    wait: float = WAIT_SECONDS
 
 
 def require_packages() -> None:
@@ -52,4 +55,4 @@ def port_range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-__all__ = ["PORTS", "ClusterOptions", "port_range", "require_packages", "stated_hosts"]
+__all__ = ["PORTS", "WAIT_SECONDS", "ClusterOptions", "port_range", "require_packages", "stated_hosts"]

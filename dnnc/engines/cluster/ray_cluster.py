@@ -14,7 +14,9 @@ import ipaddress
 import logging
 import os
 import signal
+import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -26,24 +28,28 @@ from dnnc.engines.cluster.agents import offered
 from dnnc.engines.cluster.faults import (
     ClusterNotReached,
     ClusterWithoutToken,
+    HeadGone,
     HostBusy,
     HostGone,
+    HostNotBack,
     HostRefused,
     HostsChosen,
     ProviderMissingThere,
     VersionsDiffer,
 )
-from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
+from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts, nodes_again
 from dnnc.engines.cluster.options import ClusterOptions
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput
 from ir.system.child import module_environment, python_command
 
 ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
+_LOOK_SECONDS, _REACH_SECONDS = 0.5, 1.0
+"""How often a lost host is looked for, and how long a node may take to be reached."""
 _WITHOUT_TOKEN = """import sys
 from ray._raylet import GcsClient
 GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=10)"""
@@ -63,15 +69,22 @@ class RayAgents:
     ) -> None:
         self.where = where
         self._ray = ray
+        self._nodes = nodes
+        self._needs = needs
+        self._kind = kind
+        self._head = ray.get_runtime_context().gcs_address
         self.actors: dict[str, Any] = {}
+        self._start()
+
+    def _start(self) -> None:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        for name, node in nodes.items():
+        for name, node in self._nodes.items():
             self.actors[name] = (
-                ray.remote(kind)
+                self._ray.remote(self._kind)
                 .options(
-                    num_cpus=min(needs[name].cores, node.resources.get("CPU", 0)),
-                    num_gpus=needs[name].gpus,
+                    num_cpus=min(self._needs[name].cores, node.resources.get("CPU", 0)),
+                    num_gpus=self._needs[name].gpus,
                     scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False),
                     max_restarts=0,
                 )
@@ -110,11 +123,49 @@ class RayAgents:
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
         return self.offered(settings["host"], "launch", settings)
 
+    def require_versions(self) -> None:
+        """Raises InvalidInput where a host has other versions than this one."""
+        there = self.answers(self.begin({name: ("versions",) for name in self.actors}))
+        if unlike := version_faults(there, self.where):
+            raise InvalidInput(fault for _, fault in unlike)
+
+    def back(self, until: float, stopped: Callable[[], bool]) -> dict[str, str]:
+        head, _, port = self._head.rpartition(":")
+        while True:
+            if not _listens(head, int(port)):  # Ray would wait for it, and end this process after a minute
+                raise DnncError(HeadGone(self._head), where=self.where)
+            found = nodes_again(self._nodes, [node for node in nodes_of(self._ray) if _listens(node.address, node.port)])
+            if not (missing := [name for name in self._nodes if name not in found]):
+                break
+            if stopped() or time.monotonic() >= until:
+                raise StageStopped(HostNotBack(missing[0], "no node of the cluster stands for it"), where=self.where)
+            time.sleep(_LOOK_SECONDS)
+        self._nodes = found
+        self._start()
+        self.require_versions()
+        return {name: node.address for name, node in found.items()}
+
     def close(self) -> None:
         for actor in self.actors.values():
             with contextlib.suppress(Exception):  # whatever Ray says of an actor or a node that is gone already
                 self._ray.kill(actor)
         self.actors = {}
+
+
+def nodes_of(ray: Any) -> tuple[Node, ...]:
+    """The nodes of the cluster that Ray takes to be there, by address and id."""
+    names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname", "Resources", "NodeManagerPort")
+    nodes = (Node(*(node[name] for name in names)) for node in ray.nodes() if node["Alive"])
+    return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
+
+
+def _listens(address: str, port: int) -> bool:
+    """Whether a node is reached. Ray notices only after 15 s that one has gone."""
+    try:
+        socket.create_connection((address, port), _REACH_SECONDS).close()
+    except OSError:
+        return False
+    return True
 
 
 def _last_line(error: Exception) -> str:
@@ -137,6 +188,8 @@ def connected(address: str) -> Iterator[tuple[Any, tuple[Node, ...], str]]:
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             ray.init(address=address, namespace="dnnc", log_to_driver=False, logging_level=logging.ERROR)
+            if hasattr(ray._private.worker, "print_to_stdstream"):  # of lost workers, to standard output, which has data here
+                ray._private.worker.print_to_stdstream = lambda *arguments, **options: None
         except Exception as error:  # Ray has no common base of what it raises here
             reason = str(error).strip().splitlines()
             raise InvalidInput(ClusterNotReached(reason[0] if reason else type(error).__name__), where=where) from None
@@ -146,9 +199,7 @@ def connected(address: str) -> Iterator[tuple[Any, tuple[Node, ...], str]]:
                     with contextlib.suppress(ValueError):  # not in the main thread
                         signal.signal(number, handler)
     try:
-        alive = [node for node in ray.nodes() if node["Alive"]]
-        nodes = tuple(Node(n["NodeID"], n["NodeManagerAddress"], n["NodeManagerHostname"], n["Resources"]) for n in alive)
-        nodes = tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
+        nodes = nodes_of(ray)
         if not asks and not all(_is_loopback(node.address) for node in nodes):
             raise InvalidInput(ClusterWithoutToken(), where=where)
         yield ray, nodes, ray.util.get_node_ip_address()
@@ -203,12 +254,10 @@ def on_cluster(
             warn(HostsChosen(tuple(f"{name} = {found[name]}" for name in chosen)).at(where))
         agents = RayAgents(ray, found, needs, where)
         try:
-            there = agents.answers(agents.begin({name: ("versions",) for name in found}))
-            if unlike := version_faults(there, where):
-                raise InvalidInput(fault for _, fault in unlike)
+            agents.require_versions()
             _require_providers(build, of, agents, where)
             addresses = {name: node.address for name, node in found.items()}
-            yield FarProcesses(build, options, Hosts(of, addresses, here, cluster.ports), agents)
+            yield FarProcesses(build, options, Hosts(of, addresses, here, cluster.ports, wait=cluster.wait), agents)
         finally:
             agents.close()
 

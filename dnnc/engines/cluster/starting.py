@@ -16,8 +16,8 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 import numpy as np
@@ -36,7 +36,7 @@ from dnnc.engines.cluster.agent import (
 )
 from dnnc.engines.cluster.agents import Agents
 from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected
-from dnnc.engines.cluster.options import PORTS
+from dnnc.engines.cluster.options import PORTS, WAIT_SECONDS
 from dnnc.engines.cluster.parts import PIECES, needed, send_parts
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.errors import StageStopped
@@ -59,7 +59,8 @@ _PINGS = 8
 class Hosts:
     """Where the devices of a run are. ``of``: the host of each device; ``addresses``: of each host, by which the others reach
     it; ``here``: the address by which they reach the starter; ``ports``: first and last of those that processes listen on.
-    ``cache``, ``cache_bytes``: folder and limit of the cache on each host, empty and 0 for the defaults."""
+    ``cache``, ``cache_bytes``: folder and limit of the cache on each host, empty and 0 for the defaults; ``wait``: seconds that
+    a lost host has to come back."""
 
     of: Mapping[str, str]
     addresses: Mapping[str, str]
@@ -67,6 +68,7 @@ class Hosts:
     ports: tuple[int, int] = PORTS
     cache: str = ""
     cache_bytes: int = 0
+    wait: float = WAIT_SECONDS
 
 
 @dataclass(slots=True)
@@ -130,6 +132,14 @@ class FarProcesses:
         self._far: list[_Far] = []
         self._descriptors: list[int] = []
         self._listener: threading.Thread | None = None
+
+    @property
+    def wait(self) -> float:
+        return self.hosts.wait
+
+    def back(self, until: float, stopped: Callable[[], bool]) -> None:
+        """Waits until an agent can be launched on every host. Raises StageStopped that names one that is not there in time."""
+        self.hosts = replace(self.hosts, addresses={**self.hosts.addresses, **self.agents.back(until, stopped)})
 
     def start(self) -> None:
         """Starts all; they load their programs from then on. Raises InvalidInput for what a host refuses, StageStopped for one

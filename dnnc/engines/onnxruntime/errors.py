@@ -30,6 +30,11 @@ class StageStopped(RuntimeFailure):
     exit_code = ExitCode.INVALID_INPUT
 
 
+class Lost(StageStopped):
+    """A process of a run on several hosts was killed from outside, its host has gone, or a connection broke: what another try
+    may mend (``starter.recovery``)."""
+
+
 class Interrupted(RuntimeFailure):
     """A process of the run was interrupted, but not the command itself. Exit 130."""
 

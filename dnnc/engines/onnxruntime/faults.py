@@ -235,6 +235,15 @@ class MachineWasBusy(Fault, code="W0636"):
     share: str
 
 
+class RunGoesOn(Fault, code="W0637"):
+    """A process of a run on several hosts was lost, or a host. The run goes on once all hosts are there."""
+
+    message = "{what}; the run goes on once all hosts are there, within {seconds:g} s"
+    hint = "--wait SECONDS waits longer, --wait 0 ends the run at once"
+    what: str
+    seconds: float
+
+
 class PlannedForOthers(Fault, code="W0624"):
     """Device types of the build are no CPUs and name no execution provider, so this machine's CPU runs in their place."""
 

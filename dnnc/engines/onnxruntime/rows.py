@@ -224,14 +224,20 @@ Step: TypeAlias = Receive | Send | Compute
 class Follower:
     """Follows the row of a device. ``lanes``: of each lane its actions (kind, stage, offset, channel); transfers first, so that
     what can be handed over is before anything else is computed. ``fail`` is called with what a program raised for the
-    microbatch that was marked last; its outputs are zeros then, which nobody gets to see. ``computed``: seconds that programs
-    took; ``had``: for how many of these their thread had a core."""
+    microbatch that was marked last; its outputs are zeros then, which nobody gets to see. ``reports``: after how many events
+    ``tell`` is called, which takes them; 0 where nobody wants any. ``computed``: seconds that programs took; ``had``: for how
+    many of these their thread had a core."""
 
     def __init__(
-        self, works: Sequence[Work], lanes: Sequence[Sequence[Sequence[Any]]], mark: Mark, fail: Callable[[Exception], None]
+        self,
+        works: Sequence[Work],
+        lanes: Sequence[Sequence[Sequence[Any]]],
+        mark: Mark,
+        fail: Callable[[Exception], None],
+        tell: Callable[[list[Event]], None],
     ) -> None:
-        self.mark, self.fail = mark, fail
-        self.reports = True
+        self.mark, self.fail, self.tell = mark, fail, tell
+        self.reports = 0
         self.events: list[Event] = []
         self.computed = self.had = 0.0
         self.lanes = [_steps({work.stage: work for work in works}, lane) for lane in lanes]
@@ -272,6 +278,9 @@ class Follower:
         """Keeps an event, where somebody wants them (``reports``)."""
         if self.reports:
             self.events.append(event)
+            if len(self.events) >= self.reports:
+                self.tell(self.events)
+                self.events = []
 
     def await_one(self, waiting: Sequence[tuple[Step, int, Any]]) -> None:
         """Waits until the blocker of one of these steps changes. Raises EOFError."""

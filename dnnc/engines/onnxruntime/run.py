@@ -90,9 +90,12 @@ def processes_on(
 def running(
     build: Build, options: RunOptions, cluster: ClusterOptions | None, warn: Callable[[Diagnostic], None]
 ) -> Iterator[Pipeline]:
-    """A build that runs here, or on a cluster."""
-    with processes_on(build, options, cluster, warn) as processes, Pipeline(build, options, processes) as pipeline:
-        yield pipeline
+    """A build that runs here, or on a cluster. ``warn`` gets what was lost there, too."""
+    with processes_on(build, options, cluster, warn) as processes:
+        pipeline = Pipeline(build, options, processes)
+        pipeline.recovery.tell = warn
+        with pipeline:
+            yield pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,10 @@
 dnnc.engines.onnxruntime.worker`` by ``dnnc.engines.onnxruntime.starter.starting``.
 
 Standard input begins with one line of JSON, the configuration. Each line after it orders a run: it has the number one past the
-last microbatch, and whether to report events. In a run on several hosts two more lines may come: an object with the addresses
-of the processes on other hosts, and ``"noted"``, which answers a report of a failed microbatch. When standard input ends (the
-run is over, or the starter was killed), the process exits at once. Answers and errors go to the control pipe as lines of JSON.
+last microbatch, and after how many events to report these, 0 for none. In a run on several hosts two more lines may come: an
+object with the addresses of the processes on other hosts, and ``"noted"``, which answers a report of a failed microbatch. When
+standard input ends (the run is over, or the starter was killed), the process exits at once. Answers and errors go to the
+control pipe as lines of JSON.
 The process imports numpy, onnxruntime and the standard library only, and pyzmq where there are several hosts.
 
 Inputs are read where they lie in a slot and outputs of known size are written by ONNX Runtime into the slot of the next
@@ -55,7 +56,7 @@ class Worker:
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
         self.stage, self.microbatch = int(config["stages"][0]["stage"]), 0
-        self.runs: SimpleQueue[tuple[int, bool]] = SimpleQueue()
+        self.runs: SimpleQueue[tuple[int, int]] = SimpleQueue()
         self.peers: SimpleQueue[Mapping[str, Any]] = SimpleQueue()
         self.noted = threading.Event()
         self.write_lock = threading.Lock()
@@ -90,6 +91,10 @@ class Worker:
         if "network" in self.config:
             self.noted.wait()
 
+    def tell(self, events: list[Any]) -> None:
+        """Tells the starter of events before the run is over."""
+        self.send({"so_far": events})
+
     def read_orders(self, buffered: bytes) -> None:
         """Thread: queues the runs that the starter orders; ends the process when standard input ends."""
         while True:
@@ -112,7 +117,7 @@ class Worker:
             self.send({"address": address})
             self.transport.meet(self.peers.get())
         works = [self.load(stage) for stage in self.config["stages"]]
-        follower = Follower(works, self.config["lanes"], self.mark, self.fail)
+        follower = Follower(works, self.config["lanes"], self.mark, self.fail, self.tell)
         done, on_cpu = 0, self.config["provider"]["provider"] == CPU
         self.mark(RECEIVING, self.stage, done)
         self.send({"ready": True})

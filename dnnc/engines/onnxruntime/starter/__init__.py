@@ -2,6 +2,7 @@
 
 - ``roles``: what each process does, as data; ``host``: the processes of one host and what they share; ``starting``: all
   processes and the starter's ends of links; ``processes``: what a process says and how it ends;
-- ``pipeline``: a run of many microbatches, with its events; ``results``: what it gives;
+- ``pipeline``: a run of many microbatches, with its events; ``collector``: its outputs; ``results``: what it gives;
+- ``recovery``: goes on after a loss;
 - ``stream``: microbatches one by one, from any thread.
 """

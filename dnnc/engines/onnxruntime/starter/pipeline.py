@@ -18,16 +18,15 @@ import math
 import os
 import selectors
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnc.build.build import Build
-from dnnc.build.members import Part
-from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
+from dnnc.engines.onnxruntime.errors import Lost, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.faults import (
     BuildWithoutWeights,
     NothingMoves,
@@ -38,13 +37,13 @@ from dnnc.engines.onnxruntime.faults import (
 )
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
+from dnnc.engines.onnxruntime.starter.collector import Progress
 from dnnc.engines.onnxruntime.starter.processes import DOING, DeviceProcess, raise_ended, reported_failure
-from dnnc.engines.onnxruntime.starter.results import Event, RunResult
+from dnnc.engines.onnxruntime.starter.recovery import Recovery, Stopped
+from dnnc.engines.onnxruntime.starter.results import LOST, Event, RunResult
 from dnnc.engines.onnxruntime.starter.starting import Processes, RunOptions, StarterEnd
-from dnnc.engines.onnxruntime.transport.codec import Raw, from_user, to_user
+from dnnc.engines.onnxruntime.transport.codec import from_user
 from dnnc.engines.onnxruntime.transport.edges import Sender
-from dnnc.engines.onnxruntime.transport.parts import assemble
-from dnnc.engines.onnxruntime.transport.wiring import Place
 from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
@@ -52,6 +51,11 @@ if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
 _FED = object()
+ENDLESS = 1 << 62
+"""A number that no microbatch and no count of events reaches."""
+_EVERY = range(ENDLESS)
+_TOLD = 64
+"""Events of a process that may be lost with it."""
 START_SECONDS = 60.0
 """A stage may always take this long to start and to load."""
 _GRACE = 2.0
@@ -87,6 +91,8 @@ class Pipeline:
         self._selector = selectors.DefaultSelector()
         self._count = 0  # microbatches of all runs
         self._base = 0  # those of former runs
+        self._numbers: Sequence[int] = _EVERY  # in this run, of those that are fed
+        self.recovery = Recovery(self._all.wait)
         self._begun = time.monotonic_ns()
         self._feeding: dict[int, Iterator[None]] = {}
         self.failures: list[Failed] = []
@@ -94,7 +100,10 @@ class Pipeline:
 
     def __enter__(self) -> Pipeline:
         try:
-            self._start()
+            try:
+                self._start()
+            except Lost as lost:
+                self.recover(lost)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError) and error.filename is None:  # of a pipe or of memory: neither has a name
@@ -152,53 +161,97 @@ class Pipeline:
         where the weights were changed meanwhile."""
         if not microbatches:
             raise UsageError(NothingToRun())
-        base, count = self._count, len(microbatches)
-        self._base, self._count = base, base + count
+        count = len(microbatches)
         take: Callable[[int], dict[str, Any]]
         if isinstance(microbatches, list | tuple):
             take = [_raw(microbatch) for microbatch in microbatches].__getitem__
         else:  # made when they are fed; several stages may read the model's inputs
             take = lru_cache(16)(lambda number: _raw(microbatches[number]))
-        collectors = [Collector(self.build) for _ in range(count)]
+        progress = Progress(self.build, count, time.monotonic())
+        log: list[Event] = []
+        cpu, share = tuple[float, ...](), 1.0
+        while True:
+            try:
+                self._run_unanswered(take, progress, events)
+                if events:
+                    last, cpu, share = self._collect_events(progress.begin)
+                    log += last
+                break
+            except Lost as lost:
+                log += self._after_loss(lost, progress)
+        seconds = time.monotonic() - progress.begin
+        order = [port.name for port in self.build.outputs]
+        outputs = tuple({name: collector.outputs[name] for name in order} for collector in progress.collectors)
+        self.build.files.confirm()
+        together = max(stage.replicas for stage in self.build.plan.stages)
+        log.sort(key=lambda e: (e.start, e.stage, e.end))
+        return RunResult(outputs, seconds, tuple(progress.completed), tuple(log), cpu, share, together)
+
+    def _run_unanswered(self, take: Callable[[int], dict[str, Any]], progress: Progress, events: bool) -> None:
+        """Feeds the microbatches that are not answered and collects their outputs. Raises RuntimeFailure."""
+        self._numbers, count = progress.unanswered(), len(progress.unanswered())
+        self._base, self._count = self._count, self._count + count
+        self._begun, self.busy = time.monotonic_ns(), True
         upcoming = {id(sink): iter(self._microbatches_of(sink, count)) for sink in self._all.sinks}
-        left = sum(len(self._microbatches_of(sink, count)) for sink in self._all.sinks)
-        completed = [0.0] * count
-        begin = time.monotonic()
-        self._begun = time.monotonic_ns()
+        left = Counter(number for sink in self._all.sinks for number in self._microbatches_of(sink, count))
         self._feeding = {
             id(feed): _feed_all(feed.side, map(take, self._microbatches_of(feed, count))) for feed in self._all.feeds
         }
         try:
-            self.order(base + count, events)
+            self.order(self._count, events)
             for feed in self._all.feeds:
                 self.feed_on(feed)
             while left:
                 for sink in self.wait():
                     while sink.side.complete:
                         microbatch = next(upcoming[id(sink)])
-                        collectors[microbatch].collect(sink)
-                        left -= 1
-                        completed[microbatch] = time.monotonic() - begin
+                        progress.collectors[microbatch].collect(sink)
+                        left[microbatch] -= 1
+                        if not left[microbatch]:
+                            del left[microbatch]
+                            progress.completed[microbatch] = time.monotonic() - progress.begin
+                            self.recovery.answered()
                 if self.failures:
                     raise self.failure_of(min(self.failures, key=lambda failed: (failed.microbatch, failed.stage)))
         except EOFError:
             self.raise_failure()
-        seconds = time.monotonic() - begin
-        log, cpu, share = self._collect_events(base, begin) if events else ((), (), 1.0)
-        order = [port.name for port in self.build.outputs]
-        outputs = tuple({name: collector.outputs[name] for name in order} for collector in collectors)
-        self.build.files.confirm()
-        together = max(stage.replicas for stage in self.build.plan.stages)
-        return RunResult(outputs, seconds, tuple(completed), log, cpu, share, together)
 
-    def _microbatches_of(self, port: StarterEnd, count: int) -> range:
-        """The microbatches of a run of so many that go through a feed or sink."""
-        return range((port.first - self._base) % port.step, count, port.step)
+    def _after_loss(self, lost: Lost, progress: Progress) -> list[Event]:
+        """Starts a new epoch; returns the events of the one that has ended, and one of each device for the time between. Raises
+        as ``recover``."""
+        at, places = time.monotonic() - progress.begin, [(p.device, min(p.members)) for p in self._all.every]
+        events = [event for process in self._all.every for event in self._events(process, process.so_far, progress.begin)]
+        missing = set(progress.unanswered())
+        log = [replace(e, action=LOST, title=e.title or e.action) if e.microbatch in missing else e for e in events]
+        progress.forget()
+        self.recover(lost)
+        first, now = min(missing, default=len(progress.completed) - 1), time.monotonic() - progress.begin
+        last = {e.device: e.end for e in sorted(log, key=lambda e: e.end)}
+        return log + [Event(d, stage, LOST, first, max(at, last.get(d, at)), now, "away") for d, stage in places]
+
+    def recover(self, lost: Lost, stopped: Stopped = lambda: False) -> None:
+        """Ends all processes, and starts them again once their hosts are there (``recovery``); feeds and sinks are new ones.
+        Microbatches count from 0 again, and none is under way. Raises StageStopped where that fails or runs end with a loss."""
+
+        def again(until: float) -> None:
+            self.close()
+            self._all.back(until, stopped)
+            self._selector = selectors.DefaultSelector()
+            self._count = self._base = 0
+            self._numbers, self.failures, self._begun = _EVERY, [], time.monotonic_ns()
+            self._start()
+
+        self.recovery.go_on(lost, again, stopped)
+
+    def _microbatches_of(self, port: StarterEnd, count: int) -> Sequence[int]:
+        """The microbatches of a run, of which so many are fed, that go through a feed or sink."""
+        return self._numbers[(port.first - self._base) % port.step : count : port.step]
 
     def order(self, until: int, events: bool) -> None:
         """Tells every process to work on the microbatches before number ``until``, and whether to report events then. Raises
         EOFError where a process has ended."""
-        line = json.dumps([until, events]).encode() + b"\n"
+        told = _TOLD if self.recovery.seconds else ENDLESS
+        line = json.dumps([until, told if events else 0]).encode() + b"\n"
         for process in self._all.every:
             self._write(process, line)
 
@@ -281,6 +334,8 @@ class Pipeline:
             message = json.loads(line)
             if "ready" in message:
                 process.ready = True
+            elif "so_far" in message:
+                process.so_far += message["so_far"]
             elif "error" in message:
                 process.error = message
             elif "failed" in message:
@@ -304,20 +359,27 @@ class Pipeline:
         with contextlib.suppress(KeyError):
             self._selector.unregister(what)
 
-    def _collect_events(self, base: int, begin: float) -> tuple[tuple[Event, ...], tuple[float, ...], float]:
-        """The events of all devices in order of start, and the processor seconds of each stage."""
+    def _events(self, process: DeviceProcess, told: Iterable[Sequence[Any]], begin: float) -> Iterator[Event]:
+        """What a process told, on the clock of the starter."""
+        zero = begin - process.clock
+        for action, stage, microbatch, start, end, title, channels in told:
+            for channel in channels:
+                yield Event(process.device, stage, action, self._named(microbatch), start - zero, end - zero, title, channel)
+
+    def _named(self, microbatch: int) -> int:
+        """The number in this run of a microbatch that a process has counted over all runs."""
+        return self._numbers[max(0, min(microbatch - self._base, len(self._numbers) - 1))] if self._numbers else 0
+
+    def _collect_events(self, begin: float) -> tuple[list[Event], tuple[float, ...], float]:
+        """The events of all devices, and the processor seconds of each stage."""
         while not all(process.answers for process in self._all.every):
             self.wait()
         events_of_all: list[Event] = []
         cpu, shares = [0.0] * len(self.build.stages), list[float]()
         for process in self._all.every:
-            answer, zero = process.answers.popleft(), begin - process.clock
+            answer, so_far, process.so_far = process.answers.popleft(), process.so_far, []
             shares.append(float(answer["share"]))
-            own = [
-                Event(process.device, stage, action, microbatch - base, start - zero, end - zero, title, channel)
-                for action, stage, microbatch, start, end, title, channels in answer["events"]
-                for channel in channels
-            ]
+            own = list(self._events(process, (*so_far, *answer["events"]), begin))
             events_of_all += own
             busy = {
                 stage: sum(e.end - e.start for e in own if e.stage == stage and e.action == "F") for stage in process.members
@@ -325,20 +387,19 @@ class Pipeline:
             whole = sum(busy.values())
             for stage, seconds in busy.items():
                 cpu[stage] += answer["cpu"] * (seconds / whole if whole else 1 / len(busy))
-        events_of_all.sort(key=lambda e: (e.start, e.stage, e.end))
-        return tuple(events_of_all), tuple(cpu), math.fsum(shares) / len(shares)
+        return events_of_all, tuple(cpu), math.fsum(shares) / len(shares)
 
     # Failing
 
     def failure_of(self, failed: Failed) -> DnncError:
         """The error of a failed microbatch, which names its stage."""
-        return reported_failure(failed.process, failed.stage, failed.error, failed.microbatch - self._base)
+        return reported_failure(failed.process, failed.stage, failed.error, self._named(failed.microbatch))
 
     def _doing(self, process: DeviceProcess) -> tuple[int, str]:
         """The stage that a process last worked on, and what it did. Its status counts microbatches over all runs, the text
         from the start of this run."""
         state, microbatch, _, stage = (int(word) for word in self._all.status[process.number])
-        return stage, DOING[state].format(max(0, microbatch - self._base))
+        return stage, DOING[state].format(self._named(microbatch))
 
     def _check_time(self, limit: float) -> None:
         """Raises RuntimeFailure when a stage is busy, or all of them wait for each other, for longer than ``limit`` seconds."""
@@ -359,7 +420,8 @@ class Pipeline:
             raise StageStopped(NothingMoves(2 * limit, states))
 
     def raise_failure(self) -> NoReturn:
-        """Raises the RuntimeFailure of the stage that failed first: the neighbours of a dead stage end too."""
+        """Raises the RuntimeFailure of the stage that failed first: the neighbours of a dead stage end too. On several hosts
+        none may have failed where neighbours ended: their connection broke."""
         deadline = time.monotonic() + _GRACE
         while time.monotonic() < deadline:
             for key, _ in self._selector.select(0.01):
@@ -372,53 +434,14 @@ class Pipeline:
                     self._forget(key.fileobj)
             for process in self._all.every:
                 if (error := process.error) is not None:
-                    raise reported_failure(process, error["stage"], error["error"], error["microbatch"] - self._base)
+                    raise reported_failure(process, error["stage"], error["error"], self._named(error["microbatch"]))
             for process in self._all.every:
                 status = process.popen.poll()
                 if status not in (None, PEER_GONE, FAILED) and process.closed:
                     raise_ended(process, self._doing(process)[0], status, self._doing(process)[1])
         gone = tuple(process.label(min(process.members)) for process in self._all.every if process.closed)
-        raise RuntimeFailure(StageSilent(gone or ("a stage",)))
-
-
-class Collector:
-    """Collects the outputs of one microbatch."""
-
-    def __init__(self, build: Build) -> None:
-        self.build = build
-        self.outputs: dict[str, Any] = {}
-        self._parts: dict[str, dict[int, tuple[Part, Raw]]] = defaultdict(dict)
-
-    def collect(self, sink: StarterEnd) -> None:
-        """Takes the values that one place sent. Raises EOFError when its process has ended."""
-        slot = sink.side.take()
-        self.take(sink.place, sink.side.values(slot))
-        sink.side.release(slot)
-
-    def take(self, place: Place, values: Mapping[str, Any]) -> None:
-        """Copies the values that ``place`` sent, because their slot is used again; assembles an output once all parts are
-        there."""
-        stage = self.build.stages[place.stage]
-        if not stage.members:
-            self.outputs.update((name, to_user(value)) for name, value in values.items())
-            return
-        for part in stage.members[place.position].outputs:
-            if not part.delivers:
-                continue
-            parts, value = self._parts[part.name], values[part.value]
-            copy = Raw(value.element, value.shape, value.data.copy()) if isinstance(value, Raw) else value
-            parts[place.position] = part, copy
-            delivering = [
-                i for i, member in enumerate(stage.members) if any(p.name == part.name and p.delivers for p in member.outputs)
-            ]
-            if len(parts) == len(delivering):
-                shape = next(port.shape for port in stage.outputs if port.name == part.name)
-                self.outputs[part.name] = to_user(assemble(_numbers(shape), [parts[i] for i in delivering]))
-                del self._parts[part.name]
-
-
-def _numbers(shape: Sequence[int | str | None] | None) -> tuple[int, ...]:
-    return tuple(dim for dim in shape or () if isinstance(dim, int))
+        far = any(process.host for process in self._all.every)
+        raise (Lost if far else RuntimeFailure)(StageSilent(gone or ("a stage",)))
 
 
 def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from dnnc.engines.cluster.faults import HostGone, NotConnected
 from dnnc.engines.onnxruntime.engine import Process
 from dnnc.engines.onnxruntime.errors import (
+    Lost,
     RuntimeFailure,
     StageStopped,
     failure_for,
@@ -49,8 +50,9 @@ KILLED = "the system kills a process so when memory runs out: use more, or small
 @dataclass(slots=True)
 class DeviceProcess:
     """The process of a device. ``number``: its position among all; ``members``: by stage, which member of the mesh it is, -1
-    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported; ``host``:
-    the other host that it runs on, empty for this one; ``clock``: seconds to add to its times to have those of this host."""
+    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported;
+    ``so_far``: events of the run that it has told already; ``host``: the other host that it runs on, empty for this one;
+    ``clock``: seconds to add to its times to have those of this host."""
 
     number: int
     device: str
@@ -58,6 +60,7 @@ class DeviceProcess:
     popen: Process
     control: int
     answers: deque[dict[str, Any]] = field(default_factory=deque)
+    so_far: list[Any] = field(default_factory=list)
     buffered: bytes = b""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     ready: bool = False
@@ -89,12 +92,14 @@ def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch:
 
 
 def raise_ended(process: DeviceProcess, stage: int, status: int, doing: str) -> NoReturn:
-    """Raises the failure of a process that ended without reporting an error. ``doing``: what it was doing, in words."""
+    """Raises the failure of a process that ended without reporting an error: ``Lost`` on another host for what may have come
+    from outside. ``doing``: what it was doing, in words."""
     if status == HOST_GONE:
-        raise StageStopped(HostGone(process.host, doing), where=process.label(stage))
+        raise Lost(HostGone(process.host, doing), where=process.label(stage))
     machine = machine_ended(status, "\n".join(process.tail))
-    outside = machine or -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
-    failure = StageStopped if outside else RuntimeFailure
+    signalled = -status in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGXCPU)
+    lost = process.host and (signalled or status == -signal.SIGKILL)
+    failure = Lost if lost else StageStopped if signalled or machine else RuntimeFailure
     raise failure(StageEnded(ending(status), doing, process.last_words, machine), where=process.label(stage))
 
 

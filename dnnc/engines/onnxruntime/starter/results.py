@@ -12,7 +12,8 @@ from typing import Any
 class Event:
     """An action of a device for a stage. ``action``: ``F`` (compute; for a member of a mesh one event per segment), ``recv`` or
     ``send`` of ``channel``, or ``collective`` (with the wait for other members). ``start``, ``end``: seconds since the run
-    began; ``title``: which segment or collective."""
+    began; ``title``: which segment or collective. What was ``lost`` is an action too: one whose microbatch had to be asked
+    again, and the time until all processes were there again (``title`` is ``away``)."""
 
     device: str
     stage: int
@@ -24,13 +25,18 @@ class Event:
     channel: int | None = None
 
 
+LOST = "lost"
+"""The action of what was lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunResult:
     """``outputs`` by microbatch and name. ``seconds``: of the run; ``completed``: by microbatch, seconds from the start of the
     run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
     process with several stages are divided in proportion to the seconds that it computed for each in this run. ``share``: for
     which part of the seconds that a process computed in this run it had a core, the mean of all processes. ``together``: how
-    many microbatches may be completed at once, the most replicas of a stage."""
+    many microbatches may be completed at once, the most replicas of a stage. After a loss, events that a process had not told
+    are missing."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
@@ -52,12 +58,12 @@ class RunResult:
 
     @property
     def latency(self) -> float:
-        """Median seconds from a microbatch's first compute to its last output."""
+        """Median seconds from a microbatch's first compute to its last output; 0 where no event is known."""
         begun: dict[int, float] = {}
         for event in self.events:
             if event.action == "F":
                 begun[event.microbatch] = min(event.start, begun.get(event.microbatch, event.start))
-        return statistics.median(done - begun[m] for m, done in enumerate(self.completed))
+        return statistics.median([done - begun[m] for m, done in enumerate(self.completed) if m in begun] or [0.0])
 
     @property
     def stage_seconds(self) -> tuple[float, ...]:
@@ -72,10 +78,11 @@ class RunResult:
 
     def _seconds(self, action: str) -> tuple[float, ...]:
         spent: dict[int, dict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(lambda: defaultdict(float)))
-        for event in self.events:
+        for event in (event for event in self.events if event.action != LOST):
             spent[event.stage][event.microbatch][event.device] += event.end - event.start if event.action == action else 0.0
         over = max if action == "F" else min
-        return tuple(statistics.median(over(s.values()) for s in spent[stage].values()) for stage in sorted(spent))
+        each = (spent[stage].values() for stage in range(len(self.cpu)))
+        return tuple(statistics.median([over(devices.values()) for devices in of_stage] or [0.0]) for of_stage in each)
 
 
-__all__ = ["Event", "RunResult"]
+__all__ = ["LOST", "Event", "RunResult"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +40,9 @@ class StarterEnd:
 
 class Processes:
     """The running devices of a build, and the starter's ends of what it shares with them. ``status``: a row for each process,
-    which it writes."""
+    which it writes. ``wait``: seconds that hosts have to come back after a loss; of this one none."""
+
+    wait = 0.0
 
     def __init__(self, build: Build, options: RunOptions, launcher: Launcher | None = None) -> None:
         self.build = build
@@ -70,6 +73,9 @@ class Processes:
                 self.sinks.append(StarterEnd(Receiver(link.received, receiver), link.first, link.step, every[link.source]))
         used = {d for end in (*self.feeds, *self.sinks) for d in (end.side.descriptors.read, end.side.descriptors.write)}
         self._host.start(roles(build, wires, options.threads, options.optimize), build.files, pin=options.pin, kept=used)
+
+    def back(self, until: float, stopped: Callable[[], bool]) -> None:
+        """Waits until all hosts are there: they are."""
 
     def close(self) -> None:
         """Ends every process and closes everything; may be called again."""

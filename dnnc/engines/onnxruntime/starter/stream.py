@@ -6,7 +6,8 @@ feeds the microbatches that were submitted, and sets each future once all output
 Invariants:
 1. at most ``in_flight`` microbatches are submitted and not done; ``submit`` blocks beyond;
 2. a microbatch for which a program raises fails alone: its future has the error, the others go on;
-3. once a device has ended, or ``close`` is called, every future that is not done has an error, and ``submit`` raises it.
+3. once a device has ended, or ``close`` is called, every future that is not done has an error, and ``submit`` raises it; on
+   several hosts, what was lost is started again, and microbatches that are not done are fed again (``recovery``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field
@@ -24,16 +25,16 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from dnnc.build.build import Build
+from dnnc.engines.onnxruntime.errors import Lost
 from dnnc.engines.onnxruntime.faults import NotSoManyInFlight, SessionClosed, SubmittedByCallback
-from dnnc.engines.onnxruntime.starter.pipeline import Collector, Failed, Pipeline
+from dnnc.engines.onnxruntime.starter.collector import Collector
+from dnnc.engines.onnxruntime.starter.pipeline import ENDLESS, Failed, Pipeline
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
     from dnnc.engines.cluster.starting import FarProcesses
 
-ENDLESS = 1 << 62
-"""The number of an order that no microbatch reaches."""
 IN_FLIGHT = 4
 """Default of microbatches in flight for each device: one that it works on, those in the slots before and behind it, and one
 that is made meanwhile."""
@@ -103,17 +104,22 @@ class Stream:
         except OSError:
             self._pipeline.close()
             raise
+        os.set_blocking(self._waker, False)
+        self._begin()
+        self._thread.start()
+        atexit.register(self.close)
+        return self
+
+    def _begin(self) -> None:
+        """Uses the processes, which have just started."""
         self._feeds = [_Feed(end) for end in self._pipeline.feeds]
         self._sinks = {id(sink): sink for sink in self._pipeline.sinks}
         self._arrived = {id(sink): sink.first for sink in self._pipeline.sinks}
-        os.set_blocking(self._waker, False)
+        self._count = 0
         self._pipeline.wake_by(self._wakeup)
         self._pipeline.busy = False
         if self._endless:
             self._pipeline.order(ENDLESS, False)
-        self._thread.start()
-        atexit.register(self.close)
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
@@ -166,14 +172,18 @@ class Stream:
         error: BaseException = UsageError(SessionClosed())
         try:
             while not self._closing:
-                self._feed_submitted()
-                for sink in self._pipeline.wait():
-                    self._collect(sink)
-                self._pipeline.busy = bool(self._requests)
-        except EOFError:
-            error = self._ended()
+                try:
+                    self._feed(self._submitted())
+                    for sink in self._pipeline.wait():
+                        self._collect(sink)
+                    self._pipeline.busy = bool(self._requests)
+                except EOFError:
+                    self._go_on(self._ended())
+                except Lost as lost:
+                    self._go_on(lost)
         except BaseException as raised:
-            error = raised
+            if not (self._closing and isinstance(raised, Lost)):
+                error = raised
         with self._gate:
             self._error = error
         try:
@@ -184,6 +194,22 @@ class Stream:
             for request in (*self._requests.values(), *self._submitted()):
                 self._done(request, copy(error))
             self._requests.clear()
+
+    def _go_on(self, error: BaseException) -> None:
+        """Starts what was lost again and feeds the microbatches that are not done; raises any other error."""
+        while isinstance(error, Lost):
+            try:
+                self._pipeline.recover(error, lambda: self._closing)
+                self._begin()
+                requests = [self._requests[number] for number in sorted(self._requests)]
+                self._requests.clear()
+                for request in requests:
+                    request.collector, request.failed = Collector(self.build), None
+                self._feed(requests)
+                return
+            except EOFError:
+                error = self._ended()
+        raise error
 
     def _ended(self) -> BaseException:
         """Why a device has gone."""
@@ -199,11 +225,11 @@ class Stream:
             except Empty:
                 return
 
-    def _feed_submitted(self) -> None:
-        """Feeds what was submitted, and orders it first where each microbatch is ordered alone. Raises EOFError where a device
-        has ended."""
+    def _feed(self, requests: Iterable[_Request]) -> None:
+        """Feeds microbatches, and orders them first where each microbatch is ordered alone. Raises EOFError where a device has
+        ended."""
         before = self._count
-        for request in self._submitted():
+        for request in requests:
             number = self._count
             self._count += 1
             self._requests[number] = request
@@ -245,6 +271,7 @@ class Stream:
 
     def _done(self, request: _Request, error: BaseException | None) -> None:
         self._room.release()
+        self._pipeline.recovery.answered()
         if error is not None:
             request.future.set_exception(error)
         else:

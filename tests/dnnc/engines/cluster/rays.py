@@ -21,11 +21,15 @@ from types import MappingProxyType
 
 @dataclass
 class RayCluster:
-    """``address`` of its head; ``environment`` of those who may use it; ``raylets``: process ids by host."""
+    """``address`` of its head; ``environment`` of those who may use it; ``before`` and
+    ``addresses``: as of ``ray_cluster``; ``nodes``: processes by host."""
 
     address: str
     environment: dict[str, str]
     folder: Path
+    port: int
+    before: Mapping[str, Sequence[str]]
+    addresses: Mapping[str, str]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def running(self, words: str) -> list[int]:
@@ -38,8 +42,31 @@ class RayCluster:
                         found.append(process)
         return found
 
+    def start(self, host: str) -> None:
+        """Starts a node, the first one as the head; ends the one that was there for the host."""
+        self.end(host)
+        where = ["--head", f"--port={self.port}"] if not self.address else [f"--address={self.address}"]
+        own = [f"--node-ip-address={self.addresses[host]}"] if host in self.addresses else []
+        arguments = [
+            *(*self.before.get(host, ()), sys.executable, "-P", "-m", "ray.scripts.scripts", "start"),
+            *(*where, *own, "--block", "--num-cpus=8"),
+            *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
+            *(["--include-dashboard=false", f"--temp-dir={self.folder}"] if not self.address else []),
+        ]
+        with open(self.folder / f"{host}.log", "wb") as log:
+            node = subprocess.Popen(arguments, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        self.nodes[host] = node
+        started = _started(self.folder / f"{host}.log", node, self.port)
+        self.address = self.address or started
+
+    def raylet(self, host: str) -> int:
+        """The process of a node that stands for it in the cluster."""
+        return next(one for one in _descendants(self.nodes[host].pid) if _program(one).endswith("/raylet"))
+
     def end(self, host: str) -> None:
-        """Ends a node at once."""
+        """Ends a node at once, if there is one."""
+        if host not in self.nodes:
+            return
         for process in _descendants(self.nodes[host].pid):
             _kill(process)
         _kill(self.nodes[host].pid)
@@ -72,33 +99,10 @@ def ray_cluster(
         }
         if not token:
             del environment["RAY_AUTH_TOKEN"]
-        address = ""
-        cluster = RayCluster(address, environment, folder)
+        cluster = RayCluster("", environment, folder, port, before, addresses)
         for host in hosts:
-            where = ["--head", f"--port={port}"] if not cluster.nodes else [f"--address={cluster.address}"]
-            own = [f"--node-ip-address={addresses[host]}"] if host in addresses else []
-            arguments = [
-                *(
-                    *before.get(host, ()),
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    "ray.scripts.scripts",
-                    "start",
-                    *where,
-                    *own,
-                    "--block",
-                    "--num-cpus=8",
-                ),
-                *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
-                *(["--include-dashboard=false", f"--temp-dir={folder}"] if not cluster.nodes else []),
-            ]
-            with open(folder / f"{host}.log", "wb") as log:
-                node = subprocess.Popen(arguments, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-            cluster.nodes[host] = node
-            stack.callback(lambda host=host: cluster.nodes.get(host) and cluster.end(host))
-            started = _started(folder / f"{host}.log", node, port)
-            cluster.address = cluster.address or started
+            stack.callback(cluster.end, host)
+            cluster.start(host)
         yield cluster
 
 
@@ -130,6 +134,14 @@ def _descendants(process: int) -> list[int]:
     for one in found:
         found += parents.get(one, [])
     return found[1:]
+
+
+def _program(process: int) -> str:
+    """The path of the program that a process runs; empty where it has ended."""
+    try:
+        return os.readlink(f"/proc/{process}/exe")
+    except OSError:
+        return ""
 
 
 def _kill(process: int) -> None:

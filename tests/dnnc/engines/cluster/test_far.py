@@ -99,11 +99,11 @@ def test_a_failed_microbatch_fails_alone(tmp_path: Path) -> None:
 def test_a_killed_process_and_a_lost_host_are_named(tmp_path: Path) -> None:
     build = make_build(tmp_path, *(f"g (float[2] v{i}) => (float[2] v{i + 1}) {{ v{i + 1} = Neg(v{i}) }}" for i in range(3)))
     inputs = [{"v0": np.ones(2, np.float32)}] * 4
-    with Pipeline(build, processes=on_hosts(build, APART, tmp_path / "cache")) as pipeline:
+    with Pipeline(build, processes=on_hosts(build, APART, tmp_path / "cache", wait=0)) as pipeline:
         os.kill(pipeline.processes[1], signal.SIGKILL)
         with pytest.raises(StageStopped, match=r"stage 1 on cpu1 of host a: .*was killed by SIGKILL"):
             pipeline.run(inputs * 10000)
-    processes = on_hosts(build, APART, tmp_path / "cache")
+    processes = on_hosts(build, APART, tmp_path / "cache", wait=0)
     with Pipeline(build, processes=processes) as pipeline:
         pipeline.run(inputs)
         assert isinstance(processes.agents, LocalAgents)

@@ -151,7 +151,7 @@ def test_what_is_wrong_with_the_cluster_is_said(build: Path, cluster: RayCluster
 
 @pytest.mark.parametrize("how", ["interrupt", "kill the agent"])
 def test_a_run_that_ends_early_leaves_nothing(how: str, build: Path, cluster: RayCluster) -> None:
-    run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q")
+    run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q", "--wait", "0")
     deadline = time.monotonic() + 60
     while len(cluster.running(WORKER)) < 3 and time.monotonic() < deadline:
         time.sleep(0.1)
