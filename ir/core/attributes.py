@@ -44,9 +44,11 @@ class Dense:
     data: bytes | tuple[bytes, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Attribute:
-    """One typed constant. Build with ``attr(value)`` where the kind follows from the Python value."""
+    """One typed constant. Build with ``attr(value)`` where the kind follows from the Python value.
+
+    Equal attributes have equal bits: 0.0 and -0.0 differ, as what an operator makes of them may."""
 
     kind: AttrKind
     value: Any
@@ -56,6 +58,19 @@ class Attribute:
             object.__setattr__(self, "value", single(self.value))
         elif self.kind is AttrKind.FLOATS:
             object.__setattr__(self, "value", tuple(single(v) for v in self.value))
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not Attribute:
+            return NotImplemented
+        return self.kind is other.kind and (self.value,) == (other.value,) and self._signs() == other._signs()
+
+    def __hash__(self) -> int:
+        return hash((self.kind, self.value))
+
+    def _signs(self) -> tuple[float, ...]:
+        if self.kind is AttrKind.FLOAT:
+            return (math.copysign(1.0, self.value),)
+        return tuple(math.copysign(1.0, value) for value in self.value) if self.kind is AttrKind.FLOATS else ()
 
 
 def single(value: float) -> float:

@@ -105,6 +105,8 @@ def _goals(model: Model, text: StageText, received: Mapping[int, str]) -> Iterat
         elif name not in model.node_of:
             yield Failure(REFUTED, f"the other side of channel {channel} receives '{name}', which is no value of the model", "")
         else:
+            if not text.mesh.axes and lines[0].op.operands[0] != name:
+                yield Failure(REFUTED, _called(lines[0].op.operands[0], name, f"sends on channel {channel}"), "")
             of = lines[0].op.get("of", text.units[0].types[lines[0].op.operands[0]])
             what = f"sends {lines[0].op.operands[0]} on channel {channel}"
             yield Goal(what, tuple(line.operands[0] for line in lines), model.node_of[name], of)
@@ -116,8 +118,16 @@ def _goals(model: Model, text: StageText, received: Mapping[int, str]) -> Iterat
         elif declared.name not in outputs:
             yield Failure(REFUTED, f"it delivers {declared.name}, which is no output of the model", "")
         else:
+            if not text.mesh.axes and values[0][0].name != declared.name:
+                yield Failure(REFUTED, _called(values[0][0].name, declared.name, "delivers"), "")
             terms = tuple(unit.env[value[0].name] for unit, value in zip(text.units, values, strict=True))
             yield Goal(f"delivers the output {declared.name}", terms, outputs[declared.name], values[0][0].type)
+
+
+def _called(own: str, name: str, what: str) -> str:
+    """The fault of a stage without a mesh whose program has ``own`` where the other side says ``name``: that is the output of the
+    stage's ONNX model which the runtime takes."""
+    return f"it {what} what its program calls {own}, but the runtime takes what its model calls {name}"
 
 
 def _between(model: Model, proofs: Sequence[StageProof]) -> Iterator[Failure]:

@@ -132,6 +132,8 @@ class _Reader:
                 attribute = attribute_of(proto)
             except (ValueError, TypeError) as error:
                 raise Unreadable(f"{self.name}, node '{node.name}', attribute '{proto.name}': {error}") from None
+            if proto.name in made:
+                raise Unreadable(f"{self.name}, node '{node.name}' has the attribute '{proto.name}' twice")
             if attribute is not None:
                 made[proto.name] = attribute
         return tuple(sorted(made.items()))

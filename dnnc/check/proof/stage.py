@@ -18,7 +18,7 @@ from dnnc.check.proof.programs import Line, StageText, Unit
 from dnnc.check.proof.rules import Operand, OpRules
 from dnnc.check.proof.terms import ABSENT, constant_key
 from ir.core.ops import Op
-from ir.core.types import TensorType, Type, without_layout
+from ir.core.types import Partial, TensorType, Type, without_layout
 from ir.ops.boxes import coordinates, placements_of
 from ir.ops.opdefs import is_collective
 
@@ -124,17 +124,17 @@ class StageProof:
         if line.op.name == moves.IDENTITY:
             for found in moves.identity(unit, self.mesh, part, self.families, sorted(self.reductions)):
                 yield number, result, found
-                if found.family != part.family:
-                    yield from self.beside(number, part, found)
+                axis = next((i for i, (a, b) in enumerate(zip(part.placements, found.placements, strict=True)) if a != b), -1)
+                if axis >= 0 and found.placements[axis] == Partial("sum"):
+                    yield from self.beside(number, part, found, axis)
         elif line.op.name == moves.SLICE:
             for found in moves.slices(unit, self.boxes, line, part, self.model.types[part.node]):
                 yield number, result, found
         else:
             yield from self.collective(line, part)
 
-    def beside(self, number: int, value: Part, term: Part) -> Iterator[tuple[int, int, Part]]:
-        """The zeros of the members that are not first along the axis of a term of a sum."""
-        axis = next(i for i, (a, b) in enumerate(zip(value.placements, term.placements, strict=True)) if a != b)
+    def beside(self, number: int, value: Part, term: Part, axis: int) -> Iterator[tuple[int, int, Part]]:
+        """The zeros of the members that are not first along ``axis``, where ``term`` is a term of a sum."""
         type_ = self.model.types[value.node]
         for other, derived in enumerate(self.derived):
             places = {coordinates(self.mesh, member)[axis] for member in derived.unit.members}
@@ -151,6 +151,9 @@ class StageProof:
         lines = alike(self.collectives[channel])
         if lines is None:
             self.refusals[channel] = "each member must take part in it once, and all by the same op"
+            return
+        if len({(one.op.operands, tuple(value.name for value in one.op.results)) for one in lines}) != 1:
+            self.refusals[channel] = "its members name what it takes or makes differently; the runtime knows one name for all"
             return
         if not all(d.facts.has(one.operands[0], part) for d, one in zip(self.derived, lines, strict=True)):
             return

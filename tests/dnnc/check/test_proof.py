@@ -85,6 +85,13 @@ def test_what_changes_outputs_is_not_proven(name: str, builds: Path, tmp_path: P
             shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize(("name", "seed"), [("pipeline", 0), ("pipeline", 1), ("pipeline", 2), ("megatron", 0)])
+def test_a_value_is_what_the_runtime_calls_so(name: str, seed: int, builds: Path, tmp_path: Path) -> None:
+    shutil.copytree(build_of(name, builds), tmp_path / "build")
+    assert KINDS["misnamed value"](tmp_path / "build", random.Random(seed))
+    assert proof(tmp_path / "build").verdict == "refuted"
+
+
 def test_a_refutation_says_what_the_op_has_and_what_the_model_has(builds: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(build_of("megatron", builds), tmp_path / "build")
     name = "stages/stage0.member1.segment1.onnx"

@@ -186,6 +186,22 @@ def test_the_others_have_zeros(filled: str) -> None:
     assert proof(SUMS.replace("[0.0]", f"[{filled}]")).verdict == "refuted"
 
 
+def test_zeros_are_no_terms_of_a_maximum() -> None:
+    """The first member has the whole product, the second zeros: their maximum is not the product where that is negative."""
+    assert proof(SUMS.replace('"sum"', '"max"')).verdict == "refuted"
+    both = SUMS[: SUMS.index("  program @program1")].replace('"sum"', '"max"').replace("on [g0] (", "on [g0, g1] (")
+    assert proof(f"{both}}}").proven
+
+
+def test_members_call_the_operand_of_a_collective_alike() -> None:
+    """The runtime takes the name of the first member for all."""
+    at = SUMS.index("  program @program1")
+    report = proof(SUMS[:at] + SUMS[at:].replace("%t", "%u"))
+    ((_, failure),) = report.failures
+    assert failure.verdict == "refuted"
+    assert "its members name what it takes or makes differently" in failure.message
+
+
 HEADS = """
 module @heads {opset.onnx = 20} {
   func @main(%x : tensor<4x6xf32>) -> (%y : tensor<4x3x2xf32>) {

@@ -33,6 +33,16 @@ def test_modules(examples: int) -> None:
     check()
 
 
+def test_attributes_are_equal_where_their_bits_are() -> None:
+    """A zero has a sign, of which ``Reciprocal`` makes another infinity."""
+    for kind, wrapped in ((AttrKind.FLOAT, float), (AttrKind.FLOATS, lambda value: (value,))):
+        plus, minus, nan = (Attribute(kind, wrapped(value)) for value in (0.0, -0.0, float("nan")))
+        assert plus != minus
+        assert nan == Attribute(kind, wrapped(float("nan")))
+        assert plus == Attribute(kind, wrapped(0.0))
+    assert Attribute(AttrKind.INT, 0) != Attribute(AttrKind.FLOAT, 0.0)
+
+
 @settings(max_examples=75)
 @given(strategies.types())
 def test_types(type_: Type) -> None:
