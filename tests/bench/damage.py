@@ -373,7 +373,7 @@ def misnamed_value(folder: Path, rng: random.Random) -> bool:
     places = [
         (number, call)
         for number, program in enumerate(programs)
-        for call in re.finditer(r"(%\S+) = dnnc\.segment\([^)]*\) {level = (\d+)} : (\S+)", program)
+        for call in re.finditer(r"(?<=    )(%\S+) = dnnc\.segment\([^)]*\) {level = (\d+)} : (\S+)", program)
         if re.search(rf"comm\.\w+\({re.escape(call[1])}\)", program) or f"-> ({call[1]} :" in program
     ]
     if not places:

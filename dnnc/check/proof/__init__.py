@@ -32,9 +32,9 @@ output that it delivers is that of the model. The two sides of a channel must me
 the runtime sends them. Each output of the model is delivered by one stage. If all stages reach their goals, then by induction
 over the order of the model's ops every output is that of the model, whatever the inputs.
 
-**Verdicts.** *Proven*: all goals. *Refuted*: an op whose operands are understood, and that follows by no rule; dnnc writes none,
-but a program that computes the same in another way, such as ``b + a`` for ``a + b``, is refuted too. *Not proven*:
-the proof does not know enough (an operator without a definition, random numbers, a size that no type states).
+**Verdicts.** *Proven*: all goals. *Refuted*: an op whose operands are understood, and that follows by no rule. dnnc
+writes none, but what computes the same in another way, such as ``b + a`` for ``a + b``, is refuted too. *Not proven*: the proof
+does not know enough (an operator without a definition, random numbers, a size that no type states).
 
 **On trust** (``verdict.TRUSTED``): that ``plan.ir`` holds the model (the importer and ``canonicalize`` are not checked), the
 layout rules, kernels (their rounding, the order of sums), and the runtime, which exchanges what programs and schedule say.

@@ -125,8 +125,8 @@ def _goals(model: Model, text: StageText, received: Mapping[int, str]) -> Iterat
 
 
 def _called(own: str, name: str, what: str) -> str:
-    """The fault of a stage without a mesh whose program has ``own`` where the other side says ``name``: that is the output of the
-    stage's ONNX model which the runtime takes."""
+    """The fault of a stage without a mesh whose program has ``own`` where the other side says ``name``: the runtime takes the
+    output of this name of the stage's ONNX model."""
     return f"it {what} what its program calls {own}, but the runtime takes what its model calls {name}"
 
 
