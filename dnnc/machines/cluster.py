@@ -39,7 +39,7 @@ from dnnc.machines.topology import read_topology, topology_to_toml
 from dnnc.machines.topology.writer import Notes
 from dnnc.onnx.elements import BY_NAME
 from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput, UsageError
-from ir.core.topology import Link, Topology
+from ir.core.topology import Device, DeviceType, Link, Topology
 from ir.text.units import percent_text
 
 ALIKE = 1.15
@@ -156,8 +156,13 @@ class _Host:
 
     @property
     def speeds(self) -> list[float]:
-        """Of each type: the rate of f32, and the bandwidth of memory."""
-        return [value for one in self.topology.types for value in (dict(one.rates).get("f32", 1.0), one.memory_bandwidth)]
+        """Of each type: the rate of f32, the bandwidth of memory, and the other rates."""
+        types = [(one.memory_bandwidth, dict(one.rates)) for one in self.topology.types]
+        return [
+            value
+            for bandwidth, rates in types
+            for value in (rates.pop("f32", 1.0), bandwidth, *(rates[name] for name in sorted(rates)))
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,7 +281,7 @@ def _network(
             slower = max((Sample.of(answers[name]["large"]) for name in (one, other)), key=lambda sample: sample.median)
             trip = Sample.of(answers[one]["trip"])
             latency = Sample(trip.median / 2, trip.spread / 2)
-            found[one, other] = _Pair(latency, LARGE / max(slower.median - latency.median, slower.median / 2), slower.relative)
+            found[one, other] = _Pair(latency, LARGE / slower.median, slower.relative)
     return found
 
 
@@ -288,7 +293,8 @@ def _joined(
     several = len(set(leaders.values())) > 1
     parts = []
     for name, leader in leaders.items():
-        topology, own = _called(hosts[leader].topology, leader, name), hosts[name].topology.hosts[0]
+        topology, mine = _called(hosts[leader].topology, leader, name), hosts[name].topology
+        own = mine.hosts[0]
         alone = list(addresses.values()).count(addresses[name]) == 1
         members = [one for one in leaders if leaders[one] == leader]
         source = f"dnnc topology measure --cluster: {leader}, {when}"
@@ -298,7 +304,10 @@ def _joined(
         part = replace(
             topology,
             types=tuple(replace(one, name=f"{before}{one.name}", source=source) for one in topology.types),
-            devices=tuple(replace(one, type=f"{before}{one.type}") for one in topology.devices),
+            devices=tuple(
+                replace(one, type=f"{before}{one.type}", memory=_memory(mine, same, topology.type(one.type)))
+                for one, same in zip(topology.devices, mine.devices, strict=True)
+            ),
             hosts=(replace(own, address=addresses[name] if alone else ""),),
         )
         parts.append((name, part))
@@ -325,6 +334,12 @@ def _joined(
         whole = replace(whole, links=(*whole.links[: len(whole.links) - len(links)], network))
     notes |= {(f"links.{name}", "bandwidth"): text for name, text in told.items()}
     return ClusterMeasured(whole, notes, {name: host.share for name, host in hosts.items()})
+
+
+def _memory(own: Topology, device: Device, written: DeviceType) -> int | None:
+    """The memory that a ``device`` of its host's topology states where its type is ``written`` with another host's numbers."""
+    memory = device.memory if device.memory is not None else own.type(device.type).memory
+    return None if memory == written.memory else memory
 
 
 def _told(pair: tuple[str, str], found: _Pair) -> str:

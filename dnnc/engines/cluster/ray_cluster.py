@@ -48,6 +48,8 @@ from ir.system.child import module_environment, python_command
 
 ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
+_PEER_SECONDS = 5.0
+"""How long a host that failed may have done so before Ray says that another one has gone."""
 _LOOK_SECONDS, _REACH_SECONDS = 0.5, 1.0
 """How often a lost host is looked for, and how long a node may take to be reached."""
 _WITHOUT_TOKEN = """import sys
@@ -113,8 +115,22 @@ class RayAgents:
                     raise StageStopped(HostGone(host, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
             except self._ray.exceptions.RayError as error:
+                if doing and (gone := self._gone(asked)):
+                    raise StageStopped(HostGone(gone, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
         return answers
+
+    def _gone(self, asked: Mapping[str, Any]) -> str:
+        """The host that has gone, of those that were asked, when another one failed for it perhaps; empty where none has."""
+        until = time.monotonic() + _PEER_SECONDS
+        for host, reference in asked.items():
+            try:
+                self._ray.get(reference, timeout=max(0.0, until - time.monotonic()))
+            except self._ray.exceptions.RayActorError:
+                return host
+            except self._ray.exceptions.RayError:
+                continue
+        return ""
 
     def offered(self, host: str, method: str, *arguments: Any) -> tuple[str, str]:
         """What the relay offers that a method of a host's actor opens. Raises InvalidInput for what it refuses."""

@@ -96,6 +96,20 @@ def test_equal_hosts_share_the_numbers_of_the_slowest() -> None:
     assert "Measured by 'dnnc topology measure --cluster' on a, b, c, d, now." in text
 
 
+def test_equal_hosts_keep_their_own_memory() -> None:
+    big, small = host("big"), host("small", 0.95)
+    types = tuple(replace(one, memory=8 << 30) for one in small.topology.types)
+    hosts = {
+        "big": replace(big, topology=replace(big.topology, types=tuple(replace(t, memory=64 << 30) for t in types))),
+        "small": replace(small, topology=replace(small.topology, types=types)),
+    }
+    topology = _joined(hosts, {("big", "small"): pair(1e9)}, addresses(*hosts), "now").topology
+    assert len({device.type for device in topology.devices}) == 1
+    limits = {device.host: topology.memory(device) for device in topology.devices}
+    reserved = topology.types[0].reserved
+    assert limits == {"big": (64 << 30) - reserved, "small": (8 << 30) - reserved}
+
+
 def test_an_uneven_network_is_a_link_for_each_pair() -> None:
     hosts = {name: host(name) for name in "abc"}
     pairs = {("a", "b"): pair(1e9), ("a", "c"): pair(1e8), ("b", "c"): pair(1e9)}

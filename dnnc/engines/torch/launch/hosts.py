@@ -36,7 +36,8 @@ from ir.system.digests import digest_file
 from ir.system.scratch import whole_file
 
 _STALLED = 15.0
-"""Seconds that a host has to say why it ends, or that a rank of it stands still, after another host has lost it."""
+"""Seconds that a host has to say why it ends, or that a rank of it stands still, after another host has lost it; and that the
+host of rank 0 has to send its checkpoints after another one has failed."""
 _LOST = (HostLost.code, RankLost.code)
 _KINDS = {one.__name__: one for one in (UsageError, InvalidInput, StageStopped, Interrupted, RuntimeFailure)}
 
@@ -214,9 +215,10 @@ class HostsOfTraining:
         return StageStopped(HostGone(there.name, doing), where=str(self.build.files.folder))
 
     def _follow(self, options: TrainOptions, told: Callable[[Progressed], None]) -> None:
-        """Hears the hosts until all have done their part. Raises why training ended: the reason of a host of its own at once,
-        and that it has lost another one when no other host tells more."""
+        """Hears the hosts until all have done their part. Raises why training ended: the first reason that a host has itself,
+        once that of rank 0 has sent the checkpoints it had written; that one has lost another, when no host tells more."""
         deadline: float | None = None
+        first: DnncError | None = None
         while running := [there for there in self._there if not there.over]:
             seconds = None if deadline is None else deadline - time.monotonic()
             if seconds is not None and seconds <= 0:
@@ -228,10 +230,14 @@ class HostsOfTraining:
                     there.read()
                 while there.lines and not there.over:
                     self._hear(there, there.lines.pop(0), options, told)
-                if there.failed is not None and not there.lost:
-                    raise there.failed
+                if there.failed is not None and not there.lost and first is None:
+                    first, deadline = there.failed, time.monotonic() + _STALLED
                 if there.lost and deadline is None:
                     deadline = time.monotonic() + _STALLED
+            if first is not None and (options.checkpoint is None or self._there[0].over):
+                raise first
+        if first is not None:
+            raise first
         for there in self._there:
             if there.failed is not None:
                 raise there.failed
@@ -268,6 +274,7 @@ class HostsOfTraining:
                 else:
                     file.write(data)
             file.flush()
+            os.fsync(file.fileno())  # the host removes its own
             file.seek(0)
             if digest_file(file) != f"sha256:{stated.hex()}":
                 raise InvalidInput(PartDamaged(part.key), where=str(path))

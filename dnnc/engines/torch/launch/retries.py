@@ -15,9 +15,11 @@ from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.torch.launch.faults import GoesOn, RetriesNeedCheckpoints
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions, train
-from ir.core.diagnostics import Diagnostic, UsageError
+from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 from ir.system.digests import Stamp
 
+_PAUSE = 0.5
+"""Seconds between two tries to start."""
 _NAME = re.compile(r"step([0-9]+)\.safetensors")
 
 
@@ -35,11 +37,15 @@ class Launch(Protocol):
 
 
 def launched_on(cluster: ClusterOptions | None) -> Launch:
-    """Starts the ranks on a cluster, or without one on this host or by hand on several."""
+    """Starts the ranks on a cluster, or without one on this host or by hand on several. On a cluster, each start after a
+    step was trained waits up to ``cluster.wait`` seconds for nodes: one that was lost comes back, or Ray notices later that it
+    has gone."""
     if cluster is None:
         return train
     require_packages()
     from dnnc.engines.torch.launch.on_cluster import training_hosts
+
+    started = False
 
     def launch(
         build: TrainingBuild,
@@ -47,8 +53,23 @@ def launched_on(cluster: ClusterOptions | None) -> Launch:
         told: Callable[[Progressed], None],
         warned: Callable[[Diagnostic], None],
     ) -> float:
-        with training_hosts(build, cluster, warned) as hosts:
-            return hosts.train(options, told)
+        nonlocal started
+        until = time.monotonic() + (cluster.wait if started else 0.0)
+        trains = False
+
+        def heard(done: Progressed) -> None:
+            nonlocal started, trains
+            started = trains = True
+            told(done)
+
+        while True:
+            try:
+                with training_hosts(build, cluster, warned) as hosts:
+                    return hosts.train(options, heard)
+            except InvalidInput:
+                if trains or time.monotonic() + _PAUSE >= until:
+                    raise
+            time.sleep(_PAUSE)
 
     return launch
 

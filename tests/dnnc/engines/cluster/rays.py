@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+from tests.dnnc.engines.onnxruntime.processes import descendants, running
+
 
 @dataclass
 class RayCluster:
@@ -34,13 +36,7 @@ class RayCluster:
 
     def running(self, words: str) -> list[int]:
         """The ids of the processes on the nodes whose command line contains ``words``."""
-        found = []
-        for node in self.nodes.values():
-            for process in _descendants(node.pid):
-                with suppress(OSError):
-                    if words.encode() in Path(f"/proc/{process}/cmdline").read_bytes():
-                        found.append(process)
-        return found
+        return [process for node in self.nodes.values() for process in running(words, descendants(node.pid))]
 
     def start(self, host: str) -> None:
         """Starts a node, the first one as the head; ends the one that was there for the host."""
@@ -61,13 +57,13 @@ class RayCluster:
 
     def raylet(self, host: str) -> int:
         """The process of a node that stands for it in the cluster."""
-        return next(one for one in _descendants(self.nodes[host].pid) if _program(one).endswith("/raylet"))
+        return next(one for one in descendants(self.nodes[host].pid) if _program(one).endswith("/raylet"))
 
     def end(self, host: str) -> None:
         """Ends a node at once, if there is one."""
         if host not in self.nodes:
             return
-        for process in _descendants(self.nodes[host].pid):
+        for process in descendants(self.nodes[host].pid):
             _kill(process)
         _kill(self.nodes[host].pid)
         self.nodes.pop(host).wait()
@@ -119,21 +115,6 @@ def _started(log: Path, node: subprocess.Popen[bytes], port: int) -> str:
             break
         time.sleep(0.1)
     raise RuntimeError(log.read_text(errors="replace")[-2000:])
-
-
-def _descendants(process: int) -> list[int]:
-    """Process ids of the children of a process and of theirs, by one look at all processes."""
-    parents: dict[int, list[int]] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        parents.setdefault(parent, []).append(int(name))
-    found = [process]
-    for one in found:
-        found += parents.get(one, [])
-    return found[1:]
 
 
 def _program(process: int) -> str:

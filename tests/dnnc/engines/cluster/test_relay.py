@@ -157,14 +157,16 @@ def copy_line(line: socket.socket, endpoint: str, copied: list[bytes]) -> None:
     with line.accept()[0] as near, socket.create_connection((host, int(port))) as far:
 
         def passing(source: socket.socket, target: socket.socket) -> None:
-            while data := source.recv(1 << 16):
-                copied.append(data)
-                target.sendall(data)
+            with suppress(OSError):  # it closed while there was something for it
+                while data := source.recv(1 << 16):
+                    copied.append(data)
+                    target.sendall(data)
 
         back = threading.Thread(target=passing, args=(far, near))
         back.start()
         passing(near, far)
-        far.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            far.shutdown(socket.SHUT_RDWR)
         back.join()
 
 

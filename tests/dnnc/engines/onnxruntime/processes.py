@@ -20,8 +20,10 @@ def nothing_left() -> Iterator[None]:
     yield
     assert children(os.getpid()) == []
     assert set(os.listdir("/dev/shm")) <= segments_before
-    if len(os.listdir("/proc/self/fd")) > open_before:
+    deadline = time.monotonic() + 10
+    while len(os.listdir("/proc/self/fd")) > open_before and time.monotonic() < deadline:
         gc.collect()  # the traceback of an error that was expected may hold a build, and so its open weights
+        time.sleep(0.01)  # ZeroMQ closes sockets in a thread of its own
     assert len(os.listdir("/proc/self/fd")) <= open_before
 
 
@@ -47,14 +49,30 @@ def gone(processes: Iterable[int]) -> bool:
     return not alive
 
 
-def running(words: str) -> list[int]:
-    """The ids of the processes whose command line contains ``words``; its arguments are separated by zero bytes."""
+def running(words: str, among: Iterable[int] | None = None) -> list[int]:
+    """The ids of the processes, of all or ``among`` these, whose command line contains ``words``; zero bytes separate its
+    arguments."""
     processes = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
+    for one in map(int, filter(str.isdigit, os.listdir("/proc"))) if among is None else among:
         with suppress(OSError):
-            if words.encode() in Path(f"/proc/{name}/cmdline").read_bytes():
-                processes.append(int(name))
+            if words.encode() in Path(f"/proc/{one}/cmdline").read_bytes():
+                processes.append(one)
     return processes
+
+
+def descendants(process: int) -> list[int]:
+    """Process ids of the children of a process and of theirs, by one look at all processes."""
+    parents: dict[int, list[int]] = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        parents.setdefault(parent, []).append(int(name))
+    found = [process]
+    for one in found:
+        found += parents.get(one, [])
+    return found[1:]
 
 
 def end_starter(arguments: list[str], how: signal.Signals, after: float = 0.3) -> int:

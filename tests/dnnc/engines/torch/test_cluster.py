@@ -28,7 +28,7 @@ from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
 from ir.core.diagnostics import Diagnostic, InvalidInput
 from tests.dnnc.engines.cluster.conftest import zeromq  # noqa: F401
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
-from tests.dnnc.engines.onnxruntime.processes import gone, nothing_left, running
+from tests.dnnc.engines.onnxruntime.processes import descendants, gone, nothing_left, running
 from tests.dnnc.engines.torch.training_builds import compiled, two_hosts
 
 pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -87,9 +87,12 @@ def test_hosts_train_as_one_does_and_get_their_parts_once(build: Path, alone: Pa
 def test_what_is_lost_is_named(which: str, build: Path, tmp_path: Path) -> None:
     """The only rank of host q, one of the forks of host p, and the process of a host."""
 
+    every = list[int]()
+
     def kill(done: Progressed) -> None:
         if done.step == 3:
-            os.kill(running(which)[-1], signal.SIGKILL)
+            every.extend(descendants(os.getpid()))
+            os.kill(running(which, every)[-1], signal.SIGKILL)
 
     hosts = hosts_of(TrainingBuild.open(build), tmp_path / "cache")
     options = TrainOptions(steps=100000, checkpoint=tmp_path / "out", every=50)
@@ -97,7 +100,7 @@ def test_what_is_lost_is_named(which: str, build: Path, tmp_path: Path) -> None:
         hosts.train(options, kill)
     rank = {RANK: r"stage 3 on q0 of host q: .*was killed by SIGKILL", TEMPLATE: r"on p\d of host p: .*was killed by SIGKILL"}
     assert re.search(rank.get(which, r"E2205.*host '[pq]' has gone while it trained"), str(caught.value))
-    assert gone([*running(RANK), *running(TEMPLATE), *running(HOST)])
+    assert gone(every)
 
 
 def test_data_are_named_as_they_are_here(build: Path, tmp_path: Path) -> None:
@@ -120,7 +123,7 @@ def test_training_goes_on_after_losses(build: Path, alone: Path, tmp_path: Path)
         steps.append(done.step)
         if done.step in kills:
             kills.remove(done.step)
-            os.kill(running(RANK)[-1], signal.SIGKILL)
+            os.kill(running(RANK, descendants(os.getpid()))[-1], signal.SIGKILL)
 
     def launch(
         opened: TrainingBuild,
@@ -155,7 +158,7 @@ def test_a_training_on_one_host_goes_on_too(build: Path, alone: Path, tmp_path: 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
         assert training.stdout is not None
         next(line for line in training.stdout if line.startswith("step 9 "))
-        os.kill(running(TEMPLATE)[-1], signal.SIGKILL)
+        os.kill(running(TEMPLATE, descendants(training.pid))[-1], signal.SIGKILL)
         _, said = training.communicate(timeout=120)
     assert training.returncode == 0, said
     assert "W4828" in said
@@ -199,6 +202,19 @@ def test_a_rank_that_is_killed_on_a_cluster_changes_nothing(
     assert "warning[W4828]: training goes on after step 7: " in said
     assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
     assert (out / "losses.json").read_bytes() == (alone / "losses.json").read_bytes()
+
+
+@needs_ray
+def test_a_node_that_goes_and_comes_back_changes_nothing(build: Path, alone: Path, raylets: RayCluster, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    training = train(raylets, build, "--steps", "30", "--every", "7", "--checkpoint", str(out), "--retries", "1")
+    reach(training, 9)
+    raylets.end("q")
+    raylets.start("q")
+    _, said = training.communicate(timeout=240)
+    assert training.returncode == 0, said
+    assert "warning[W4828]: training goes on after step 7: " in said
+    assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
 
 
 @needs_ray
