@@ -21,12 +21,10 @@ import select
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
-from dnnc.engines.cluster.cache import LIMIT, Cache, default_folder
 from dnnc.engines.cluster.faults import HostRefused
-from dnnc.engines.cluster.parts import PIECES, Part, PartFiles, receive_parts
+from dnnc.engines.cluster.parts import PIECES, PartFiles, cached_parts
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.starter.host import HostProcesses
 from dnnc.engines.onnxruntime.starter.processes import LocalProcesses
@@ -126,19 +124,7 @@ class Agent:
     def _start(self, command: Mapping[str, Any]) -> None:
         """Gets the files and starts the processes."""
         files = command["files"]
-        parts = {part.key: part for part in map(Part.from_json, files["parts"])}
-        folder = Path(self.settings["cache"]) if self.settings["cache"] else default_folder()
-        cache = Cache(folder, int(self.settings["cache_bytes"]) or LIMIT)
-        entries = {key: entry for key in parts if (entry := cache.find(key)) is not None}
-        wanted = [part for key, part in parts.items() if key not in entries]
-        self._answer({"wants": [part.key for part in wanted]})
-        receive_parts(self._parts, wanted, cache)
-        for part in wanted:
-            entry = cache.find(part.key)
-            if entry is None:
-                raise FileNotFoundError(f"{folder}: another program has removed a file of this run")
-            entries[part.key] = entry
-        cache.make_room(parts)
+        entries = cached_parts(files["parts"], self.settings, self._parts, lambda keys: self._answer({"wants": keys}))
         roles = command["roles"]
         self._host.start(roles, PartFiles(files["models"], files["weights"], entries), pin=command["pin"])
         for process in self._host.every:

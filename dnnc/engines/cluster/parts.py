@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dnnc.build.snapshot import Snapshot
-from dnnc.engines.cluster.cache import Cache
+from dnnc.engines.cluster.cache import LIMIT, Cache, default_folder
 from dnnc.engines.cluster.faults import PartDamaged
 from dnnc.engines.onnxruntime.starter.host import models_of
 from dnnc.engines.onnxruntime.starter.roles import Role
@@ -191,6 +192,30 @@ def _send(sender: Sender, data: bytes) -> None:
 # Receiving
 
 
+def cached_parts(
+    listed: Iterable[Sequence[Any]],
+    settings: Mapping[str, Any],
+    receiver: Receiver,
+    want: Callable[[list[str]], None],
+) -> dict[str, OpenFile]:
+    """The open files of the ``listed`` parts in this host's cache, by key. ``want`` asks for those that it lacks, which it
+    then receives. ``settings``: ``cache`` and ``cache_bytes``, empty and 0 for the defaults. Raises as ``receive_parts``."""
+    parts = {part.key: part for part in map(Part.from_json, listed)}
+    folder = Path(settings["cache"]) if settings["cache"] else default_folder()
+    cache = Cache(folder, int(settings["cache_bytes"]) or LIMIT)
+    entries = {key: entry for key in parts if (entry := cache.find(key)) is not None}
+    wanted = [part for key, part in parts.items() if key not in entries]
+    want([part.key for part in wanted])
+    receive_parts(receiver, wanted, cache)
+    for part in wanted:
+        entry = cache.find(part.key)
+        if entry is None:
+            raise FileNotFoundError(f"{folder}: another program has removed a file of this run")
+        entries[part.key] = entry
+    cache.make_room(parts)
+    return entries
+
+
 def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> None:
     """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput or OSError where the disk refuses,
     InvalidInput where the bytes are not those that were asked for; then too it has received all of them, so the sender need
@@ -261,6 +286,7 @@ __all__ = [
     "Needed",
     "Part",
     "PartFiles",
+    "cached_parts",
     "external_data",
     "needed",
     "part_of",

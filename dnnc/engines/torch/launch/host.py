@@ -30,9 +30,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, PARTS_LINK, STRIDE
-from dnnc.engines.cluster.cache import LIMIT, Cache, default_folder
 from dnnc.engines.cluster.faults import HostRefused
-from dnnc.engines.cluster.parts import PIECES, Needed, Part, part_of, receive_parts, send_parts
+from dnnc.engines.cluster.parts import PIECES, Needed, cached_parts, part_of, send_parts
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.starter.roles import STARTER
 from dnnc.engines.onnxruntime.transport.edges import config_text
@@ -104,7 +103,8 @@ class TrainingHost:
 
     def _train(self, stack: ExitStack, command: Mapping[str, Any]) -> None:
         scratch = stack.enter_context(scratch_folder())
-        files, entries = command["files"], self._entries(command["files"])
+        files = command["files"]
+        entries = cached_parts(files["parts"], self.settings, self._parts, lambda keys: self._answer({"wants": keys}))
         training = received_files(files, command["folder"], command["manifest"], entries)
         settings = dict(command["train"])
         source = data_source(settings["data"], files["data"], entries, scratch / "data")
@@ -128,23 +128,6 @@ class TrainingHost:
         with self._sent(options):
             seconds = train(build, options, lambda step: self._answer({"step": asdict(step)}), met=met)
         self._answer({"done": seconds})
-
-    def _entries(self, files: Mapping[str, Any]) -> dict[str, OpenFile]:
-        """The open files in the cache by key, those that it lacks once they have been received."""
-        parts = {part.key: part for part in map(Part.from_json, files["parts"])}
-        folder = Path(self.settings["cache"]) if self.settings["cache"] else default_folder()
-        cache = Cache(folder, int(self.settings["cache_bytes"]) or LIMIT)
-        entries = {key: entry for key in parts if (entry := cache.find(key)) is not None}
-        wanted = [part for key, part in parts.items() if key not in entries]
-        self._answer({"wants": [part.key for part in wanted]})
-        receive_parts(self._parts, wanted, cache)
-        for part in wanted:
-            entry = cache.find(part.key)
-            if entry is None:
-                raise FileNotFoundError(f"{folder}: another program has removed a file of this run")
-            entries[part.key] = entry
-        cache.make_room(parts)
-        return entries
 
     @contextmanager
     def _sent(self, options: TrainOptions) -> Iterator[None]:

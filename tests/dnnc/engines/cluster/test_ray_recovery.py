@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,36 +17,16 @@ import pytest
 
 from dnnc.cli import main
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
-from tests.dnnc.engines.cluster.test_ray import MACHINES, WORKER, dnnc
+from tests.dnnc.engines.cluster.test_ray import MACHINES, WORKER, _nothing_left, build, cluster, dnnc
 from tests.dnnc.engines.onnxruntime.processes import gone
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"),
 ]
+__all__ = ["_nothing_left", "build", "cluster"]
 MANY = "20000"
 """Microbatches that take several seconds."""
-
-
-@pytest.fixture(autouse=True)
-def _nothing_left() -> None:
-    """The cluster stays for all tests; what runs leave is looked for by name."""
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("ray")
-    (folder / "machines.toml").write_text(MACHINES.replace("{a,b}", "a") + '[[hosts]]\nname = "b"\n')
-    options = ["--mesh", "none", "--replicas", "1", "--stages", "3", "--no-report", "-q"]
-    compiled = ["compile", "zoo:mlp,layers=4,hidden=64,batch=4", "-t", str(folder / "machines.toml"), "-o"]
-    assert main([*compiled, str(folder / "build"), *options]) == 0
-    return folder / "build"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
-    with ray_cluster(("a", "b")) as one:
-        yield one
 
 
 KILLED = """
