@@ -85,7 +85,7 @@ def test_identical_experts_are_proven(tmp_path: Path, training: bool, cpus: int)
 def test_cross_attention_operator_by_operator(tmp_path: Path, cpus: int, link: float) -> None:
     path = tmp_path / "encoder-decoder.json"
     write(lattices.encoder_decoder(12).document(Machines(8, cpus, link)), path)
-    result = solve_file(SolveOptions(str(path), time_limit=30.0), sink=DiagnosticSink())
+    result = solve_file(SolveOptions(str(path), time_limit=15.0), sink=DiagnosticSink())
     assert result.gap < 0.05
 
 
