@@ -116,8 +116,8 @@ class HostProcesses:
             self.every.append(DeviceProcess(number, device, members, process, control_read))
         needed = {*kept, *(process.control for process in self.every)}
         for descriptor in [d for d in self._descriptors if d not in needed]:
+            self._descriptors.remove(descriptor)  # first: an interrupt between the two must not let it be closed twice
             os.close(descriptor)
-            self._descriptors.remove(descriptor)
 
     def _stage(self, stage: Mapping[str, Any], models: _Models, passed: set[int]) -> dict[str, Any]:
         """The configuration of a stage; adds the descriptors that it names to ``passed``."""
@@ -224,10 +224,10 @@ class HostProcesses:
                 process.popen.wait()
             if process.popen.stderr is not None:
                 process.popen.stderr.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.pop())
         self.status = np.zeros((0, STATUS_WORDS), np.int64)
-        self._descriptors, self.every = [], []
+        self.every = []
         self._links, self._groups = {}, {}
 
 

@@ -105,14 +105,14 @@ class HostsOfTraining:
                 self._relay.close()  # they end when the starter has gone
             self.agents.close()
         finally:
-            for descriptor in self._descriptors:
-                os.close(descriptor)
+            while self._descriptors:
+                os.close(self._descriptors.pop())
             for thread in self._threads:
                 thread.join(1.0)
             for there in self._there:
                 there.parts.close()
                 there.files.close()
-            self._relay, self._there, self._descriptors, self._threads = None, [], [], []
+            self._relay, self._there, self._threads = None, [], []
 
     def _start(self, options: TrainOptions) -> None:
         """Launches all hosts, sends them their files, and lets them begin. Raises ConnectionError and DnncError."""
@@ -155,7 +155,7 @@ class HostsOfTraining:
         commands_read, commands = os.pipe()
         answers, answers_written = os.pipe()
         errors, errors_written = os.pipe()
-        self._descriptors += (commands, answers)
+        self._descriptors += [commands, answers]
         relay.send_stream(number * STRIDE + COMMANDS, peer, commands_read)
         relay.receive_stream(number * STRIDE + ANSWERS, peer, answers_written)
         relay.receive_stream(number * STRIDE + ERRORS, peer, errors_written)

@@ -213,7 +213,7 @@ def test_a_node_that_goes_and_comes_back_changes_nothing(build: Path, alone: Pat
     raylets.start("q")
     _, said = training.communicate(timeout=240)
     assert training.returncode == 0, said
-    assert "warning[W4828]: training goes on after step 7: " in said
+    assert "warning[W4828]: training goes on after step " in said
     assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
 
 
