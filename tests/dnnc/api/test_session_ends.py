@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import dnnc
+from dnnc.engines.onnxruntime.transport.edges import Sender
 from dnnc.onnx.ort import load_onnxruntime
 from tests.dnnc.api.models import batch, build_of, equal, lookup
 from tests.dnnc.engines.onnxruntime.processes import nothing_left
@@ -37,14 +38,28 @@ def test_a_token_out_of_range_fails_its_own_request(tmp_path: Path, kind: str) -
         assert session.processes == processes
 
 
-def test_a_dead_process_ends_the_session_and_says_so(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_dead_process_ends_the_session_and_says_so(tmp_path: Path, stage: int) -> None:
     with nothing_left(), build_of(tmp_path, cuts=["p"]).start() as session:
         session.run(None, batch())
-        os.kill(session.processes[1], signal.SIGKILL)
-        with pytest.raises(dnnc.RuntimeFailure, match=r"stage 1 on cpu1.*SIGKILL"):
+        os.kill(session.processes[stage], signal.SIGKILL)
+        with pytest.raises(dnnc.RuntimeFailure, match=rf"stage {stage} on cpu{stage}.*SIGKILL"):
             list(session.map(map(batch, range(100))))
-        with pytest.raises(dnnc.RuntimeFailure, match=r"stage 1 on cpu1.*SIGKILL"):
+        with pytest.raises(dnnc.RuntimeFailure, match=rf"stage {stage} on cpu{stage}.*SIGKILL"):
             session.submit(batch())
+
+
+def test_an_error_in_the_middle_of_a_feed_keeps_no_memory_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nothing_left(), build_of(tmp_path, cuts=["p"]).start() as session:
+        session.run(None, batch())
+
+        def killed_meanwhile(*_: Any) -> None:
+            os.kill(session.processes[0], signal.SIGKILL)
+            raise EOFError
+
+        monkeypatch.setattr(Sender, "send", killed_meanwhile)
+        with pytest.raises(dnnc.RuntimeFailure, match=r"stage 0 on cpu0.*SIGKILL"):
+            session.run(None, batch())
 
 
 def test_requests_under_way_fail_when_the_session_is_closed(tmp_path: Path) -> None:

@@ -184,6 +184,7 @@ class Stream:
         except BaseException as raised:
             if not (self._closing and isinstance(raised, Lost)):
                 error = raised
+        error = copy(error)  # without its traceback, whose frames may refer to slots: their memory would stay mapped
         with self._gate:
             self._error = error
         try:

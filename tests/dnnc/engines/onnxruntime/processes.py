@@ -16,15 +16,24 @@ from pathlib import Path
 @contextmanager
 def nothing_left() -> Iterator[None]:
     """Asserts that the block leaves no child process (not even a zombie), no file descriptor and no named shared memory."""
-    segments_before, open_before = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
+    segments_before, open_before = set(os.listdir("/dev/shm")), _descriptors()
     yield
     assert children(os.getpid()) == []
     assert set(os.listdir("/dev/shm")) <= segments_before
     deadline = time.monotonic() + 10
-    while len(os.listdir("/proc/self/fd")) > open_before and time.monotonic() < deadline:
+    while len(left := _descriptors()) > len(open_before) and time.monotonic() < deadline:
         gc.collect()  # the traceback of an error that was expected may hold a build, and so its open weights
         time.sleep(0.01)  # ZeroMQ closes sockets in a thread of its own
-    assert len(os.listdir("/proc/self/fd")) <= open_before
+    assert len(left) <= len(open_before), f"opened and not closed: {sorted(left.items() - open_before.items())}"
+
+
+def _descriptors() -> dict[str, str]:
+    """Number and file of each descriptor of this process that is open."""
+    found = {}
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # the one that lists the folder is closed by now
+            found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return found
 
 
 def children(parent: int) -> list[int]:
