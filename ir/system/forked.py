@@ -12,11 +12,12 @@ import faulthandler
 import os
 import signal
 import sys
+import threading
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 __all__ = ["CallFailedError", "CallKilledError", "call_in_child"]
 
@@ -50,13 +51,12 @@ def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> 
     # Blocked until the child has its own handlers: those of this process would tell this process of the child's signals.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
-        with (
-            warnings.catch_warnings()
-        ):  # of threads whose locks stay locked in a child: it takes none but malloc's, which is safe
+        with _handlers_after(), warnings.catch_warnings():
+            # Of threads whose locks stay locked in a child: it takes none but malloc's, which is safe.
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
-        if not child:
-            _be_the_child(call, seconds, memory, tie, write.fileno(), mask)
+            if not child:
+                _be_the_child(call, seconds, memory, tie, write.fileno(), mask)
         write.close()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         kind, answer = _received(read.fileno())
@@ -73,6 +73,26 @@ def call_in_child(call: Callable[[], bytes], *, seconds: float, memory: int) -> 
         if child:
             os.kill(child, signal.SIGKILL)
             _status(child)
+
+
+@contextmanager
+def _handlers_after() -> Iterator[None]:
+    """Runs handlers of signals after the block, though another thread may get a signal that this one blocks: what a handler
+    raises inside a function of ``os.register_at_fork`` is lost. Python runs handlers in the main thread alone."""
+    handlers: dict[int, Callable[..., Any]] = {}
+    arrived: list[int] = []
+    try:
+        if threading.current_thread() is threading.main_thread():
+            for number in signal.valid_signals():
+                if callable(handler := signal.getsignal(number)):
+                    handlers[number] = handler
+                    signal.signal(number, lambda number, _: arrived.append(number))
+        yield
+    finally:
+        for one, handler in handlers.items():
+            signal.signal(one, handler)
+        for one in arrived:
+            signal.raise_signal(one)  # to this thread, which blocks it still
 
 
 def _status(child: int) -> int:

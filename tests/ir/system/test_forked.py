@@ -190,3 +190,29 @@ def test_ctrl_c_between_any_two_lines_is_ctrl_c() -> None:
             sys.settrace(None)
         assert sorted(os.listdir("/proc/self/fd")) == opened, number
     assert ended > 8
+
+
+_INTERRUPTED_WHILE_FORKING = """
+import os, signal, threading
+from ir.system.forked import call_in_child
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)  # the calling thread blocks signals: the other one gets it
+    os.read(told, 1)
+told, tells = os.pipe()
+os.set_blocking(tells, False)
+signal.set_wakeup_fd(tells)
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+os.register_at_fork(**{"WHEN": interrupt})
+try:
+    print(call_in_child(lambda: b"answer", seconds=60, memory=1 << 28))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after_in_parent"])
+def test_an_interrupt_in_the_middle_of_a_fork_is_not_lost(when: str) -> None:
+    """Python ignores what a function of ``os.register_at_fork`` raises, and ``logging`` has such functions."""
+    code = _INTERRUPTED_WHILE_FORKING.replace("WHEN", when)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.stderr) == ("interrupted\n", "")
