@@ -235,8 +235,9 @@ def test_faulty_plans_are_refused() -> None:
         placed(chain([0]))
 
 
-def random_problem(seed: int) -> PlacementProblem:
-    """Up to 5 stages on up to 6 devices of 3 hosts with unequal links, some shared or half duplex, some stages fixed."""
+def random_problem(seed: int, together: bool = False) -> PlacementProblem:
+    """Up to 5 stages on up to 6 devices of 3 hosts with unequal links, some shared or half duplex, some stages fixed;
+    ``together``: the first two on one device."""
     rng = random.Random(seed)
     hosts = [f"h{i}" for i in range(rng.randint(1, 3))]
     count = rng.randint(2, 6)
@@ -249,14 +250,15 @@ def random_problem(seed: int) -> PlacementProblem:
 
     links = [link(f"l{i}", name, host) for i, (name, host) in enumerate(zip(names, host_of, strict=True))]
     links += [link(f"n{i}", hosts[0], host) for i, host in enumerate(hosts[1:])]
-    topology = Topology(
-        "@t", (DeviceType("t"),), tuple(map(Host, hosts)), tuple(map(Device, names, ["t"] * count, host_of)), (), tuple(links)
-    )
+    types = [rng.choice("ttu") for _ in names]
+    every = tuple(map(DeviceType, sorted({*types})))
+    topology = Topology("@t", every, tuple(map(Host, hosts)), tuple(map(Device, names, types, host_of)), (), tuple(links))
     size = rng.randint(1, min(5, count))
     compute = [[rng.choice([1.0, 2.0])] * count for _ in range(size)]
     for row in compute:
-        if rng.random() < 0.3:
-            row[rng.randrange(count)] = math.inf
+        refused = rng.choice([*types, ""])
+        if rng.random() < 0.5 and {*types} != {refused}:
+            row[:] = [math.inf if type_ == refused else seconds for type_, seconds in zip(types, row, strict=True)]
     pairs = sorted({tuple(sorted(rng.sample(range(size), 2))) for _ in range(2 * size)}) if size > 1 else []
     sizes = {a: rng.choice([0, 100, 300]) for a in range(size)}
     shared = rng.random() < 0.5  # each stage sends one tensor to all its readers, or each reader another tensor
@@ -267,6 +269,9 @@ def random_problem(seed: int) -> PlacementProblem:
     fixed: list[tuple[int, ...]] = [()] * size
     if rng.random() < 0.3:
         fixed[0] = (next(d for d in range(count) if math.isfinite(compute[0][d])),)
+    if together:
+        compute[:2] = [[1.0] * count] * min(2, size)
+        fixed[:2] = [(rng.randrange(count),)] * min(2, size)
     rows = tuple(map(tuple, compute))
     return PlacementProblem(topology, network(topology), "sum", rows, tuple(messages), tuple(fixed), (1,) * len(rows))
 
@@ -274,9 +279,9 @@ def random_problem(seed: int) -> PlacementProblem:
 def best_of_all(problem: PlacementProblem) -> float:
     """The least value over every placement; inf where there is none."""
     best = math.inf
-    for choice in itertools.permutations(range(len(problem.names)), problem.size):
-        allowed = all(math.isfinite(problem.compute[s][d]) and problem.fixed[s] in ((), (d,)) for s, d in enumerate(choice))
-        if allowed:
+    for choice in itertools.product(*(fixed or problem.candidates(stage) for stage, fixed in enumerate(problem.fixed))):
+        free = [device for device, fixed in zip(choice, problem.fixed, strict=True) if not fixed]
+        if len({*free, *itertools.chain(*problem.fixed)}) == len(free) + len(set(problem.fixed) - {()}):
             best = min(best, problem.value(tuple((device,) for device in choice)))
     return best
 
@@ -289,10 +294,11 @@ def test_the_search_equals_trying_every_placement(seed: int) -> None:
     assert (problem.value(found) if found is not None else math.inf) == pytest.approx(best_of_all(problem), rel=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_branch_and_bound_alone_equals_trying_every_placement(seed: int) -> None:
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "two stages on one device"])
+@pytest.mark.parametrize("seed", [*range(24), 679])
+def test_branch_and_bound_alone_equals_trying_every_placement(seed: int, together: bool) -> None:
     """Without a good start, so that the devices it takes for exchangeable matter."""
-    problem = random_problem(seed)
+    problem = random_problem(seed, together)
     tree = BranchAndBound(problem, 100_000, (), math.inf)
     tree.run()
     assert tree.value == pytest.approx(best_of_all(problem), rel=1e-12)

@@ -263,7 +263,8 @@ class BranchAndBound:
                 if all(to):
                     send += math.fsum(problem.slowest_sends(channels, tuple(chosen))[0])
                 else:
-                    send += min(problem.port_seconds(channels[0], a, len(channels)) for a in devices)
+                    away = sum(target != devices for target in to)  # a reader on the sender's own device costs nothing
+                    send += min(problem.port_seconds(channels[0], a, away) for a in devices)
                 for channel, target in zip(channels, to, strict=True):
                     for a, b in itertools.product(devices, target):
                         for name, seconds in problem.media(channel, a, b):
