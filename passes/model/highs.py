@@ -30,7 +30,7 @@ WIDE = 50_000
 """Entries up to which what the solver does between two questions grows with their square."""
 
 Watch = Callable[[float, float], bool]
-"""Told the best value and the bound so far, in seconds; returns whether to go on."""
+"""Told the best value and the bound so far, in seconds, the bound less ``SAFETY`` too; returns whether to go on."""
 
 
 @dataclass
@@ -127,6 +127,9 @@ def solve_rows(
     if start is not None:
         solver.setSolution(len(start), np.array(list(start), np.int32), np.array(list(start.values())))
 
+    def below(dual: float) -> float:
+        return max(0.0, (dual - SAFETY * SCALE) / factor) if math.isfinite(dual) else 0.0
+
     raised: list[BaseException] = []
     entries, ends = len(rows.value), now() + seconds
     did("matrix", entries)
@@ -136,7 +139,7 @@ def solve_rows(
         out = event.data_out
         did("look", entries * min(entries, WIDE))
         try:
-            if not raised and now() < ends and watch(out.mip_primal_bound / factor, out.mip_dual_bound / factor):
+            if not raised and now() < ends and watch(out.mip_primal_bound / factor, below(out.mip_dual_bound)):
                 return
         except BaseException as error:
             raised.append(error)
@@ -151,7 +154,7 @@ def solve_rows(
     nodes = max(0, int(info.mip_node_count))
     if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
         return Answer("infeasible", None, math.inf, nodes)
-    bound = max(0.0, (info.mip_dual_bound - SAFETY * SCALE) / factor) if math.isfinite(info.mip_dual_bound) else 0.0
+    bound = below(info.mip_dual_bound)
     values: Sequence[float] = list(solver.getSolution().col_value)
     if start is not None and values and abs(values[minimised] - info.objective_function_value) > SCALE * 1e-6:
         # HiGHS 1.16.0 reads some starts wrongly once it has simplified the programme: it then claims a value below the optimum,

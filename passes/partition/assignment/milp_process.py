@@ -105,7 +105,7 @@ def answer() -> None:
     def watch(value: float, bound: float) -> bool:
         if time.perf_counter() > told[0] + _LOOK:
             told[0] = time.perf_counter()
-            print(json.dumps({"value": value, "known": bound if math.isfinite(bound) else 0.0}), flush=True)
+            print(json.dumps({"value": value, "known": bound}), flush=True)
         return True
 
     limits = {name: question[name] for name in ("below", "seconds", "gap")}

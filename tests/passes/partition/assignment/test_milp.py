@@ -119,6 +119,18 @@ def test_what_the_watch_raises_stops_the_solver_and_arrives() -> None:
         solve_milp(problem, watch=watch)
 
 
+def test_the_watch_is_told_bounds_less_the_solvers_tolerance() -> None:
+    """A bound that the solver states may be too high by its tolerance; it stands where the solver is ended by the watch."""
+    told: list[float] = []
+    for seed in range(12):
+        found: list[float] = []
+        result = solve_milp(random_problem(seed, nodes=6, demands=False), watch=lambda _, bound: not found.append(bound))
+        if math.isfinite(result.bound):
+            assert max(found, default=0.0) <= result.bound
+            told += [bound for bound in found if bound == result.bound]
+    assert told, "some solve must be asked when its bound is the last one"
+
+
 def test_heaviest_first_and_ties_by_index() -> None:
     problem = random_problem(12, nodes=6)
     least = problem.seconds.min(axis=0)
