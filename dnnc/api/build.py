@@ -179,15 +179,12 @@ class Build:
         return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
 
     def prove(self) -> CheckResult:
-        """Shows for all inputs that the programs of a build of inference compute the model; nothing is run. ``passed``: it is
-        proven; ``report.verdict`` says ``proven``, ``refuted`` or ``not proven``."""
+        """Shows for all inputs that the programs compute the model, of training that each step is that of the model; nothing is
+        run. ``passed``: it is proven; ``report.verdict`` says ``proven``, ``refuted`` or ``not proven``."""
         with python_terms():
-            if self.trains:
-                raise UsageError(ForTraining(), where=str(self.folder))
-            from dnnc.build.build import Build as Programs
-            from dnnc.check.proof import prove_build
+            from dnnc.check.proof import prove
 
-            report = prove_build(Programs.open(self.folder))
+            report = prove(self.folder)
         error = report.error()
         return CheckResult(error is None, report.verdict if error is None else str(error), error, report)
 

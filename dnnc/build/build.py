@@ -212,7 +212,7 @@ class Build:
         require_programs(files)
         if files.engine != ONNXRUNTIME:
             raise InvalidInput(BuildForTraining(str(files.folder)), where=str(files.folder))
-        weights, given, source = _entry(files, "weights", str), files.manifest.get("given"), _source(files)
+        weights, given, source = _entry(files, "weights", str), files.manifest.get("given"), read_source(files)
         module = outline(files)
         if module.first(Program) is None:
             module = _with_programs(files)
@@ -312,8 +312,8 @@ def _entry(files: Snapshot, key: str, kind: type[Any]) -> Any:
     return value
 
 
-def _source(files: Snapshot) -> Source:
-    """Raises InvalidInput where the manifest does not say where the model came from."""
+def read_source(files: Snapshot) -> Source:
+    """Where the model of a build came from. Raises InvalidInput where the manifest does not say where the model came from."""
     entry = _entry(files, "source", dict)
     data = entry.get("data", {})
     if not isinstance(data, dict):

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from dnnc.build.build import ANNOTATED, Build
+from dnnc.build.build import ANNOTATED, Build, Source
 from dnnc.check.faults import FileChanged
 from dnnc.compile.load import load_model
 from dnnc.engines.onnxruntime.write.overwritten import copy_overwritten
@@ -113,11 +113,21 @@ def _original(build: Build, names: tuple[str, ...], scratch: Path) -> Reference 
         return None
 
 
-def _source_path(build: Build) -> Path:
+class Sourced(Protocol):
+    """What says where a model came from: a build."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def source(self) -> Source: ...
+
+
+def _source_path(build: Sourced) -> Path:
     return Path(os.path.normpath(build.folder.absolute() / build.source.spec))
 
 
-def _weights(build: Build) -> dict[str, OpenFile] | str:
+def _weights(build: Sourced) -> dict[str, OpenFile] | str:
     """The files with the weights of the original, by location; if they are gone or have changed, a sentence that says so."""
     files = {}
     for name, digest in build.source.data.items():
@@ -131,7 +141,7 @@ def _weights(build: Build) -> dict[str, OpenFile] | str:
     return files
 
 
-def original_weights(build: Build) -> WeightFiles | None:
+def original_weights(build: Sourced) -> WeightFiles | None:
     """The files of the weights of the model that was compiled; None where one is gone or has other bytes."""
     path = _source_path(build)
     if not build.source.sha256:

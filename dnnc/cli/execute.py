@@ -232,13 +232,12 @@ def check(
 
 def _prove(build: Path, other: list[str], json: bool, quiet: bool) -> None:
     """``check --prove``; ``other``: options that it does not take."""
-    from dnnc.build.build import Build
-    from dnnc.check.proof import prove_build
+    from dnnc.check.proof import prove
 
     if other:
         raise UsageError(ProvesAllInputs(), where=other[0])
     with progress(not quiet) as say:
-        report = prove_build(Build.open(build, say), say)
+        report = prove(build, say)
     if json:
         fields = report.to_json()
         put_json(fields.pop("schema").removeprefix("dnnc.").partition("/")[0], fields)

@@ -41,9 +41,10 @@ layout rules, kernels (their rounding, the order of sums), and the runtime, whic
 
 Files: ``terms``, ``model``, ``segments`` (ONNX files as terms), ``programs`` (all that runs), ``constants``; ``facts``,
 ``rules``, ``moves``; ``stage`` (one stage), ``build`` (all of them); ``explain`` (a failure in words), ``verdict``.
+Of a training build, ``training`` shows that each step is that of the model.
 """
 
-from dnnc.check.proof.build import prove_build, prove_module
+from dnnc.check.proof.build import prove, prove_build, prove_module
 from dnnc.check.proof.verdict import ProofReport
 
-__all__ = ["ProofReport", "prove_build", "prove_module"]
+__all__ = ["ProofReport", "prove", "prove_build", "prove_module"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 from dnnc.build.build import Build, read_program
+from dnnc.build.snapshot import TORCH, Snapshot
 from dnnc.check.faults import BuildWithoutWeights
 from dnnc.check.proof.constants import Weights, parts_of_weights
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
@@ -21,6 +23,17 @@ from ir.core.names import bare
 from passes.model.folding import expand
 
 Progress = Callable[[str, float | None], None]
+
+
+def prove(folder: str | Path, progress: Progress = lambda label, fraction: None) -> ProofReport:
+    """What can be shown of the build at ``folder``, of inference or of training, for all inputs. Raises InvalidInput for what
+    is no build with programs, and what ``prove_build`` and ``prove_training`` raise."""
+    files = Snapshot.open(folder, progress)
+    if files.engine != TORCH:
+        return prove_build(Build.of(files), progress)
+    from dnnc.check.proof.training import prove_training
+
+    return prove_training(files, progress)
 
 
 def prove_build(build: Build, progress: Progress = lambda label, fraction: None) -> ProofReport:
@@ -163,4 +176,4 @@ def _channel_fault(model: Model, maker: StageProof, sends: Sequence[Line], reade
     return crossing((maker.mesh, sent), (reader.mesh, received))
 
 
-__all__ = ["prove_build", "prove_module"]
+__all__ = ["prove", "prove_build", "prove_module"]

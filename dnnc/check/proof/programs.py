@@ -95,7 +95,7 @@ def read_stages(module: Module, files: Files | None = None) -> Iterator[StageTex
             members = [mesh.devices.index(device) for device in program.devices] if mesh.axes else [0]
             if files is None:
                 units.append(Unit(tuple(members), program))
-                _Evaluation(units[-1], module_opsets(module)).run()
+                Evaluation(units[-1], module_opsets(module)).run()
             else:
                 units += _units(program, stage.index, members, bool(mesh.axes), files)
         yield StageText(stage, mesh, units)
@@ -117,11 +117,11 @@ def _units(program: Program, stage: int, members: Sequence[int], on_mesh: bool, 
         alike.setdefault(signature, []).append((member, texts))
     for same in alike.values():
         unit = Unit(tuple(member for member, _ in same), program)
-        _Evaluation(unit, {}, [texts for _, texts in same]).run()
+        Evaluation(unit, {}, [texts for _, texts in same]).run()
         yield unit
 
 
-class _Evaluation:
+class Evaluation:
     """The terms of a unit. ``opsets``: of ops in the program itself; ``texts``: the models of each member, by level."""
 
     def __init__(self, unit: Unit, opsets: Mapping[str, int], texts: Sequence[Mapping[int, Text]] = ()) -> None:
@@ -233,4 +233,4 @@ def _by_member(listed: Dense) -> tuple[Content, ...]:
     return tuple(content(listed.type.dtype, shape, piece) for piece in pieces)
 
 
-__all__ = ["Line", "StageText", "Unit", "read_stages"]
+__all__ = ["Evaluation", "Line", "StageText", "Unit", "read_stages"]

@@ -78,11 +78,23 @@ class StageProof:
                 if node is not None and value.name in self.model.args:
                     self.add(number, unit.env[value.name], Part(node, whole(self.mesh)))
             for term, (name, of) in unit.parts.items():
-                if (node := self.model.node_of.get(name)) is not None and (of is None or same_type(self.model.types[node], of)):
-                    self.add(number, term, Part(node, whole(self.mesh) if of is None else placements_of(of, self.mesh)))
+                lies = whole(self.mesh) if of is None else placements_of(of, self.mesh)
+                node = self.model.node_of.get(name)
+                if node is not None and not is_partial(lies) and (of is None or same_type(self.model.types[node], of)):
+                    self.add(number, term, Part(node, lies))
             for line in unit.lines:
                 if line.op.name == "comm.recv" and (part := self.carried(line.op)) is not None:
                     self.add(number, line.results[0], part)
+
+        for application in self.model.applications:
+            if all(node == ABSENT or node in self.model.contents for node in application.operands):
+                self.queue(application.number)
+
+    def queue(self, number: int) -> None:
+        """Has an op of the model tried."""
+        if number not in self.queued:
+            self.queued.add(number)
+            heapq.heappush(self.waiting, number)
 
     def carried(self, op: Op) -> Part | None:
         """What a ``comm.recv`` gets by its name and type, as the sender must show."""
@@ -112,9 +124,7 @@ class StageProof:
             if not derived.facts.add(term, part):
                 continue
             for reader in self.model.readers[part.node]:
-                if reader not in self.queued:
-                    self.queued.add(reader)
-                    heapq.heappush(self.waiting, reader)
+                self.queue(reader)
             for line in derived.readers.get(term, ()):
                 todo += self.moved(number, line, part)
 

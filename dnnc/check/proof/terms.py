@@ -19,6 +19,7 @@ from ir.core.attributes import Dense
 from ir.core.ops import Op, Region
 from ir.core.types import DType, TensorType
 from ir.layout_rules import Numbers, numbers_of
+from ir.ops.grads import GRAD_OPS
 from ir.ops.operators import RANDOM, TRAINING_OPERAND, has
 
 Key: TypeAlias = tuple[Any, ...]
@@ -110,7 +111,9 @@ def constant_of(op: Op) -> Dense | None:
 
 def version(op: Op, opsets: Mapping[str, int]) -> int | None:
     """The opset that last changed the operator of ``op``, where a module or model states these ``opsets`` (by domain, ``onnx``
-    for the default one); None for an operator that is not known."""
+    for the default one); None for an operator that is not known. Ops of ``grad`` have one version."""
+    if op.dialect == "grad":
+        return 0 if op.name in GRAD_OPS else None
     if op.dialect != "onnx":
         return None
     domain, operator = operator_of(op.name)

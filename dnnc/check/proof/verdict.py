@@ -9,11 +9,14 @@ from dnnc.check.faults import NotProven, Refuted
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure
 from ir.core.diagnostics import CheckFailed
 
+LAYOUT_RULES = "the layout rules, each tested on random instances against ONNX Runtime"
+KERNELS = "kernels: how they round, and the order in which they add"
+RUNTIME = "the runtime: it exchanges what programs and schedule say, a channel in order, a message for each microbatch"
 TRUSTED = (
     "plan.ir holds the model: the importer and 'canonicalize' are not checked",
-    "the layout rules, each tested on random instances against ONNX Runtime",
-    "kernels: how they round, and the order in which they add",
-    "the runtime: it exchanges what programs and schedule say, a channel in order, a message for each microbatch",
+    LAYOUT_RULES,
+    KERNELS,
+    RUNTIME,
 )
 """What a proof takes on trust."""
 OWN_COPY = "the weights of the build's own copy (annotated.onnx), since the model's files are gone or have changed"
@@ -62,6 +65,7 @@ class ProofReport:
     between: tuple[Failure, ...]
     own_copy: bool
     seconds: float
+    trusts: tuple[str, ...] = TRUSTED
 
     @property
     def failures(self) -> list[tuple[str, Failure]]:
@@ -81,7 +85,7 @@ class ProofReport:
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        return (*TRUSTED, OWN_COPY) if self.own_copy else TRUSTED
+        return (*self.trusts, OWN_COPY) if self.own_copy else self.trusts
 
     def error(self) -> CheckFailed | None:
         """The error of a build that is not proven."""
@@ -104,4 +108,4 @@ class ProofReport:
         }
 
 
-__all__ = ["NOT_PROVEN", "REFUTED", "ProofReport", "StageVerdict"]
+__all__ = ["KERNELS", "LAYOUT_RULES", "NOT_PROVEN", "REFUTED", "RUNTIME", "ProofReport", "StageVerdict"]

@@ -29,7 +29,7 @@ from dnnc.engines.onnxruntime.write.build import (
     write_report,
 )
 from dnnc.engines.torch.checkpoint import INITIAL, Position, from_array, write_checkpoint
-from dnnc.engines.torch.write.stage_file import program_source
+from dnnc.engines.torch.write.stage_file import program_source, title_of
 from dnnc.onnx import DIALECTS
 from dnnc.onnx.weights import WeightFiles, WeightSource, files_of, read_resource
 from ir.core.diagnostics import InvalidInput
@@ -64,9 +64,7 @@ def write_training_build(
         (target / "stages").mkdir()
         for stage in step.stages:
             for program in (program for program in step.module.of_type(Program) if program.stage == stage.name):
-                where = ", ".join(program.devices)
-                title = f"Stage {stage.index} on {where}: {program.name} of plan.ir, as functions of PyTorch."
-                source_text = program_source(step.module, program, title)
+                source_text = program_source(step.module, program, title_of(stage, program))
                 (target / file_name(step, stage, program)).write_text(source_text, encoding="utf-8")
         progress("write the weights", None)
         sources = files_of(data)

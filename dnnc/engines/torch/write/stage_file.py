@@ -31,7 +31,7 @@ from dnnc.engines.torch.statements import dead_after, identifier, prelude, state
 from dnnc.engines.torch.statements.call import NEWEST
 from ir.core.attributes import Dense, attributes
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, phase_of
-from ir.core.module import Module, Program, Schedule
+from ir.core.module import Module, Program, Schedule, Stage
 from ir.core.ops import Op
 from ir.core.types import TensorType
 from ir.layout_rules import Surroundings
@@ -61,6 +61,11 @@ def functions_of(schedule: Schedule | None) -> Mapping[str, tuple[str, ...]]:
 def program_source(module: Module, program: Program, title: str) -> str:
     """The text of the file. ``title``: its first line. Raises InvalidInput for an op that cannot be written as PyTorch."""
     return _File(module, program).text(title)
+
+
+def title_of(stage: Stage, program: Program) -> str:
+    """The first line of the file of a program in a build."""
+    return f"Stage {stage.index} on {', '.join(program.devices)}: {program.name} of plan.ir, as functions of PyTorch."
 
 
 @dataclass(slots=True)
@@ -305,4 +310,4 @@ def _read(ops: Iterable[Op]) -> dict[str, None]:
     return dict.fromkeys(name for op in ops for name in op.operands if name)
 
 
-__all__ = ["UPDATES", "functions_of", "program_source"]
+__all__ = ["UPDATES", "functions_of", "program_source", "title_of"]

@@ -1,0 +1,134 @@
+"""``dnnc check --prove`` of training builds: valid steps are proven, damaged ones are not."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from dnnc.build.snapshot import Snapshot
+from dnnc.build.training import Step
+from dnnc.check.proof import prove
+from dnnc.check.proof.training import prove_step
+from dnnc.cli import main
+from dnnc.engines.torch.files import read_step
+from tests.bench.damage_training import KINDS, damaged_step
+from tests.dnnc.sealing import refresh
+
+MLP = "zoo:mlp,layers=4,hidden=16,batch=8"
+STAGES = ("--mesh", "none", "--replicas", "1", "--microbatches", "4")
+BUILDS: dict[str, tuple[str, ...]] = {
+    "pipeline": (MLP, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--optimizer", "sgd"),
+    "data": (MLP, "-t", "preset:cpu-2", "--mesh", "2", "--strategy", "data", "--microbatches", "2", "--optimizer", "momentum"),
+    "replicas": (
+        "zoo:mlp,layers=4,hidden=512,batch=64", "-t", "preset:cpu-4", "--stages", "2", "--mesh", "none", "--replicas", "2",
+        "--microbatches", "4", "--recompute", "stage",
+    ),
+    "uneven": ("zoo:mlp,layers=3,hidden=10,batch=5", "-t", "preset:cpu-3", "--mesh", "3", "--uneven", "--microbatches", "2"),
+    "meshes": (MLP, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4", "--optimizer", "adamw"),
+    **{
+        schedule: (MLP, "-t", "preset:cpu-4", "--stages", "4", *STAGES, "--schedule", schedule)
+        for schedule in ("gpipe", "1f1b", "zb-h1", "zb-h2", "pipedream", "2bw")
+    },
+    **{schedule: (MLP, "-t", "preset:cpu-2", *STAGES, "--schedule", schedule) for schedule in ("interleaved", "zb-v")},
+    **{
+        f"{sync} {strategy}": (
+            MLP, "-t", "preset:cpu-4", "--mesh", "2x2", "--strategy", strategy, "--sync", sync, "--microbatches", "2",
+        )
+        for sync in ("all_reduce", "reduce_scatter", "sfb", "ps", "auto")
+        for strategy in ("data", "megatron")
+    },
+}  # fmt: skip
+QUICK = ("pipeline",)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the builds of this file, each made at its first use."""
+    return tmp_path_factory.mktemp("builds")
+
+
+def build_of(name: str, folder: Path) -> Path:
+    out = folder / name
+    if not out.exists():
+        model, *options = BUILDS[name]
+        assert main(["compile", model, "--objective", "training", *options, "-q", "-o", str(out)]) == 0
+    return out
+
+
+def step_of(name: str, folder: Path) -> Step:
+    return _step(build_of(name, folder))
+
+
+@cache
+def _step(folder: Path) -> Step:
+    return read_step(Snapshot.open(folder))
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in BUILDS])
+def test_valid_steps_are_proven(name: str, folder: Path) -> None:
+    report = prove(build_of(name, folder))
+    assert report.proven, report.failures
+    assert report.error() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_pipeline_is_refuted(kind: str, folder: Path) -> None:
+    module = damaged_step(step_of("pipeline", folder).module, kind, random.Random(kind))
+    if module is not None:
+        assert prove_step(Step(module)).verdict == "refuted"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUILDS)
+def test_damage_is_refuted(name: str, folder: Path) -> None:
+    """Each kind of damage at three places of each build."""
+    step = step_of(name, folder)
+    for kind in KINDS:
+        for seed in range(3):
+            module = damaged_step(step.module, kind, random.Random(f"{kind} {seed}"))
+            assert module is None or prove_step(Step(module)).verdict == "refuted", (kind, seed)
+
+
+def test_a_lost_sum_of_gradients_is_told_in_words(folder: Path) -> None:
+    step = step_of("data", folder)
+    module = damaged_step(step.module, "program lost sum", random.Random(0))
+    assert module is not None
+    ((where, failure),) = prove_step(Step(module)).failures
+    assert where == "stage 0 on cpu0, cpu1"
+    assert failure.verdict == "refuted"
+    assert "a term of the sum over axis x of" in failure.message
+
+
+def test_a_wrong_gradient_is_refuted_though_all_programs_have_it(folder: Path) -> None:
+    module = damaged_step(step_of("pipeline", folder).module, "step other operand", random.Random(2))
+    assert module is not None
+    failures = prove_step(Step(module)).failures
+    assert any(failure.message.endswith("does not follow from the forward ops") for _, failure in failures)
+
+
+@pytest.mark.parametrize("name", ["stages/stage1.py", "weights.safetensors"])
+def test_other_bytes_of_a_file_are_refuted(name: str, folder: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(build_of("pipeline", folder), tmp_path / "build")
+    data = bytearray((copy / name).read_bytes())
+    data[-9] ^= 1
+    (copy / name).write_bytes(data)
+    refresh(copy, name)
+    ((_, failure),) = prove(copy).failures
+    assert (failure.verdict, failure.origin) == ("refuted", name)
+
+
+def test_the_command_lists_what_it_trusts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build = build_of("pipeline", folder)
+    assert main(["check", str(build), "--prove", "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["schema"], data["verdict"], [stage["verdict"] for stage in data["stages"]]) == (
+        "dnnc.proof/1",
+        "proven",
+        ["proven", "proven"],
+    )
+    assert any("differentiate" in trusted for trusted in data["trusted"])
