@@ -124,7 +124,12 @@ def test_the_watch_is_told_bounds_less_the_solvers_tolerance() -> None:
     told: list[float] = []
     for seed in range(12):
         found: list[float] = []
-        result = solve_milp(random_problem(seed, nodes=6, demands=False), watch=lambda _, bound: not found.append(bound))
+
+        def watch(_: float, bound: float, found: list[float] = found) -> bool:
+            found.append(bound)
+            return True
+
+        result = solve_milp(random_problem(seed, nodes=6, demands=False), watch=watch)
         if math.isfinite(result.bound):
             assert max(found, default=0.0) <= result.bound
             told += [bound for bound in found if bound == result.bound]
