@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,10 +17,13 @@ from dnnc.check.proof import prove
 from dnnc.check.proof.training import prove_step
 from dnnc.cli import main
 from dnnc.engines.torch.files import read_step
+from ir.core.module import Program
 from tests.bench.damage_training import KINDS, damaged_step
 from tests.dnnc.sealing import refresh
 
 MLP = "zoo:mlp,layers=4,hidden=16,batch=8"
+RESNET = "zoo:resnet50,batch=4,image=32,width=4,classes=10"
+GPT2 = "zoo:gpt2,layers=2,hidden=32,heads=4,vocab=64,positions=16,seq=8,batch=4"
 STAGES = ("--mesh", "none", "--replicas", "1", "--microbatches", "4")
 BUILDS: dict[str, tuple[str, ...]] = {
     "pipeline": (MLP, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--optimizer", "sgd"),
@@ -42,6 +46,10 @@ BUILDS: dict[str, tuple[str, ...]] = {
         for sync in ("all_reduce", "reduce_scatter", "sfb", "ps", "auto")
         for strategy in ("data", "megatron")
     },
+    "averages": (RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4"),
+    "recomputed averages": (RESNET, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--recompute", "stage"),
+    "tied weights": (GPT2, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--dropout", "on"),
+    "tied weights on meshes": (GPT2, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4"),
 }  # fmt: skip
 QUICK = ("pipeline",)
 
@@ -92,6 +100,23 @@ def test_damage_is_refuted(name: str, folder: Path) -> None:
         for seed in range(3):
             module = damaged_step(step.module, kind, random.Random(f"{kind} {seed}"))
             assert module is None or prove_step(Step(module)).verdict == "refuted", (kind, seed)
+
+
+@pytest.mark.slow
+def test_averages_of_replicas_become_their_mean(folder: Path) -> None:
+    """A mean over one replica more, and averages that the replicas do not exchange."""
+    step = step_of("averages", folder)
+    (program,) = step.module.of_type(Program)
+    (scaled,) = (op for op in program.ops if op.operands[:1] == ("%averages",))
+    (summed,) = (op for op in program.ops if op.operands[:1] == (scaled.id,))
+    wrong = (
+        tuple(replace(op, operands=(*op.operands[:1] * 2,)) if op is scaled else op for op in program.ops),
+        tuple(replace(op, operands=("%averages",)) if op is summed else op for op in program.ops),
+    )
+    for ops in wrong:
+        report = prove_step(Step(step.module.replace(program, replace(program, ops=ops))))
+        assert report.verdict == "refuted"
+        assert "%averages is not joined, summed over the replicas" in report.failures[0][1].message
 
 
 def test_a_lost_sum_of_gradients_is_told_in_words(folder: Path) -> None:

@@ -29,8 +29,8 @@ device keeps.
 **On trust** (``TRUSTED``): that the forward ops and the loss of ``plan.ir`` are the model; the gradient formulas of
 ``differentiate``, each tested against PyTorch; which weights train, and the optimizer's numbers, as ``plan.ir`` says them; the
 transcription of programs to Python; layout rules, kernels, the runtime. Programs are what ``localize`` makes of the stages of
-``plan.ir`` (a training build has no others): they are checked, not trusted. The running averages of replicas are not proven:
-they are means of what each replica sees.
+``plan.ir`` (a training build has no others): they are checked, not trusted. The running averages of replicas are not those of
+one device, but the mean of what each replica has moved by its own microbatches; that is what is shown of them (``averages``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from collections.abc import Callable
 
 from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step
-from dnnc.check.proof.explain import Failure
+from dnnc.check.proof.explain import REFUTED, Failure
+from dnnc.check.proof.training.averages import without_averages
 from dnnc.check.proof.training.derived import derivation_faults
 from dnnc.check.proof.training.files import InitialWeights, transcription_faults
 from dnnc.check.proof.training.rows import row_faults
@@ -84,9 +85,11 @@ def prove_step(step: Step) -> ProofReport:
 
 def _proven(step: Step, progress: Progress) -> tuple[tuple[StageVerdict, ...], tuple[Failure, ...]]:
     """A verdict for each stage, and what is wrong beside them."""
-    stages, between = prove_programs(step, progress)
+    plain, averages = without_averages(step)
+    stages, between = prove_programs(plain, progress)
     progress("differentiate the model", None)
-    return stages, (*between, *derivation_faults(step.module, step.microbatches), *row_faults(step))
+    wrong = (Failure(REFUTED, fault, origin) for origin, fault in averages)
+    return stages, (*between, *wrong, *derivation_faults(plain.module, plain.microbatches), *row_faults(step))
 
 
 __all__ = ["TRUSTED", "prove_step", "prove_training"]

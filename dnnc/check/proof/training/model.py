@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dnnc.check.proof.model import Model, read_model
+from dnnc.check.proof.training.units import takes_statistics
 from ir.core.facets import phase_of
 from ir.core.module import Module
-from ir.core.ops import Op
+from ir.core.ops import Op, all_reads
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import RESHARD, is_collective
 
@@ -47,8 +48,9 @@ def resolved(ops: Sequence[Op]) -> tuple[list[Op], dict[str, Final]]:
     now: dict[str, str] = {}
     assigned: dict[str, Final] = {}
     made = []
+    read = {name for op in ops for name in all_reads(op)}
     for op in ops:
-        operands = tuple(now.get(name, name) for name in op.operands)
+        operands = op.operands if takes_statistics(op, read) else tuple(now.get(name, name) for name in op.operands)
         if op.name == ASSIGN:
             now[op.operands[0]] = operands[1]
             assigned[op.operands[0]] = Final(phase_of(op.facets), operands[1])

@@ -10,7 +10,7 @@ says what each has of *its* microbatch. ``grad.accumulate`` gives each a term of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dnnc.build.training import Step
@@ -54,6 +54,7 @@ class _StepEvaluation(Evaluation):
     def __init__(self, unit: StepUnit, opsets: Mapping[str, int]) -> None:
         super().__init__(unit, opsets)
         self.now: dict[int, int] = {}
+        self.names_read = {name for op in unit.program.ops for name in all_reads(op)}
 
     def part(self, name: str, of: object) -> int:
         term = super().part(name, of)  # type: ignore[arg-type]
@@ -71,7 +72,7 @@ class _StepEvaluation(Evaluation):
             resource = self.unit.parts[target][0] if target in self.unit.parts else op.operands[0]
             self.unit.assigned[resource] = Assignment(phase_of(op.facets), op.operands[1], term)
             return ()
-        results = super().op(op, file, opsets, super().read if _takes_statistics(op) else read)
+        results = super().op(op, file, opsets, super().read if takes_statistics(op, self.names_read) else read)
         if op.name in OPTIMIZERS:
             for name in (op.operands[0], *op.operands[2:]):
                 target = super().read(name)
@@ -80,11 +81,11 @@ class _StepEvaluation(Evaluation):
         return results
 
 
-def _takes_statistics(op: Op) -> bool:
-    """Whether an op is a batch normalisation that trains and does not say what its running averages become: nothing that it
-    makes depends on them."""
-    named = [value.name for value in op.results[1:3]]
-    return op.name == BATCH_NORMALIZATION and bool(op.get("training_mode", 0)) and not any(named)
+def takes_statistics(op: Op, read: Collection[str]) -> bool:
+    """Whether an op is a batch normalisation that trains, of which nobody reads what its running averages become (``read``:
+    all names that are read): nothing else that it makes depends on them."""
+    averages = {value.name for value in op.results[1:3]}
+    return op.name == BATCH_NORMALIZATION and bool(op.get("training_mode", 0)) and averages.isdisjoint(read)
 
 
 def read_step_stages(step: Step) -> Iterator[StageText]:
@@ -165,4 +166,13 @@ def _inside(region: Region) -> Iterator[Value]:
             yield from _inside(inner)
 
 
-__all__ = ["ORDER", "Assignment", "StepUnit", "is_replicated", "mesh_of", "phase_faults", "read_step_stages"]
+__all__ = [
+    "ORDER",
+    "Assignment",
+    "StepUnit",
+    "is_replicated",
+    "mesh_of",
+    "phase_faults",
+    "read_step_stages",
+    "takes_statistics",
+]
