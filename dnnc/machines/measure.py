@@ -17,6 +17,7 @@ quick seconds alone, and another in slow ones.
   within a process; the start of a *collective*: two processes meet between products, and start the next model. If torch is
   installed, the same *in training*, by gloo between two ranks; the bandwidth is that of a large all-reduce, for gradients are
   most of what ranks exchange, and a rank adds what it gets.
+- *Training*: the kernels of torch, if it is installed (``training.py``).
 
 Other hosts, devices of other execution providers, and classes without an op here keep their numbers.
 """
@@ -50,6 +51,7 @@ from dnnc.machines.samples import (
     zoo_ops,
 )
 from dnnc.machines.topology.writer import Notes
+from dnnc.machines.training import measured_training
 from ir.core.diagnostics import UsageError
 from ir.core.topology import DeviceType, Link, Topology
 from ir.system.scratch import scratch_folder
@@ -57,7 +59,7 @@ from ir.text.units import percent_text, rate_text
 from passes.model.network import network
 from passes.model.products import BITS
 
-SECONDS = 10
+SECONDS = 30
 """Approximate duration of a measurement."""
 QUIET = 0.95
 """Where the measuring processes had their cores for a smaller part of the time, the machine was busy: on a quiet one they have
@@ -128,7 +130,7 @@ def measured(
 ) -> tuple[Topology, Notes, float]:
     """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and for
     which part of the time that their control group allows the measuring processes had their cores: below ``QUIET``, something
-    else was at work. ``gloo``: measure links in training too, if torch is installed."""
+    else was at work. ``gloo``: measure training too, if torch is installed."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -148,6 +150,9 @@ def measured(
                 each.handover = woken.median, woken.relative
         share = min(1.0, statistics.fmean(running.shares) / _allowed(facts, sum(map(len, cores))))
     topology, notes = _written(topology, host, measurements, link)
+    if gloo and importlib.util.find_spec("torch") is not None:
+        topology, more = measured_training(topology, devices, cores, seed, progress)
+        notes = {**notes, **{key: f"{notes[key]}; {text}" if key in notes else text for key, text in more.items()}}
     if gpus := gpus_of(topology, host, facts.providers):
         topology, more = measured_gpus(topology, host, gpus, facts.cores, seed, progress)
         notes = {**notes, **more}

@@ -37,7 +37,7 @@ from dnnc.onnx.weights import WeightSource
 from ir.core.diagnostics import Fault, InvalidInput, UsageError
 from ir.core.facets import Cost
 from ir.core.module import Declared, Func, Module, Random, Resource, Splat
-from ir.core.ops import Value
+from ir.core.ops import Op, Value
 from ir.core.topology import DeviceType, Topology
 from ir.core.types import TensorType, Type, type_bytes
 from ir.system.files import read_input_text
@@ -159,7 +159,7 @@ def machine_here(*, training: bool = False) -> dict[str, str]:
 class Segment:
     """A segment to measure; ``func``: it alone, of ``module``; ``copies``: how often it occurs; ``modelled``: seconds of all
     of them; ``operator`` and ``id`` of its first op; ``fresh``, ``summed``: as of ``PassAlone``, of a pass of a training
-    step."""
+    step, which is that of ``op``, ``backward`` or forward."""
 
     key: str
     module: Module
@@ -171,6 +171,8 @@ class Segment:
     id: str
     fresh: frozenset[str] = frozenset()
     summed: frozenset[str] = frozenset()
+    op: Op | None = None
+    backward: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,7 @@ def measure_profile(
                 else:
                     progress(f"measure {segment.operator} on {type_.name}", done / len(segments))
                     try:
-                        entries[place] = _run_on_torch(running, segment) if training else _run(running, segment, data)
+                        entries[place] = run_on_torch(running, segment) if training else _run(running, segment, data)
                         new += 1
                     except NotRun as error:
                         refused.append((segment.id, str(error)))
@@ -320,18 +322,19 @@ def training_segments(modules: Iterable[Module], type_: DeviceType) -> tuple[lis
             except InvalidInput as error:
                 refused[one.forward] = op.id, error.diagnostics[0].message
                 continue
-            for key, what, own in zip((one.forward, one.backward), ("", " backward"), passes, strict=True):
+            for key, back, own in zip((one.forward, one.backward), (False, True), passes, strict=True):
                 if key is not None and own is not None:
                     entry, types = own.module.entry, types_of(own.module, own.module.entry)
                     size = sum(type_bytes(type_) or 0 for type_ in types.values())
-                    operator = f"{op.name.removeprefix('onnx.')}{what}"
-                    by_key[key] = Segment(key, own.module, entry, 0, 0.0, size, operator, op.id, own.fresh, own.summed)
+                    operator = f"{op.name.removeprefix('onnx.')}{' backward' * back}"
+                    pass_ = own.fresh, own.summed, op, back
+                    by_key[key] = Segment(key, own.module, entry, 0, 0.0, size, operator, op.id, *pass_)
     segments = [replace(segment, copies=copies[key], modelled=total[key]) for key, segment in by_key.items()]
     return sorted(segments, key=lambda s: (-s.modelled, s.key)), list(refused.values())
 
 
-def _run_on_torch(running: Probes, segment: Segment) -> Entry:
-    """Raises NotRun."""
+def run_on_torch(running: Probes, segment: Segment, rounds: int = ROUNDS) -> Entry:
+    """The seconds of so many runs on each device. Raises NotRun."""
     from dnnc.engines.torch.statements.run import function_source
 
     types = types_of(segment.module, segment.func)
@@ -344,7 +347,7 @@ def _run_on_torch(running: Probes, segment: Segment) -> Entry:
     path = running.model(source.encode(), "py")
     summed = [number for number, value in enumerate(segment.func.results) if value.name in segment.summed]
     order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": EVICTED}
-    answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
+    answers = running.ask(order, range(len(running.cores)), rounds=rounds, warm=WARM)
     path.unlink()
     return _entry(answers)
 
@@ -401,5 +404,6 @@ __all__ = [
     "machine_here",
     "measure_profile",
     "read_profile",
+    "run_on_torch",
     "training_segments",
 ]

@@ -17,9 +17,11 @@ from dnnc.onnx import DIALECTS
 from ir.core.facets import Cost
 from ir.core.module import Func, Module
 from ir.core.ops import Op
+from passes.canonicalize import CanonicalizePass
 from passes.cost import CostPass
 from passes.framework.base import PassContext
 from passes.model.op_time import epilogues
+from passes.training import TrainingPass
 
 ZOO = ("zoo:resnet50", "zoo:bert-base,layers=1", "zoo:gpt2,layers=1")
 """The models whose ops stand for those of their class."""
@@ -119,10 +121,25 @@ def scalars() -> Iterator[Workload]:
 
 def chain(length: int) -> bytes:
     """A model of so many ops that compute nearly nothing."""
+    return _model(chained(length))
+
+
+def chained(length: int) -> Module:
+    """The module of ``chain``."""
     ops = "\n".join(
         f"%v{n} = onnx.{'Neg' if n % 2 else 'Abs'}(%{f'v{n - 1}' if n else 'x'}) : tensor<4xf32>" for n in range(length)
     )
-    return _model(_parsed(f"func @main(%x : tensor<4xf32>) -> (%v{length - 1} : tensor<4xf32>) {{\n{ops}\n}}"))
+    return _parsed(f"func @main(%x : tensor<4xf32>) -> (%v{length - 1} : tensor<4xf32>) {{\n{ops}\n}}")
+
+
+def training_step(spec: str) -> Module:
+    """A model of the zoo with a loss and the facts of its ops, as in a plan for training."""
+    from dnnc.zoo import build
+
+    module, context = build(spec), PassContext(dialects=DIALECTS)
+    for step in (TrainingPass(loss=f"mse:{module.entry.results[0].name[1:]}"), CanonicalizePass(), CostPass()):
+        module = step.run(module, context)
+    return module
 
 
 def zoo_ops(batch: int = 1) -> list[Workload]:
@@ -181,4 +198,18 @@ def _model(module: Module, func: Func | None = None) -> bytes:
     return labelled_model(module if func is None else module.replace(module.entry, func), Path())[0]
 
 
-__all__ = ["CACHED", "CHAIN", "ZOO", "Workload", "chain", "products", "quantised", "scalars", "streamed", "zoo_ops"]
+__all__ = [
+    "CACHED",
+    "CHAIN",
+    "FLOPS",
+    "ZOO",
+    "Workload",
+    "chain",
+    "chained",
+    "products",
+    "quantised",
+    "scalars",
+    "streamed",
+    "training_step",
+    "zoo_ops",
+]

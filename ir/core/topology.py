@@ -28,7 +28,8 @@ class DeviceType:
     ``cores``: of a CPU, on which a program runs as many threads; rates and bandwidths are those of all of them.
     ``scalar_rate``: steps per second of CPU kernels that go element by element (``Cost.scalar``); 0: they take no time.
 
-    ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it.
+    ``launch``: seconds that the host takes to start a kernel in training, which runs kernel by kernel; longer kernels hide it,
+    but for a CPU's, which start when it has computed the one before.
 
     With ``units``, products of matrices cost what their sizes ask for (``passes.model.products`` has the formula). ``units``:
     processors that work on a tile each; ``unit_bandwidth``: bytes per second at which all of them together load tiles, and

@@ -98,7 +98,7 @@ def softmax(draft: Draft) -> None:
 
 
 def pointwise(draft: Draft) -> None:
-    """``dY, X`` to ``dX`` of one shape."""
+    """``dY`` and ``X`` or ``Y`` to ``dX`` of one shape."""
     draft.tie_same((0, 1, -1))
     draft.passes((0,))
 
@@ -168,6 +168,7 @@ RULES: dict[str, Draw] = {
     "grad.NegativeLogLikelihoodLoss": loss_gradient,
     "grad.RMSNormalizationInput": _rows(sums=False),
     "grad.RMSNormalizationWeight": _rows(sums=True),
+    "grad.Relu": pointwise,
     "grad.Resize": resize,
     "grad.Softmax": softmax,
     "grad.SoftmaxCrossEntropyLoss": loss_gradient,

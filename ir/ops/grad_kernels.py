@@ -118,6 +118,7 @@ KERNELS: tuple[OpDef, ...] = (
     _kernel("RMSNormalizationInput", (3, 3), _ONE, _ROWS, ((0, 1), (1, -1)),
             "The gradient of X of RMSNormalization: of dY, X and scale."),
     _kernel("RMSNormalizationWeight", _TWO, _ONE, _ROWS, ((0, 1),), "The gradient of scale of RMSNormalization: of dY and X."),
+    _kernel("Relu", _TWO, _ONE, {}, ((0, 1), (1, -1)), "The gradient of X of Relu: of dY and Y."),
     _kernel("Resize", _ONE, _ONE, RESIZE_ATTRIBUTES, (), "The gradient of X of Resize: of dY."),
     _kernel("Softmax", _TWO, _ONE, _AXIS, ((0, 1), (1, -1)), "The gradient of X of Softmax: of dY and Y."),
     _kernel("SoftmaxCrossEntropyLoss", (3, 4), _ONE, _IGNORE, ((1, -1),),

@@ -62,6 +62,7 @@ FORMULAS: dict[str, Formula] = {
     "grad.NegativeLogLikelihoodLoss": _per_element("softmax", 1, -1),
     "grad.RMSNormalizationInput": _per_element("norm", 7),
     "grad.RMSNormalizationWeight": _per_element("norm", 2),
+    "grad.Relu": _per_element("elementwise", 1),
     "grad.Resize": resize,
     "grad.Softmax": _per_element("softmax", 4),
     DETACH: _per_element("view", 0),

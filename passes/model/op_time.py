@@ -10,7 +10,13 @@ Roofline (Williams, Waterman, Patterson, "Roofline: an insightful visual perform
 matrices costs what its sizes ask for (``products``), and so do the two products that its gradients are.
 
 *Scalar steps.* Where a device type states a ``scalar_rate``, ``scalar / scalar_rate`` is added to the time of the flops: what
-ONNX Runtime's CPU kernels do element by element (``passes.cost.scalar``). Training runs PyTorch's kernels, without.
+ONNX Runtime's CPU kernels do element by element (``passes.cost.scalar``).
+
+*Training* runs PyTorch's kernels, one by one, without scalar steps. Their efficiency is that of the classes ``KIND-training``
+and ``KIND-backward``, where the device type has them, else that of ``KIND``. The backward pass moves operands and results
+twice. On CPUs it also adds the gradient of the weights that the op reads to those of earlier microbatches: it reads and writes
+sums as large as these weights, at memory bandwidth. The host starts each kernel (``launch``): on CPUs before it computes,
+elsewhere while the kernel before runs.
 
 *Weights on a core.* On device types of kind ``cpu`` the bytes of weights do not hide behind arithmetic: they come from main
 memory once per execution, and one core waits for them. Measured (``tests/bench/calibrate_cpu.py``) on ResNet-50, whose late
@@ -39,6 +45,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 
 from ir.core.facets import BackwardTime, Cost, Measured, Time
 from ir.core.ops import Op, all_reads
@@ -50,6 +57,10 @@ from passes.model.sizes import sized_results
 
 EPILOGUE = "epilogue"
 """The class of ops, in ``DeviceType.efficiency``, that are fused into what they follow."""
+TRAINING, BACKWARD = "-training", "-backward"
+"""Behind the name of a class: its kernels in the forward and in the backward pass of training."""
+_SUMS = 2
+"""How often an accumulated gradient is moved: read and written. The term that is added was just made."""
 
 
 def op_seconds(op: Op, device_type: DeviceType) -> float:
@@ -90,18 +101,18 @@ def stated_seconds(time: Time | BackwardTime, device_type: DeviceType) -> float:
     return math.inf
 
 
-def _derived(op: Op, device_type: DeviceType, cost: Cost | None) -> float:
-    """By the roofline, where the op has this cost."""
+def _derived(op: Op, device_type: DeviceType, cost: Cost | None, pass_: str = "") -> float:
+    """By the roofline, where the op has this cost; ``pass_``: of training, whose kernels run."""
     if cost is None:
         return device_type.overhead
     if op.regions:
         return _inside(op, device_type, cost) + device_type.overhead
-    rate = rate_of(op, cost.kind, device_type)
+    rate = rate_of(op, cost.kind, device_type, pass_)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is not None:
         return product_seconds(product, device_type, rate)
     arithmetic = cost.flops / rate if cost.flops and rate else 0.0
-    if cost.scalar and device_type.scalar_rate:
+    if cost.scalar and device_type.scalar_rate and not pass_:
         arithmetic += cost.scalar / device_type.scalar_rate
     bandwidth = bandwidth_of(device_type) or math.inf
     if device_type.kind != "cpu":
@@ -131,41 +142,62 @@ def ran(op: Op) -> int:
 
 
 def gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
-    """Seconds of the gradients of an op, of so many flops; 0 for none. They move its operands and results, twice."""
+    """Seconds of the gradients of an op, of so many flops; 0 for none. They move its operands and results, twice, and what
+    they are added to."""
     cost = op.facet(Cost)
     if cost is None or not flops:
         return 0.0
-    rate = rate_of(op, cost.kind, device_type)
+    if op.facet(Time) is not None:
+        return op_seconds(op, device_type)
+    rate = rate_of(op, cost.kind, device_type, BACKWARD)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
         work = replace(cost, flops=flops, scalar=0, read=2 * cost.read, write=2 * cost.write)
-        return op_seconds(op.with_facets(work), device_type)
+        return _derived(op, device_type, work, BACKWARD) + sums_seconds(cost, device_type)
     wanted = product.gradients[: max(1, round(flops / cost.flops))]
     return math.fsum(product_seconds(one, device_type, rate) for one in wanted)
 
 
 def weight_gradient_seconds(op: Op, device_type: DeviceType, flops: int) -> float:
-    """Seconds of the gradient of an op's weight alone, of so many flops: it moves as much as the op does."""
+    """Seconds of the gradient of an op's weight alone, of so many flops: it moves as much as the op does, and what it is added
+    to."""
     cost = op.facet(Cost)
     if cost is None or not flops:
         return 0.0
-    rate = rate_of(op, cost.kind, device_type)
+    if op.facet(Time) is not None:
+        return op_seconds(op, device_type)
+    rate = rate_of(op, cost.kind, device_type, BACKWARD)
     product = product_of(op, cost) if device_type.units and rate else None
     if product is None:
-        return op_seconds(op.with_facets(replace(cost, flops=flops, scalar=0)), device_type)
+        work = replace(cost, flops=flops, scalar=0)
+        return _derived(op, device_type, work, BACKWARD) + sums_seconds(cost, device_type)
     return product_seconds(product.gradients[1], device_type, rate)
+
+
+def sums_seconds(cost: Cost, device_type: DeviceType) -> float:
+    """Seconds in which a CPU adds the gradient of an op's weights to the sum over the microbatches."""
+    bandwidth = bandwidth_of(device_type)
+    return _SUMS * cost.weight / bandwidth if device_type.kind == "cpu" and bandwidth and cost.weight_grad else 0.0
+
+
+@lru_cache(maxsize=256)
+def in_training(device_type: DeviceType) -> DeviceType:
+    """The type as training runs on it: on a CPU the start of a kernel is part of an op's overhead."""
+    if device_type.kind != "cpu" or not device_type.launch:
+        return device_type
+    return replace(device_type, overhead=max(device_type.overhead, device_type.launch), launch=0.0)
 
 
 def passes_seconds(op: Op, device_type: DeviceType, gradients: int) -> tuple[float, float]:
     """Seconds of an op in the forward and in the backward pass of training, of ``gradients`` flops.
 
-    Training runs kernel by kernel: the host takes ``launch`` seconds to start each, which hide behind kernels that take
-    longer, and behind none that are shorter. They are those of PyTorch, without ``Cost.scalar``. Stated seconds are taken as
-    they are."""
+    Training runs kernel by kernel: the host takes ``launch`` seconds to start each. On a CPU they are its own; elsewhere they
+    hide behind kernels that take longer, and behind none that are shorter. Stated seconds are taken as they are."""
     if op.facet(Time) is not None:
         back = op.facet(BackwardTime)
         return op_seconds(op, device_type), stated_seconds(back, device_type) if back is not None else 0.0
-    forward = max(op_seconds(_vectorised(op), device_type), launches(op, 0) * device_type.launch)
+    device_type = in_training(device_type)
+    forward = max(_derived(op, device_type, op.facet(Cost), TRAINING), launches(op, 0) * device_type.launch)
     backward = gradient_seconds(op, device_type, gradients)
     return forward, max(backward, launches(op, gradients) * device_type.launch) if gradients else backward
 
@@ -181,30 +213,25 @@ def launches(op: Op, gradients: int) -> int:
 def least_seconds(op: Op, device_type: DeviceType, gradients: int = 0, *, training: bool = False) -> float:
     """Seconds beside the overhead that all parts of an op take together at least, however it is cut, or of its ``gradients`` of
     so many flops: its arithmetic at the best rate, or its bytes at the best bandwidth, for parts may fit a cache where the
-    whole does not. ``training``: without scalar steps (``passes_seconds``). Stated seconds are taken as they are."""
+    whole does not. ``training``: of its forward pass there (``passes_seconds``). Stated seconds are taken as they are."""
     cost, time = op.facet(Cost), op.facet(Time)
     if time is not None:
         stated = op.facet(BackwardTime) if gradients else time
         return stated_seconds(stated, device_type) if stated is not None else 0.0
     if cost is None or not device_type.units:
-        if training:
-            op = _vectorised(op)
         if device_type.cache and device_type.cache_bandwidth and (bandwidth := bandwidth_of(device_type)):
             bandwidth = max(bandwidth, device_type.cache_bandwidth)
             efficiency = tuple(item for item in device_type.efficiency if item[0] != MEMORY)
             device_type = replace(device_type, memory_bandwidth=bandwidth, efficiency=efficiency, cache=0)
-        whole = gradient_seconds(op, device_type, gradients) if gradients else op_seconds(op, device_type)
+        if gradients:
+            whole = gradient_seconds(op, device_type, gradients)
+        else:
+            whole = _derived(op, device_type, cost, TRAINING if training else "")
         return max(0.0, whole - device_type.overhead)
-    rate = rate_of(op, cost.kind, device_type)
+    rate = rate_of(op, cost.kind, device_type, BACKWARD if gradients else TRAINING if training else "")
     bandwidth = max(bandwidth_of(device_type), device_type.cache_bandwidth)
     arithmetic = (gradients or cost.flops) / rate if rate else 0.0
     return max(arithmetic, (cost.read + cost.write) / bandwidth if bandwidth else 0.0)
-
-
-def _vectorised(op: Op) -> Op:
-    """The op as PyTorch runs it, without scalar steps."""
-    cost = op.facet(Cost)
-    return op.with_facets(replace(cost, scalar=0)) if cost is not None and cost.scalar else op
 
 
 def bandwidth_of(device_type: DeviceType) -> float:
@@ -298,16 +325,16 @@ def as_much(one: Type, other: Type) -> bool:
     return isinstance(one, TensorType) and isinstance(other, TensorType) and one.shape == other.shape
 
 
-def rate_of(op: Op, kind: str, device_type: DeviceType) -> float:
+def rate_of(op: Op, kind: str, device_type: DeviceType, pass_: str = "") -> float:
     """Flop/s that ops of a class reach with the element type of the op's first tensor result; 0 where the type states no rate
-    at all."""
+    at all. ``pass_``: of training, whose kernels run."""
     rates: Mapping[str, float] = dict(device_type.rates)
     made = dtype_of(op)
     dtype = made.value if made is not None else ""
     if kind.endswith(BITS):
         kind, dtype = kind.removesuffix(BITS), BITS.removeprefix("-")
     peak = rates.get(dtype) or rates.get("f32") or max(rates.values(), default=0.0)
-    return peak * efficiency_of(f"{kind}-{dtype}", device_type)
+    return peak * efficiency_of(f"{kind}{pass_}-{dtype}", device_type)
 
 
 def efficiency_of(kind: str, device_type: DeviceType) -> float:

@@ -184,6 +184,10 @@ def gelu(site: Site) -> Gradients:
     return [site.emit("grad.Gelu", (site.given, site.operand(0)), site.type(0), **stated(site, ("approximate",)))]
 
 
+def relu(site: Site) -> Gradients:
+    return [site.emit("grad.Relu", (site.given, site.result()), site.type(0))]
+
+
 def cross_entropy(site: Site) -> Gradients:
     read = (_loss_gradient(site), site.operand(0), site.operand(1), *_class_weights(site))
     return [site.emit("grad.SoftmaxCrossEntropyLoss", read, site.type(0), **stated(site, ("ignore_index",))), None, None]
@@ -260,6 +264,7 @@ RULES: dict[str, Rule] = {
     "onnx.MaxPool": max_pool,
     "onnx.NegativeLogLikelihoodLoss": likelihood,
     "onnx.RMSNormalization": rms_norm,
+    "onnx.Relu": relu,
     "onnx.Resize": resize,
     "onnx.Softmax": softmax,
     "onnx.SoftmaxCrossEntropyLoss": cross_entropy,

@@ -243,7 +243,6 @@ RULES: dict[str, Rule] = {
     "onnx.Mish": mish,
     "onnx.Neg": neg,
     "onnx.Reciprocal": reciprocal,
-    "onnx.Relu": _gated(lambda site: site.compare("Greater", site.result(), 0.0)),
     "onnx.Selu": elu,
     "onnx.Shrink": shrink,
     "onnx.Sigmoid": _times(_sigmoid),

@@ -30,7 +30,7 @@ from ir.core.topology import Device, DeviceType, Topology
 from ir.layout_rules import rules
 from ir.verifier.machines import MOST_SHARE
 from passes.model.learning import learning_seconds, samples_of
-from passes.model.op_time import dtype_of, fuses, least_seconds, may_fuse, op_seconds
+from passes.model.op_time import dtype_of, fuses, in_training, least_seconds, may_fuse, op_seconds
 from passes.model.spmd.mesh import Member, foremost_members
 from passes.model.spmd.notation import Along, lowest
 from passes.shard.problem.problem import TIGHT, Floats
@@ -124,7 +124,8 @@ class Speeds:
             floors.setdefault(key[2], []).append(floor)
             for number, type_ in enumerate(topology.types):
                 whole = passes[number][index].both if training else op_seconds(op, type_)
-                overhead = 0.0 if op.facet(Time) else type_.overhead * (2 if gradients else 1)
+                start = (in_training(type_) if training else type_).overhead
+                overhead = 0.0 if op.facet(Time) else start * (2 if gradients else 1)
                 row[number] += counts[key] * max(0.0, whole - overhead)
                 fused = not training and may_fuse(op) and fuses(type_)
                 floor.append(0.0 if fused else counts[key] * _floor(op, type_, gradients, training))

@@ -28,7 +28,7 @@ from passes.model.folding import Folding
 from passes.model.learning import recomputes
 from passes.model.liveness import value_bytes
 from passes.model.network import Network
-from passes.model.op_time import dtype_of, fused_seconds, launches, least_seconds, op_seconds, stated_part
+from passes.model.op_time import dtype_of, fused_seconds, in_training, launches, least_seconds, op_seconds, stated_part
 from passes.model.spmd.layouts import split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import now
@@ -248,6 +248,7 @@ class Bounding:
         if (stated := stated_part(op, type_, cost, training=self.training)) is not None:
             seconds = sum(stated) + (stated[0] if stated[1] and self.recomputes else 0.0)
             return seconds * share if cost.flops or cost.write else seconds
+        type_ = in_training(type_) if self.training else type_
         alone = type_.overhead + least_seconds(op, type_, training=self.training) * share
         gradients = cost.input_grad + cost.weight_grad
         if self.training:

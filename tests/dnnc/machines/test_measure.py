@@ -22,6 +22,7 @@ from dnnc.machines import (
     parse_link,
     read_facts,
     samples,
+    training,
 )
 from dnnc.machines.cache import cache_file
 from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _type
@@ -43,6 +44,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "SWEEPS", 1)
     monkeypatch.setattr(measure, "ROUNDS", 3)
     monkeypatch.setattr(handover, "ROUNDS", 1)
+    monkeypatch.setattr(training, "ZOO", ("zoo:mlp,hidden=512",))
 
 
 @TWO_CORES
@@ -144,8 +146,9 @@ def test_other_hardware_limits_or_numbers_of_devices_are_measured_anew(monkeypat
 @TWO_CORES
 @pytest.mark.slow
 @pytest.mark.usefixtures("short")
-def test_ranks_exchange_by_gloo() -> None:
-    """Where torch is there: what the link does in training, with a comment, which the file keeps."""
+def test_training_is_measured_by_torch() -> None:
+    """Where torch is there: what the link does in training, the passes of products, the start of a kernel; with comments, which
+    the file keeps."""
     pytest.importorskip("torch")
     facts = read_facts(gpus="")
     topology, _ = detected(facts, 2)
@@ -157,7 +160,12 @@ def test_ranks_exchange_by_gloo() -> None:
     assert re.fullmatch(
         r"measured: 4 MiB and 4 KiB by gloo, the first summed, sums between products; \+-.*", notes["links.memory", "training"]
     )
-    assert read_topology(topology_to_toml(found, notes)).links == found.links
+    assert read_topology(topology_to_toml(found, notes)) == found
+    (type_,) = found.types
+    assert 1e-8 < type_.launch < 1e-2
+    assert {"matmul-training", "matmul-backward"} <= set(dict(type_.efficiency))
+    assert all(0 < fraction <= 1 for _, fraction in type_.efficiency)
+    assert notes[f"types.{type_.name}", "efficiency"].endswith("matmul-training of torch")
 
 
 def test_rates_and_efficiencies_say_what_the_ops_took() -> None:

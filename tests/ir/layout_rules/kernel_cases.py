@@ -134,6 +134,10 @@ def gelu(m: Maker) -> Case:
     return dataclasses.replace(case, attributes={})
 
 
+def relu(m: Maker) -> Case:
+    return dataclasses.replace(softmax("Relu")(m), attributes={})
+
+
 def resize(m: Maker) -> Case:
     before = (m.length(), m.length(), 3, 4)
     after = (*before[:2], 6, 4 * m.pick(1, 2))
@@ -170,6 +174,7 @@ CASES: dict[str, Make] = {
     "grad.NegativeLogLikelihoodLoss": loss_gradient("NegativeLogLikelihoodLoss"),
     "grad.RMSNormalizationInput": rows("RMSNormalization", sums=False),
     "grad.RMSNormalizationWeight": rows("RMSNormalization", sums=True),
+    "grad.Relu": relu,
     "grad.Resize": resize,
     "grad.Softmax": softmax("Softmax"),
     "grad.SoftmaxCrossEntropyLoss": loss_gradient("SoftmaxCrossEntropyLoss"),

@@ -45,7 +45,7 @@ def _extended() -> dict[str, Case]:
     found |= {f"Reduce{name}": Case(f"Reduce{name}", positive, {1: integers(1)}, {"keepdims": 0}) for name in REDUCTIONS}
     one = {
         name: Case(name, floats((3, 4)))
-        for name in ("Ceil", "Floor", "Gelu", "LogSoftmax", "Round", "Sign", "Softmax", "Swish")
+        for name in ("Ceil", "Floor", "Gelu", "LogSoftmax", "Relu", "Round", "Sign", "Softmax", "Swish")
     }
     found |= one | {
         "Attention": Case("Attention", qkv, results=3),

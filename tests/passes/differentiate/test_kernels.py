@@ -195,6 +195,10 @@ def gelu(m: Maker) -> Case:
     return Case("onnx.Gelu", [m.floats(*m.shape())], {"approximate": m.pick("none", "tanh")})
 
 
+def relu(m: Maker) -> Case:
+    return Case("onnx.Relu", [m.floats(*m.shape())])
+
+
 MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "attention": (CASES["onnx.Attention"], (0, 1, 2)),
     "average pool": (pool("AveragePool"), (0,)),
@@ -212,6 +216,7 @@ MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "log softmax": (softmax("LogSoftmax"), (0,)),
     "max pool": (pool("MaxPool"), (0,)),
     "quick gelu": (CASES["onnx.com.microsoft.QuickGelu"], (0,)),
+    "relu": (relu, (0,)),
     "resize": (resize, (0,)),
     "rms norm": (CASES["onnx.RMSNormalization"], (0, 1)),
     "softmax": (softmax("Softmax"), (0,)),
@@ -243,7 +248,7 @@ def facts_of(module: Module) -> Cost:
 
 EXACT = {
     "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "gelu", "instance norm", "layer norm",
-    "log softmax", "max pool", "resize", "rms norm", "softmax",
+    "log softmax", "max pool", "relu", "resize", "rms norm", "softmax",
 }  # fmt: skip
 """Ops whose gradients are kernels and nothing else, but for the sums that give the gradient of a bias."""
 

@@ -34,7 +34,7 @@ UNARY: Mapping[str, tuple[float, float, dict[str, Any]]] = {
     "Elu": (-2, 2, {"alpha": 0.5}), "Erf": (-2, 2, {}), "Exp": (-2, 2, {}), "HardSigmoid": (-4, 4, {}),
     "HardSwish": (-4, 4, {}), "Identity": (-2, 2, {}), "LeakyRelu": (-2, 2, {"alpha": 0.25}), "Log": (0.5, 3, {}),
     "Mish": (-2, 2, {}), "Neg": (-2, 2, {}),
-    "Reciprocal": (0.5, 2, {}), "Relu": (-2, 2, {}), "Selu": (-2, 2, {}), "Shrink": (-2, 2, {"lambd": 0.5}),
+    "Reciprocal": (0.5, 2, {}), "Selu": (-2, 2, {}), "Shrink": (-2, 2, {"lambd": 0.5}),
     "Sigmoid": (-2, 2, {}), "Sin": (-2, 2, {}), "Sinh": (-2, 2, {}), "Softplus": (-2, 2, {}), "Softsign": (-2, 2, {}),
     "Sqrt": (0.5, 3, {}), "Tan": (-1, 1, {}), "Tanh": (-2, 2, {}), "ThresholdedRelu": (-2, 2, {"alpha": 0.5}),
 }  # fmt: skip

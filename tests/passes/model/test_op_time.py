@@ -17,6 +17,7 @@ from passes.model.op_time import (
     body_seconds,
     efficiency_of,
     epilogues,
+    in_training,
     least_seconds,
     op_seconds,
     passes_seconds,
@@ -60,6 +61,37 @@ def test_scalar_steps_take_time_where_a_type_states_their_rate_and_none_in_train
     assert op_seconds(sine, core) == 200 / 100 + 20 / 5
     assert op_seconds(sine, replace(core, scalar_rate=0.0)) == 2.0
     assert passes_seconds(sine, core, 100) == (2.0, 4.0), "40 bytes, and 100 flops"
+
+
+def test_training_has_classes_of_its_own_and_adds_up_the_gradients_of_weights_on_a_core() -> None:
+    """Forward 100 flops at 50 a second, 10 bytes of weights; backward 200 flops at 20 a second, and thrice the weights: they
+    are read, and so is the sum, which is written; the start of a kernel stands in place of the overhead."""
+    table = (("conv", 1.0), ("conv-backward", 0.2), ("conv-training", 0.5))
+    core = DeviceType("core", "cpu", (("f32", 100.0),), memory_bandwidth=10.0, overhead=1.0, efficiency=table, launch=3.0)
+    conv = op("Conv", flops=100, read=10, weight=10, input_grad=100, weight_grad=100, kind="conv")
+    assert op_seconds(conv, core) == 100 / 100 + 10 / 10 + 1
+    assert passes_seconds(conv, core, 200) == (100 / 50 + 10 / 10 + 3, 200 / 20 + 3 * 10 / 10 + 3)
+    frozen = op("Conv", flops=100, read=10, weight=10, input_grad=100, kind="conv")
+    assert passes_seconds(frozen, core, 100)[1] == 100 / 20 + 10 / 10 + 3
+    plain = replace(core, efficiency=(("conv", 0.5),))
+    assert passes_seconds(conv, plain, 200) == (100 / 50 + 10 / 10 + 3, 200 / 50 + 3 * 10 / 10 + 3)
+    gpu = replace(core, kind="gpu")
+    assert passes_seconds(conv, gpu, 200) == (3.0, 11.0), "longer kernels hide their start, and nothing is added up"
+
+
+@pytest.mark.parametrize("launch", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize("cut", [1, 3])
+def test_the_least_time_of_a_pass_of_training_is_not_above_that_of_its_parts(launch: float, cut: int) -> None:
+    table = (("conv", 1.0), ("conv-backward", 0.2), ("conv-training", 0.5))
+    core = DeviceType("core", "cpu", (("f32", 100.0),), 10.0, None, 1.0, table, cache=20, cache_bandwidth=50.0, launch=launch)
+    whole, part = (
+        op("Conv", kind="conv", flops=300 // n, read=60 // n, write=30 // n, weight=30 // n, input_grad=1, weight_grad=1)
+        for n in (1, cut)
+    )
+    forward, backward = passes_seconds(part, core, 600 // cut)
+    start = in_training(core).overhead
+    assert cut * (forward - start) >= least_seconds(whole, core, training=True) * (1 - 1e-9)
+    assert cut * (backward - start) >= least_seconds(whole, core, 600) * (1 - 1e-9)
 
 
 def test_what_fits_the_cache_of_a_core_moves_at_its_bandwidth() -> None:

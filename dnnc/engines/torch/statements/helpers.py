@@ -153,6 +153,12 @@ def adam(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One step of torch.optim.Adam, in place. ``average``, ``squares``: moving averages of the gradient and of its square,
     zeros before the first step; ``step`` counts from 1."""
+    if all(one.dtype == torch.float32 and one.is_contiguous() for one in (weight, grad, average, squares)):
+        number = torch.tensor(float(step), device=weight.device)
+        numbers = {"lr": learning_rate, "beta1": beta1, "beta2": beta2, "eps": epsilon, "weight_decay": weight_decay}
+        fused = torch.ops.aten._fused_adam_  # moves a third of the bytes
+        fused([weight], [grad], [average], [squares], [], [number], **numbers, amsgrad=False, maximize=False)
+        return weight, average, squares
     if weight_decay:
         grad = grad.add(weight, alpha=weight_decay)
     average.lerp_(grad, 1.0 - beta1)

@@ -172,6 +172,7 @@ EMITTERS: dict[str, Emitter] = {
     "grad.NegativeLogLikelihoodLoss": _likelihood,
     "grad.RMSNormalizationInput": _rms_norm_input,
     "grad.RMSNormalizationWeight": _rms_norm_weight,
+    "grad.Relu": lambda call: f"torch.ops.aten.threshold_backward({call.arg(0)}, {call.arg(1)}, 0)",
     "grad.Resize": _resize,
     "grad.Softmax": _softmax("_softmax_backward_data"),
     "grad.SoftmaxCrossEntropyLoss": _cross_entropy,

@@ -119,8 +119,8 @@ def test_optimizers_step_as_those_of_torch(name: str, decay: float) -> None:
     optimizer = {
         "sgd": lambda: torch.optim.SGD([leaf], rate, weight_decay=decay),
         "momentum": lambda: torch.optim.SGD([leaf], rate, numbers["momentum"], weight_decay=decay),
-        "adam": lambda: torch.optim.Adam([leaf], rate, betas, numbers["epsilon"], decay),
-        "adamw": lambda: torch.optim.AdamW([leaf], rate, betas, numbers["epsilon"], decay),
+        "adam": lambda: torch.optim.Adam([leaf], rate, betas, numbers["epsilon"], decay, fused=True),
+        "adamw": lambda: torch.optim.AdamW([leaf], rate, betas, numbers["epsilon"], decay, fused=True),
     }[name]()
     for number in range(1, 21):
         leaf.grad = torch.randn(3, 4, generator=random)
