@@ -26,7 +26,7 @@ from ir.system.scratch import whole_file
 _LOG = logging.getLogger(__name__)
 _SOFTWARE = ("dnnc", "numpy", "onnxruntime", "torch")
 """Packages whose versions decide how fast this machine computes, or how that is measured."""
-_MEASURING = ("gpus.py", "handover.py", "measure.py", "probes.py", "profile.py", "samples.py", "training.py")
+_MEASURING = ("handover.py", "kernels/gpus.py", "kernels/training.py", "measure.py", "probes.py", "profile.py", "samples.py")
 """The modules of this folder that say what is measured, and how."""
 
 

@@ -1,4 +1,4 @@
-"""Measures the devices of this host, and replaces their numbers in a topology: its CPUs here, its GPUs by ``gpus.py``.
+"""Measures the devices of this host, and replaces their numbers in a topology: its CPUs here, its GPUs by ``kernels/gpus.py``.
 
 A process on the cores of each device measures it (``probes.py``): all devices at once, as they work in a pipeline, and the
 first of each type alone for comparison. Numbers are medians; the notes state how far the quartiles lie apart. What runs on a
@@ -17,7 +17,7 @@ quick seconds alone, and another in slow ones.
   within a process; the start of a *collective*: two processes meet between products, and start the next model. If torch is
   installed, the same *in training*, by gloo between two ranks; the bandwidth is that of a large all-reduce, for gradients are
   most of what ranks exchange, and a rank adds what it gets.
-- *Training*: the kernels of torch, if it is installed (``training.py``).
+- *Training*: the kernels of torch, if it is installed (``kernels/training.py``).
 
 Other hosts, devices of other execution providers, and classes without an op here keep their numbers.
 """
@@ -35,8 +35,9 @@ from pathlib import Path
 from dnnc.machines.detect import split_cores
 from dnnc.machines.facts import Facts
 from dnnc.machines.faults import MachineBusy, MoreDevicesThanCores, NoCpuDevice, UnknownHost
-from dnnc.machines.gpus import gpus_of, measured_gpus
 from dnnc.machines.handover import handover
+from dnnc.machines.kernels.gpus import gpus_of, measured_gpus
+from dnnc.machines.kernels.training import measured_training
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.machines.samples import (
     CACHED,
@@ -51,7 +52,6 @@ from dnnc.machines.samples import (
     zoo_ops,
 )
 from dnnc.machines.topology.writer import Notes
-from dnnc.machines.training import measured_training
 from ir.core.diagnostics import UsageError
 from ir.core.topology import DeviceType, Link, Topology
 from ir.system.scratch import scratch_folder

@@ -1,5 +1,5 @@
 """Are predictions true at first sight? ``python -m tests.bench.truth [--machines preset:local,devices=2] [--rounds 5]
-[--training]``.
+[--objective training]``.
 
 Models of the zoo (the README's example, ResNet-50, BERT, ViT, GPT-2) and an int8 model (dynamically quantised by onnxruntime)
 are planned for two one-core workers in four forms: whole on one device, in two stages, as two replicas, on a mesh of two. The
@@ -8,7 +8,7 @@ rounds, and their spread), and the error, predicted / measured - 1; then the sam
 in the same round, which hold where the clock of the cores has changed since they were measured; then the median and the worst
 of the absolute errors, and of each form. ``product``: the error of one product of matrices in the same rounds, which tells how
 far the clock has changed: at 0 % it is as it was. ``cores``: for which part of their computing the processes had a core. With
-``--training``, steps of ``dnnc train`` in place of inference, one build after another.
+``--objective training``, steps of ``dnnc train`` in place of inference, one build after another.
 
 The machine is measured first, as ``preset:local`` does. A busy machine measures nothing: the header tells the load.
 """
@@ -69,10 +69,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--microbatches", type=int, default=16)
     parser.add_argument("--models", default="", help="names, separated by commas")
-    parser.add_argument("--training", action="store_true")
+    parser.add_argument("--objective", choices=("throughput", "training"), default="throughput")
     arguments = parser.parse_args()
     print(header(), flush=True)
-    models = TRAINED if arguments.training else MODELS
+    training = arguments.objective == "training"
+    models = TRAINED if training else MODELS
     names = arguments.models.split(",") if arguments.models else list(models)
     errors: dict[str, list[float]] = {form: [] for form in FORMS}
     beside: dict[str, list[float]] = {form: [] for form in list(FORMS)[1:]}
@@ -81,7 +82,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name in names:
             spec = int8(models[name], Path(scratch)) if name == "int8" else models[name]
-            rows = (trained if arguments.training else inferred)(spec, arguments, Path(scratch, name))
+            rows = (trained if training else inferred)(spec, arguments, Path(scratch, name))
             whole = rows.get("whole")
             for form, row in rows.items():
                 measured = statistics.median(row.seconds)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from dnnc.machines import gpus
 from dnnc.machines.detect import read_topology_of
-from dnnc.machines.gpus import _Link, _linked, _measured, gpus_of
+from dnnc.machines.kernels import gpus
+from dnnc.machines.kernels.gpus import _Link, _linked, _measured, gpus_of
 from dnnc.machines.probes import NotRun, Sample
 from dnnc.machines.samples import CHAIN, Workload, chain, product
 from dnnc.onnx.providers import CUDA, Provider

@@ -22,9 +22,9 @@ from dnnc.machines import (
     parse_link,
     read_facts,
     samples,
-    training,
 )
 from dnnc.machines.cache import cache_file
+from dnnc.machines.kernels import training
 from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _type
 from dnnc.machines.probes import Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml

@@ -16,7 +16,7 @@ from dnnc.engines.onnxruntime import run_build
 from dnnc.engines.onnxruntime.session import pinned
 from dnnc.engines.onnxruntime.transport.edges import anonymous_memory, map_memory
 from dnnc.machines import read_facts
-from dnnc.machines.gpus import measured_gpus
+from dnnc.machines.kernels.gpus import measured_gpus
 from dnnc.machines.topology import load_topology
 from dnnc.onnx.providers import CUDA
 from ir.core.diagnostics import DiagnosticSink
