@@ -243,7 +243,7 @@ class Served:
 class Exchange:
     """What the functions of one stage on one rank call ``comm``. ``place``: the rank's place among the devices of its
     program; ``turns``: microbatches of a step that the rank works on; ``buckets``: by channel, from the first gradient of a
-    step to its sum."""
+    step to its sum; ``ranges``: what ``_ranges`` has found."""
 
     network: Network
     stage: Stage
@@ -251,6 +251,7 @@ class Exchange:
     ops: dict[int, Op]
     turns: int = 1
     buckets: dict[int, Bucket] = field(default_factory=dict)
+    ranges: dict[tuple[int, int, bool], dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, network: Network, stage: Stage) -> Exchange:
@@ -354,12 +355,14 @@ class Exchange:
     def _ranges(self, channel: int, dim: int, *, result: bool) -> dict[int, tuple[int, int]]:
         """Start and length along ``dim`` of what each rank of the group holds of the operand, or result, counted from the
         start of what they hold together."""
-        op = self.ops[channel]
-        type_ = op.results[0].type if result else self._operand_type(op)
-        ranks = self._ranks(channel)
-        ranges = {rank: self.network.step.box(type_, op, rank)[dim] for rank in ranks}
-        first = min(start for start, _ in ranges.values())
-        return {rank: (start - first, length) for rank, (start, length) in ranges.items()}
+        key = channel, dim, result
+        if key not in self.ranges:
+            op = self.ops[channel]
+            type_ = op.results[0].type if result else self._operand_type(op)
+            ranges = {rank: self.network.step.box(type_, op, rank)[dim] for rank in self._ranks(channel)}
+            first = min(start for start, _ in ranges.values())
+            self.ranges[key] = {rank: (start - first, length) for rank, (start, length) in ranges.items()}
+        return self.ranges[key]
 
     def _served(self, channel: int) -> int | None:
         """The place of the member that makes the sum; None where all do."""
