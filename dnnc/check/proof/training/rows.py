@@ -9,14 +9,15 @@ Each row is followed action by action. A periodic row is unrolled for so many pe
 3. ``U`` runs once a step, behind all backward passes of the step and before those of the next; in rows with a flush it is the
    last of the step that touches what it assigns, on this device;
 4. where phase F assigns resources (running averages), microbatches pass it in their order;
-5. passes of a step lack at most as many updates as the schedule allows: none with a flush; of ``2bw`` one; of ``pipedream``
+5. no row waits for ever for another;
+6. passes of a step lack at most as many updates as the schedule allows: none with a flush; of ``2bw`` one; of ``pipedream``
    ceil((w - 1) / M), where w microbatches of the stage are under way at once and a step has M (Narayanan et al., SOSP 2019,
    section 3.3).
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -59,16 +60,47 @@ def row_faults(step: Step) -> Iterator[Failure]:
     if schedule.periodic and schedule.kind not in _LATE:
         yield Failure(NOT_PROVEN, f"rows without a flush of the kind {schedule.kind} are not known", schedule.name)
         return
-    seen = set()
+    seen, failed = set(), False
     for rank, device in enumerate(step.devices):
         row = _Row(step, rank, needs)
         if (alike := (row.row, *((stage, *turns) for stage, turns in row.turns.items()))) not in seen:
             seen.add(alike)
-            yield from (Failure(REFUTED, fault, f"row {device}") for fault in islice(row.faults(), 1))
+            for fault in islice(row.faults(), 1):
+                failed = True
+                yield Failure(REFUTED, fault, f"row {device}")
+    if not failed:
+        yield from (Failure(REFUTED, fault, schedule.name) for fault in _waits(step, needs))
     rows = dict(schedule.rows)
     for stage in step.stages:
         if stage.mesh and len({rows.get(device, ()) for device in stage.devices}) > 1:
             yield Failure(REFUTED, f"the members of stage {stage.index} have different rows", schedule.name)
+
+
+def _waits(step: Step, needs: Mapping[int, _Needs]) -> Iterator[str]:
+    """A device that waits for ever: each does its row in order, a ``recv`` behind the ``send``, or the ``recv`` that passes the
+    tensor on, of the rank that it comes from."""
+    rows = [_Row(step, rank, needs) for rank in range(len(step.devices))]
+    steps = max(row.steps for row in rows)
+    queues = [deque(row.unrolled(steps)) for row in rows]
+    done: set[tuple[int, str, int | None, int]] = set()
+    moved = True
+    while moved:
+        moved = False
+        for rank, queue in enumerate(queues):
+            while queue:
+                action, number = queue[0]
+                if action.kind == "recv" and action.channel is not None:
+                    maker = step.maker(step.channels[action.channel], rank, number % step.microbatches)
+                    if not done & {(maker, kind, action.channel, number) for kind in ("send", "recv")}:
+                        break
+                done.add((rank, action.kind, action.channel, number))
+                queue.popleft()
+                moved = True
+    for rank, queue in enumerate(queues):
+        if queue:
+            action, number = queue[0]
+            yield f"{step.devices[rank]} waits for ever for channel {action.channel} of microbatch {number}"
+            return
 
 
 def _needs(stage: Stage) -> _Needs:
@@ -104,9 +136,14 @@ class _Row:
         self.under_way: dict[int, int] = {}
         self.most: dict[int, int] = {}
 
-    def faults(self) -> Iterator[str]:
+    @property
+    def steps(self) -> int:
+        """After so many steps a periodic row repeats itself."""
         deepest = max((abs(action.microbatch or 0) for action in self.row), default=0)
-        steps = 1 if self.flush else 3 + -(-2 * deepest // self.every)
+        return 1 if self.flush else 3 + -(-2 * deepest // self.every)
+
+    def faults(self) -> Iterator[str]:
+        steps = self.steps
         for action, number in self.unrolled(steps):
             if action.stage not in self.needs:
                 yield f"{action.kind} is of stage {action.stage}, which is not on this device"
