@@ -120,4 +120,4 @@ def run_lines(rng: Random, folder: Path, base: Path) -> list[str]:
     return ["opt", "m.ir"]
 
 
-SURFACE = Surface("ir", mutated, (deep, deep, deep, long_chain, huge_sizes, names, run_lines), quick=20)
+SURFACE = Surface("ir", mutated, (deep, deep, deep, long_chain, huge_sizes, names, run_lines), quick=10)

@@ -44,7 +44,7 @@ MODELS = [
 def test_compiled_and_checked(make: Callable[[], onnx.ModelProto], gap: float, tmp_path: Path) -> None:
     onnx.save(make(), tmp_path / "model.onnx")
     out = str(tmp_path / "out")
-    alone = ("--replicas", "1", "--mesh", "none")  # stages of single devices, whose search is hard
+    alone = ("--replicas", "1", "--mesh", "none", "--time-limit", "6")  # stages of single devices, whose search is hard
     done, held = dnnc("compile", str(tmp_path / "model.onnx"), "-t", "preset:cpu-4", "-o", out, "--json", *alone)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)

@@ -62,7 +62,7 @@ def test_families(spec: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("spec", "mesh"), [*zip(FAMILIES, itertools.cycle(["8", "2x4"]))])
+@pytest.mark.parametrize(("spec", "mesh"), [*zip(FAMILIES, itertools.cycle(["2x4", "8"]))])
 def test_families_on_larger_meshes(spec: str, mesh: str) -> None:
     module, folder = prepared(spec)
     check_plan(check_runs(module, searched(module, mesh), folder))

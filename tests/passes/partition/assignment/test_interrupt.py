@@ -33,7 +33,7 @@ print(json.dumps([found.status, found.interrupted, found.value, found.bound, bro
 """
 
 
-@pytest.mark.parametrize(("phase", "nodes"), [("local search", 150), ("trials", 800)])
+@pytest.mark.parametrize(("phase", "nodes"), [("local search", 100), ("trials", 800)])
 @pytest.mark.slow
 def test_an_interrupt_ends_with_the_plan_and_its_bound(phase: str, nodes: int) -> None:
     command = [sys.executable, "-c", CHILD, phase, str(nodes)]

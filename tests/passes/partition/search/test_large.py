@@ -52,7 +52,7 @@ def test_same_plan_every_time() -> None:
 @pytest.mark.slow
 def test_memory_that_binds() -> None:
     """With limits a tenth above an equal share, the plan keeps to them."""
-    problem = encoder_decoder(6)
+    problem = encoder_decoder(5)
     limit = int(problem.weight_bytes.sum() / problem.devices * 1.1) + 200
     tight = replace(problem, kinds=tuple(replace(kind, memory=limit) for kind in problem.kinds))
     check(tight, solve(tight, SMALL), 0.2)
