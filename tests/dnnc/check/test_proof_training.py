@@ -17,7 +17,11 @@ from dnnc.check.proof import prove
 from dnnc.check.proof.training import prove_step
 from dnnc.cli import main
 from dnnc.engines.torch.files import read_step
-from ir.core.module import Program
+from ir.core.attributes import Dense, attributes
+from ir.core.facets import Phase
+from ir.core.module import Program, Stage
+from ir.core.ops import Op, Value
+from ir.core.types import DType, TensorType
 from tests.bench.damage_training import KINDS, damaged_step
 from tests.dnnc.sealing import refresh
 
@@ -134,6 +138,41 @@ def test_a_wrong_gradient_is_refuted_though_all_programs_have_it(folder: Path) -
     assert module is not None
     failures = prove_step(Step(module)).failures
     assert any(failure.message.endswith("does not follow from the forward ops") for _, failure in failures)
+
+
+def test_state_is_not_the_constant_that_it_begins_as(folder: Path) -> None:
+    """Momentum is zeros before the first step; a program has zeros in its place for ever."""
+    module = step_of("data", folder).module
+    (program,) = module.of_type(Program)
+    zeros = Dense(TensorType(DType.F32, (10,)), bytes(40))
+    constant = Op("onnx.Constant", (), (Value("%zeros", zeros.type),), attributes(value=zeros), facets=(Phase("U"),))
+    name = "@fc4.bias.momentum"
+    ops = [replace(op, operands=(*op.operands[:2], "%zeros")) if op.operands[2:] == (name,) else op for op in program.ops]
+    assert ops != list(program.ops)
+    report = prove_step(Step(module.replace(program, replace(program, ops=(constant, *ops)))))
+    assert report.verdict == "refuted"
+
+
+def test_what_arrives_is_what_its_reader_takes_it_for(folder: Path) -> None:
+    """A sender that sends another value of the step, which the stage of the reader names, but not its program."""
+    module = step_of("pipeline", folder).module
+    sender, reader = module.of_type(Program)
+    _, stage = module.of_type(Stage)
+    other = next(op.results[0] for op in sender.ops if op.name == "onnx.Relu")
+    named = [
+        replace(op, results=(other,)) if op.name == "comm.recv" else replace(op, operands=_renamed(op, "%fc2", other.name))
+        for op in stage.ops
+    ]
+    sent = [
+        replace(op, operands=(other.name,)) if op.operands == ("%fc2",) and op.name == "comm.send" else op for op in sender.ops
+    ]
+    module = module.replace(stage, replace(stage, ops=tuple(named))).replace(sender, replace(sender, ops=tuple(sent)))
+    assert any(op.results and op.results[0].name == "%fc2" for op in reader.ops if op.name == "comm.recv")
+    assert prove_step(Step(module)).verdict == "refuted"
+
+
+def _renamed(op: Op, old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if name == old else name for name in op.operands)
 
 
 @pytest.mark.parametrize("name", ["stages/stage1.py", "weights.safetensors"])

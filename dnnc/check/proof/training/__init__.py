@@ -45,7 +45,7 @@ from dnnc.check.proof.training.averages import without_averages
 from dnnc.check.proof.training.derived import derivation_faults
 from dnnc.check.proof.training.files import InitialWeights, transcription_faults
 from dnnc.check.proof.training.rows import row_faults
-from dnnc.check.proof.training.step import prove_programs
+from dnnc.check.proof.training.step import message_faults, prove_programs
 from dnnc.check.proof.verdict import KERNELS, LAYOUT_RULES, RUNTIME, ProofReport, StageVerdict
 from dnnc.engines.torch.files import read_step
 
@@ -71,7 +71,7 @@ def prove_training(files: Snapshot, progress: Progress = lambda label, fraction:
     stages, own = _proven(step, progress)
     progress("compare the files", None)
     weights = InitialWeights.of(files)
-    beside = (*own, *transcription_faults(step, files), *weights.faults(step))
+    beside = (*own, *message_faults(step), *transcription_faults(step, files), *weights.faults(step))
     files.confirm()
     return ProofReport(str(files.folder), stages, beside, weights.own_copy, time.perf_counter() - start, TRUSTED)
 

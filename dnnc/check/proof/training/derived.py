@@ -134,7 +134,7 @@ class _Expressions:
             return ABSENT
         if name not in self.terms_of:
             resource = self.resources.get(name)
-            key = _constant(resource) if resource is not None else None
+            key = _constant(resource) if resource is not None and name not in self.assigned else None
             self.terms_of[name] = self.terms.number(("resource", name) if key is None else key)
             if resource is not None:
                 self.types[name] = without_layout(resource.type)

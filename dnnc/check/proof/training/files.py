@@ -38,7 +38,9 @@ def transcription_faults(step: Step, files: Snapshot) -> Iterator[Failure]:
                 yield Failure(NOT_PROVEN, f"{program.name} cannot be written as PyTorch: {error}", name)
                 continue
             if name not in files.contents or files.read(name) != expected:
-                yield Failure(REFUTED, f"{name} is not what this version of dnnc writes of {program.name}", name)
+                yield Failure(
+                    REFUTED, f"it is not what dnnc writes of {program.name}: it was edited, or written by another version", name
+                )
 
 
 @dataclass(slots=True)
@@ -67,7 +69,7 @@ class InitialWeights:
         originals = original_weights(self)
         read = {name for stage in step.stages for op in stage.ops for name in all_reads(op)}
         for name, resource in step.resources.items():
-            if name not in read or isinstance(resource.data, Splat):
+            if name not in read or (isinstance(resource.data, Splat) and name[1:] not in tensors):
                 continue
             data = resource.data.whole if isinstance(resource.data, View) else resource.data
             if isinstance(data, External) and originals is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dnnc.check.proof.model import Model, read_model
 from dnnc.check.proof.training.units import takes_statistics
 from ir.core.facets import phase_of
-from ir.core.module import Module
+from ir.core.module import Declared, Module
 from ir.core.ops import Op, all_reads
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import RESHARD, is_collective
@@ -39,6 +39,9 @@ def step_model(module: Module) -> StepModel:
     entry = module.entry
     ops, assigned = resolved(entry.ops)
     func = replace(entry, ops=tuple(ops))
+    for name in assigned:  # what it holds at first is no constant of the step
+        if (resource := module.resources.get(name)) is not None:
+            module = module.replace(resource, replace(resource, data=Declared()))
     return StepModel(read_model(module, func), assigned)
 
 

@@ -38,7 +38,13 @@ def prove_programs(step: Step, progress: Progress) -> tuple[tuple[StageVerdict, 
     except Unreadable as error:
         return (), (Failure(NOT_PROVEN, str(error), ""),)
     proofs = [step_proof(model.model, text) for text in texts]
-    received = {channel.number: channel.name for channel in step.channels.values()}
+    received = {
+        line.op.get("channel"): line.op.results[0].name
+        for text in texts
+        for unit in text.units
+        for line in unit.lines
+        if line.op.name == "comm.recv"
+    }
     verdicts = []
     for number, proof in enumerate(proofs):
         progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
@@ -74,6 +80,25 @@ def _means(ops: Sequence[Op], microbatches: int) -> Iterator[str]:
     for op in ops:
         if op.name == ACCUMULATE and op.get("microbatches") != microbatches:
             yield f"{op.id} is a mean over {op.get('microbatches')} microbatches, but a step has {microbatches}"
+
+
+def message_faults(step: Step) -> Iterator[Failure]:
+    """Programs that do not exchange what their stage says: the runtime goes by the stage."""
+    stages = {stage.name: stage for stage in step.stages}
+    for program in step.module.of_type(Program):
+        if program.stage in stages and _messages(program.ops) != _messages(stages[program.stage].ops):
+            yield Failure(REFUTED, f"it does not exchange what {program.stage} says, by which the runtime goes", program.name)
+
+
+def _messages(ops: Sequence[Op]) -> dict[tuple[str, int], tuple[object, ...]]:
+    """What the runtime takes of each message and collective of a stage."""
+    keys = ("peer", "mesh", "axis", "dim", "split_dim", "concat_dim", "reduction", "through", "bucket")
+    found: dict[tuple[str, int], tuple[object, ...]] = {}
+    for op in ops:
+        if op.get("channel") is not None:
+            name = op.results[0].name if op.name == "comm.recv" else ""
+            found[op.name, op.get("channel")] = (phase_of(op.facets), name, *map(op.get, keys))
+    return found
 
 
 def _exchanges(program: Program) -> tuple[tuple[str, int], ...]:
@@ -266,4 +291,4 @@ def _crossing(step: Step, channel: Channel, maker: tuple[StageProof, Type], read
     return ""
 
 
-__all__ = ["prove_programs"]
+__all__ = ["message_faults", "prove_programs"]
