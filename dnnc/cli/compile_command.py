@@ -10,11 +10,13 @@ import typer
 from dnnc.cli import compile_options as arguments
 from dnnc.cli import options as opt
 from dnnc.cli import training_options as train
-from dnnc.cli.console import progress, put, put_json, show_warnings, talk
+from dnnc.cli.console import print_proof, progress, put, put_json, show_warnings, talk
+from dnnc.cli.faults import NothingToProve
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
-from ir.core.diagnostics import DiagnosticSink, ExitCode
+from ir.core.diagnostics import DiagnosticSink, ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from dnnc.check.proof import ProofReport
     from dnnc.compile.driver import CompileOptions, CompileResult
     from ir.core.ops import Op
 
@@ -64,6 +66,7 @@ def compile_(
     iterations: arguments.Iterations = None,
     load_test: arguments.LoadTest = True,
     report: arguments.ReportPage = True,
+    prove: arguments.Prove = False,
     print_before: opt.PrintBeforeOption = None,
     print_after: opt.PrintAfterOption = None,
     print_on_change: opt.PrintChangeOption = False,
@@ -130,11 +133,16 @@ def compile_(
         prior=search_prior,
         iterations=iterations,
     )
-    _compile(options, tracing, json=json, timing=timing, statistics=statistics, quiet=quiet)
+    if prove and (plan_only or weights is opt.Weights.NONE):
+        raise UsageError(NothingToProve("--plan-only" if plan_only else "--weights none"), where="--prove")
+    _compile(options, tracing, prove=prove, json=json, timing=timing, statistics=statistics, quiet=quiet)
 
 
-def _compile(options: CompileOptions, tracing: Tracing, *, json: bool, timing: bool, statistics: bool, quiet: bool) -> None:
-    """Compiles, and shows what is asked for. Exits by ``INTERRUPTED`` where an interrupt ended the search."""
+def _compile(
+    options: CompileOptions, tracing: Tracing, *, prove: bool, json: bool, timing: bool, statistics: bool, quiet: bool
+) -> None:
+    """Compiles, and shows what is asked for. Exits by ``INTERRUPTED`` where an interrupt ended the search; raises CheckFailed
+    for a build that ``prove`` does not find proven."""
     from dnnc.compile.driver import compile_model
 
     sink = DiagnosticSink()
@@ -147,13 +155,27 @@ def _compile(options: CompileOptions, tracing: Tracing, *, json: bool, timing: b
         talk(timing_text(result.seconds))
     if statistics:
         talk(statistics_text(result.statistics))
+    proof = _proof(result, quiet) if prove else None
     if json:
-        put_json("compile", result_json(result, options), version=2)
+        fields = result_json(result, options)
+        put_json("compile", fields if proof is None else {**fields, "proof": proof.to_json()}, version=2)
     elif not quiet:
         _print_result(result, options)
+        if proof is not None:
+            print_proof(proof)
+    if proof is not None and (error := proof.error()) is not None:
+        raise error
     if result.interrupted:
         talk("dnnc: interrupted: this is the best plan so far; its bound holds", quiet)
         raise typer.Exit(ExitCode.INTERRUPTED)
+
+
+def _proof(result: CompileResult, quiet: bool) -> ProofReport:
+    """What can be shown of the build that was written."""
+    from dnnc.check.proof import prove
+
+    with progress(not quiet) as say:
+        return prove(result.out, say)
 
 
 def result_json(result: CompileResult, options: CompileOptions) -> dict[str, Any]:

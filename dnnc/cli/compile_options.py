@@ -167,6 +167,14 @@ ReportPage = Annotated[
         "--report/--no-report", help="Write the plan as a web page, report.html, into DIR (default: yes).", show_default=False
     ),
 ]
+Prove = Annotated[
+    bool,
+    typer.Option(
+        "--prove",
+        help="Show for all inputs that the programs compute the model, as 'dnnc check --prove' does. A build that is not "
+        "proven is written, and the exit code is 5.",
+    ),
+]
 LoadTest = Annotated[
     bool,
     typer.Option("--load-test/--no-load-test", help="Open each program in onnxruntime before the build counts as done."),

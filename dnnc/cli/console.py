@@ -15,10 +15,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ir.core.diagnostics import Diagnostic, Severity, visible, visible_json
 from ir.system.scratch import whole_file
+
+if TYPE_CHECKING:
+    from dnnc.check.proof import ProofReport
 
 PROGRESS_AFTER = 1.0
 """Seconds of work before the bar appears."""
@@ -167,3 +170,16 @@ def progress(wanted: bool = True) -> Iterator[Report]:
     finally:
         if display is not None:
             display.stop()
+
+
+def print_proof(report: ProofReport) -> None:
+    """A line for each stage, then what is shown, and what it takes on trust."""
+    from dnnc.report import Table, columns, print_table
+
+    print_table(
+        Table(columns("stage <device <verdict"), tuple((str(s.index), ",".join(s.devices), str(s)) for s in report.stages))
+    )
+    if report.proven:
+        put("\nproven: for all inputs, the programs compute the model of plan.ir; taken on trust:")
+        for trusted in report.trusted:
+            put(f"- {trusted}")

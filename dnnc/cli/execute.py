@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dnnc.cli import options as opt
-from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
+from dnnc.cli.console import print_proof, progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.faults import ProvesAllInputs
 from ir.core.diagnostics import UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 
 if TYPE_CHECKING:
-    from dnnc.check.proof import ProofReport
     from dnnc.check.verdict import CheckReport
     from dnnc.engines.onnxruntime.run import RunReport
 
@@ -242,22 +241,9 @@ def _prove(build: Path, other: list[str], json: bool, quiet: bool) -> None:
         fields = report.to_json()
         put_json(fields.pop("schema").removeprefix("dnnc.").partition("/")[0], fields)
     elif not quiet:
-        _print_proof(report)
+        print_proof(report)
     if (error := report.error()) is not None:
         raise error
-
-
-def _print_proof(report: ProofReport) -> None:
-    """A line for each stage, then what is shown, and what it takes on trust."""
-    from dnnc.report import Table, columns, print_table
-
-    print_table(
-        Table(columns("stage <device <verdict"), tuple((str(s.index), ",".join(s.devices), str(s)) for s in report.stages))
-    )
-    if report.proven:
-        put("\nproven: for all inputs, the programs compute the model of plan.ir; taken on trust:")
-        for trusted in report.trusted:
-            put(f"- {trusted}")
 
 
 def _print_check(report: CheckReport) -> None:

@@ -363,3 +363,11 @@ class ProvesAllInputs(Fault, code="E0144"):
 
     message = "--prove holds for all inputs, and compares nothing on some"
     hint = "leave it out, or leave out --prove"
+
+
+class NothingToProve(Fault, code="E0145"):
+    """--prove is about the programs of a build, and this option leaves them or their weights out."""
+
+    message = "{flag} leaves out what --prove is about"
+    hint = "leave out one of the two"
+    flag: str

@@ -58,7 +58,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             ),
         ),
         ("The search", ("--time-limit", "--profile", "--search", "--search-prior", "--iterations")),
-        ("What is read and written", ("--weights", "--load-test", "--report", "--limit")),
+        ("What is read and written", ("--weights", "--load-test", "--prove", "--report", "--limit")),
         (
             "The passes",
             (

@@ -13,7 +13,7 @@ from typing import Any
 from dnnc.check.proof.facts import Part
 from dnnc.check.proof.model import Application, Model
 from dnnc.check.proof.programs import Line
-from dnnc.check.proof.stage import Derived, Goal, StageProof
+from dnnc.check.proof.stage import MOST_TRIED, Derived, Goal, StageProof
 from dnnc.check.proof.terms import ABSENT, Content
 from ir.core.module import Mesh
 from ir.core.names import bare
@@ -40,9 +40,18 @@ class Failure:
 
 
 def explain(model: Model, proof: StageProof, goal: Goal | Failure) -> Failure:
-    """Why ``goal`` is not reached."""
+    """Why ``goal`` is not reached. Where the search left something untried, nothing is refuted by that it found no way."""
     if isinstance(goal, Failure):
         return goal
+    failure = _explained(model, proof, goal)
+    if not proof.untried:
+        return failure
+    untried = ", ".join(f"'{bare(one)}'" for one in sorted(proof.untried)[:_SHOWN])
+    limit = f"of the operands of {untried} only {MOST_TRIED} combinations were tried"
+    return Failure(NOT_PROVEN, f"{failure.message}; or that was not found: {limit}", failure.origin)
+
+
+def _explained(model: Model, proof: StageProof, goal: Goal) -> Failure:
     placements = placements_of(goal.of, proof.mesh)
     for derived, term in zip(proof.derived, goal.terms, strict=True):
         own = proof.parts(derived, term)
@@ -111,9 +120,7 @@ def _of_line(model: Model, proof: StageProof, derived: Derived, line: Line) -> F
     if is_collective(op):
         return _of_collective(model, proof, op, origin)
     name = op.name.removeprefix("onnx.")
-    has = ", ".join(
-        f"{derived.unit.named.get(term, '?')} = {_has(model, proof, derived, term)}" for term in line.operands if term != ABSENT
-    )
+    has = ", ".join(_operand(model, proof, derived, term) for term in line.operands if term != ABSENT)
     wanted = _node(model, op.id)
     made = model.makers.get(wanted) if wanted is not None else None
     if unknown := line.unknown or (made.unknown if made is not None else ""):
@@ -154,6 +161,14 @@ def _differences(model: Model, line: Line, made: Application) -> Iterator[str]:
 def _value(attribute: Any) -> str:
     text = "absent" if attribute is None else str(attribute.value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _operand(model: Model, proof: StageProof, derived: Derived, term: int) -> str:
+    """An operand by its name, and what it is where the name does not say that."""
+    name, what = derived.unit.named.get(term, ""), _has(model, proof, derived, term)
+    if not name:
+        return what
+    return name if what in (name, f"%{name}", f"@{name}") else f"{name} ({what})"
 
 
 def _has(model: Model, proof: StageProof, derived: Derived, term: int) -> str:

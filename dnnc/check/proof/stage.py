@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
+from math import prod
 
 from dnnc.check.proof import moves
 from dnnc.check.proof.facts import Boxes, Facts, Families, Part, is_partial, reductions, whole
@@ -22,7 +23,7 @@ from ir.core.types import Partial, TensorType, Type, without_layout
 from ir.ops.boxes import coordinates, placements_of
 from ir.ops.opdefs import is_collective
 
-_MOST = 1 << 10
+MOST_TRIED = 1 << 10
 """Combinations of operands of one op that are tried."""
 
 
@@ -48,7 +49,8 @@ class Derived:
 
 
 class StageProof:
-    """The derivation of a stage. ``refusals``: why the result of a collective does not follow though its operand is known."""
+    """The derivation of a stage. ``refusals``: why the result of a collective does not follow though its operand is known;
+    ``untried``: ops of the model, by id, with more than ``MOST_TRIED`` combinations of operands."""
 
     def __init__(self, model: Model, text: StageText) -> None:
         self.model, self.text, self.mesh = model, text, text.mesh
@@ -61,6 +63,7 @@ class StageProof:
         self.queued: set[int] = set()
         self.tried: set[tuple[int, int, tuple[Operand | None, ...]]] = set()
         self.refusals: dict[int, str] = {}
+        self.untried: set[str] = set()
         self.reductions = _reductions(text)
         self.collectives = lines_by_channel(text, is_collective)
         for derived in self.derived:
@@ -203,7 +206,9 @@ class StageProof:
                 choices.append(found)
             else:
                 rule = self.rules.of(application)
-                for operands in islice(product(*choices), _MOST):
+                if prod(map(len, choices)) > MOST_TRIED:
+                    self.untried.add(application.op.id)
+                for operands in islice(product(*choices), MOST_TRIED):
                     if (application.number, number, operands) not in self.tried:
                         self.tried.add((application.number, number, operands))
                         for term, part in list(rule.apply(derived.unit, operands)):

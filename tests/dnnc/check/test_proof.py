@@ -103,7 +103,7 @@ def test_a_refutation_says_what_the_op_has_and_what_the_model_has(builds: Path, 
     ((where, failure),) = proof(copy).failures
     assert where == "stage 0 on cpu0, cpu1"
     assert failure.message == (
-        "Sigmoid, which makes 'relu3', does not follow: it has fc3 = the part along dimension 1 by axis x of %fc3; "
+        "Sigmoid, which makes 'relu3', does not follow: it has fc3 (the part along dimension 1 by axis x of %fc3); "
         "the model has Relu of %fc3 there"
     )
     assert failure.origin == f"{name}, node '/relu3'"
@@ -155,6 +155,27 @@ def test_the_command_prints_or_refutes(damage: bool, builds: Path, tmp_path: Pat
 def test_the_command_takes_no_inputs(builds: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", str(build_of("megatron", builds)), "--prove", "--seed", "1"]) == 2
     assert "--seed: error[E0144]" in capsys.readouterr().err
+
+
+def test_compile_proves_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["compile", "zoo:mlp,layers=2,hidden=16,batch=4", "-t", "preset:cpu-2", "--mesh", "2", "--prove", "--no-report"]
+    assert main([*command, "-o", str(tmp_path / "a"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["proof"]["verdict"] == "proven"
+    assert main([*command, "-o", str(tmp_path / "b"), "--plan-only"]) == 2
+    assert "--prove: error[E0145]: --plan-only leaves out" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+    graph = helper.make_graph(
+        [helper.make_node("RandomNormalLike", ["x"], ["y"], "noise")],
+        "noise",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [4])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [4])],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(tmp_path / "m.onnx"))
+    assert main(["compile", str(tmp_path / "m.onnx"), *command[2:4], "-o", str(tmp_path / "c"), "--prove", "--no-report"]) == 5
+    answer = capsys.readouterr()
+    assert "not proven" in answer.out
+    assert "error[E1213]: not proven: " in answer.err
+    assert (tmp_path / "c" / "manifest.json").exists()
 
 
 def test_random_numbers_are_not_proven(tmp_path: Path) -> None:

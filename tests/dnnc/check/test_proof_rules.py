@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from dnnc.check.proof import ProofReport, prove_module
+from dnnc.check.proof import ProofReport, prove_module, stage
 from dnnc.check.proof.facts import Families, Part
 from dnnc.check.proof.moves import collective, crossing
 from dnnc.check.proof.programs import StageText
@@ -54,13 +56,24 @@ def test_terms_of_two_sums_are_added_before_they_are_summed() -> None:
     assert proof(PAIR).proven
 
 
+def test_what_was_not_tried_refutes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage, "MOST_TRIED", 1)
+    other = PAIR.replace("%u = comm.all_reduce(%u.0)", "%u = comm.all_reduce(%s)")
+    for text in (PAIR, other):
+        ((_, failure),) = proof(text).failures
+        assert failure.verdict == "not proven"
+        assert re.search(
+            r"; or that was not found: of the operands of '.*' only 1024 combinations were tried$", failure.message
+        )
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         pytest.param(
             "onnx.Relu(%u) : tensor<4x6xf32>\n  }\n}",
             "onnx.Relu(%u.0) : tensor<4x6xf32>\n  }\n}",
-            "Relu, which makes 'y', does not follow: it has %u.0 = a term of the sum over axis x of %u; "
+            "Relu, which makes 'y', does not follow: it has %u.0 (a term of the sum over axis x of %u); "
             "the model has Relu of %u there",
             id="a sum is read before it is taken",
         ),
@@ -89,15 +102,15 @@ def test_terms_of_two_sums_are_added_before_they_are_summed() -> None:
         pytest.param(
             "%s = onnx.MatMul(%r, %down) : tensor<4x6xf32>\n    %t",
             "%s = onnx.MatMul(%r, %other) : tensor<4x6xf32>\n    %t",
-            "MatMul, which makes 's', does not follow: it has %r = the part along dimension 1 by axis x of %r, "
-            "@other = the part along dimension 0 by axis x of @other; the model has MatMul of %r, @down there",
+            "MatMul, which makes 's', does not follow: it has %r (the part along dimension 1 by axis x of %r), "
+            "@other (the part along dimension 0 by axis x of @other); the model has MatMul of %r, @down there",
             id="another weight",
         ),
         pytest.param(
             "comm.part(@down) {of = tensor<8x6xf32, @mesh[S(0)]>} : tensor<4x6xf32>",
             "comm.part(@down) {of = tensor<8x6xf32, @mesh[S(1)]>} : tensor<8x3xf32>",
-            "MatMul, which makes 's', does not follow: it has %r = the part along dimension 1 by axis x of %r, "
-            "@down = the part along dimension 1 by axis x of @down; the model has MatMul of %r, @down there",
+            "MatMul, which makes 's', does not follow: it has %r (the part along dimension 1 by axis x of %r), "
+            "@down (the part along dimension 1 by axis x of @down); the model has MatMul of %r, @down there",
             id="another part of a weight",
         ),
         pytest.param(
