@@ -128,9 +128,9 @@ class Build:
         from dnnc.engines.onnxruntime.starter.starting import RunOptions
 
         with python_terms():
+            stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains:
                 raise UsageError(ForTraining(), where=str(self.folder))
-            stated = _cluster(cluster, hosts, ports, wait)
             files = Programs.open(self.folder)
             require_here(files.files, hosts=None if cluster else 1, emulate=emulate)
             return Session(files, RunOptions(threads=threads, timeout=timeout), in_flight, stated)
@@ -157,13 +157,14 @@ class Build:
         cluster: str = "",
         hosts: Mapping[str, str] | None = None,
         ports: str = "26000-26999",
+        wait: float = 60.0,
     ) -> CheckResult:
         """Compares the programs with the unsplit model: of inference each tensor that leaves a stage, on ``inputs`` (an
         ``.npz``, or arrays by name) or ``samples`` random microbatches; of training the losses and weights after each of
-        ``steps`` steps on ``data``. ``cluster``, ``hosts``, ``ports``: as of ``start``, to compare the outputs of a run
-        there. Raises InvalidInput for inputs that the model does not take."""
+        ``steps`` steps on ``data``. ``cluster``, ``hosts``, ``ports``, ``wait``: as of ``start``, to compare the outputs
+        of a run there. Raises InvalidInput for inputs that the model does not take."""
         with python_terms():
-            stated = _cluster(cluster, hosts, ports)
+            stated = _cluster(cluster, hosts, ports, wait, emulate=emulate)
             if self.trains and stated is None:
                 return self._check_training(steps, data, seed, threads, emulate)
             from dnnc.build.build import Build as Programs
@@ -245,9 +246,9 @@ class Build:
                 on_step(step)
 
         with python_terms(), ExitStack() as stack:
+            stated = _cluster(cluster, hosts, ports, emulate=emulate)
             if not self.trains:
                 raise UsageError(ForInference(), where=str(self.folder))
-            stated = _cluster(cluster, hosts, ports)
             opened = TrainingBuild.open(self.folder)
             require_here(opened.files, hosts=None if cluster else 1, trains=True, emulate=emulate)
             resumed = None
@@ -301,11 +302,13 @@ class Build:
         return f"{MICROBATCHES}{folder}"
 
 
-def _cluster(address: str, hosts: Mapping[str, str] | None, ports: str, wait: float = 60.0) -> ClusterOptions | None:
+def _cluster(
+    address: str, hosts: Mapping[str, str] | None, ports: str, wait: float = 60.0, *, emulate: bool
+) -> ClusterOptions | None:
     """What is stated of a cluster; None without an address. Raises UsageError."""
-    from dnnc.engines.cluster.options import ClusterOptions, port_range
+    from dnnc.engines.cluster.options import stated_cluster
 
-    return ClusterOptions(address, hosts or {}, port_range(ports), wait) if address else None
+    return stated_cluster(address, hosts or {}, ports, wait, emulate=emulate)
 
 
 def _scratch(data: Data, source: str) -> str:

@@ -30,11 +30,12 @@ _KEYWORDS = {
     "--topology": "machines",
     **{f"--{name.replace('_', '-')}": name for name in ("plan_only", "weights", "load_test", "report")},
     **{f"--{name}": name for name in ("threads", "timeout", "seed", "samples", "tolerance", "steps", "data", "checkpoint")},
-    **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries")},
+    **{f"--{name}": name for name in ("every", "resume", "out", "slow", "emulate", "retries", "cluster", "ports", "wait")},
+    "--host": "hosts",
 }
 """The keyword of each flag."""
 _SWITCHES = ("--uneven", "--explain", "--plan-only", "--emulate")
-_PAIRS = {"--dim": True, "--pin": False}
+_PAIRS = {"--dim": True, "--pin": False, "--host": False}
 """Flags that name a pair, and whether its second half may be a number."""
 _LISTS = ("--cut", "--trainable", "--frozen")
 _WORDS = ("auto", "none", "training", "latency", "throughput", "tag", "any", "data", "on", "off", "equal", "shared", "stage")

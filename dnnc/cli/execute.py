@@ -105,7 +105,7 @@ def run(
         options=RunOptions(threads=threads or 0, timeout=timeout or None),
         measures=runs is not None,
         emulate=emulate,
-        cluster=opt.cluster_options(cluster, host, ports, wait),
+        cluster=opt.cluster_options(cluster, host, ports, wait, emulate=emulate),
     )
     if runs is not None:
         require_appendable(runs)
@@ -185,6 +185,7 @@ def check(
     cluster: opt.ClusterOption = "",
     host: opt.HostNodesOption = None,
     ports: opt.PortsOption = opt.PORTS,
+    wait: opt.WaitOption = opt.WAIT,
     prove: Annotated[
         bool, typer.Option("--prove", help="Show for all inputs that the programs compute the model; nothing is run.")
     ] = False,
@@ -204,6 +205,7 @@ def check(
     With --prove no input is drawn: each op, message and collective of all programs, and each part of a weight, must follow from
     the model by a rule. Exit 5 names the first op that does not.
     """
+    stated = opt.cluster_options(cluster, host, ports, wait, emulate=emulate)
     if prove:
         given = {"--inputs": inputs, "--seed": seed, "--samples": samples > 1, "--tolerance": tolerance, "--cluster": cluster}
         _prove(build, [name for name, value in given.items() if value not in (None, False, "")], json, quiet)
@@ -212,7 +214,6 @@ def check(
     from dnnc.build.elsewhere import require_here
     from dnnc.check.check import CheckOptions, check_build
 
-    stated = opt.cluster_options(cluster, host, ports)
     options = CheckOptions(inputs, seed, samples, threads, tolerance=tolerance, cluster=stated)
     with progress(not quiet) as say:
         opened = Build.open(build, say)

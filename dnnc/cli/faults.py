@@ -343,21 +343,6 @@ class OtherSeed(Fault, code="E0141"):
     seed: int
 
 
-class OnlyWithCluster(Fault, code="E0142"):
-    """--host, --ports and --wait say something of a run on a cluster, and --cluster names none."""
-
-    message = "it is of a run on several hosts"
-    hint = "--cluster HOST:PORT names the cluster"
-
-
-class NotWithCluster(Fault, code="E0143"):
-    """The nodes of a cluster do by themselves what this option or argument states for one host."""
-
-    message = "--cluster says where it runs, so {flags} cannot go with it"
-    hint = "leave out {flags}"
-    flags: tuple[str, ...]
-
-
 class ProvesAllInputs(Fault, code="E0144"):
     """--prove shows something for all inputs. An option says which inputs to compare on, or how."""
 

@@ -15,8 +15,6 @@ from dnnc.cli.faults import (
     DevicesOfFile,
     NotATomlFile,
     NotATopologyName,
-    NotWithCluster,
-    OnlyWithCluster,
     ProviderMissing,
 )
 from ir.core.diagnostics import DiagnosticSink, UsageError
@@ -112,8 +110,7 @@ def measure(
     from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.topology import load_topology
 
-    if ports != opt.PORTS:
-        raise UsageError(OnlyWithCluster(), where="--ports")
+    opt.cluster_options("", None, ports)
     if file is not None and devices is not None:
         raise UsageError(DevicesOfFile())
     facts = read_facts()
@@ -142,6 +139,7 @@ def _measure_cluster(
     cluster: ClusterOptions, file: str | None, out: Path | None, devices: int | None, seed: int, quiet: bool
 ) -> None:
     """Measures the nodes of a cluster and writes their topology."""
+    from dnnc.engines.cluster.faults import NotWithCluster
     from dnnc.engines.cluster.options import require_packages
     from dnnc.machines import busy_warning
 

@@ -19,7 +19,6 @@ from dnnc.cli.faults import (
     NotAStageCount,
     NotFinite,
     ObjectiveOfSolve,
-    OnlyWithCluster,
     UnknownLimit,
     UnknownObjective,
 )
@@ -285,17 +284,13 @@ def parse_stages(text: str | None, mesh: bool) -> int | None:
     return int(text)
 
 
-def cluster_options(address: str, hosts: list[str] | None, ports: str, wait: float = WAIT) -> ClusterOptions | None:
+def cluster_options(
+    address: str, hosts: list[str] | None, ports: str, wait: float = WAIT, *, emulate: bool = False
+) -> ClusterOptions | None:
     """What ``--cluster``, ``--host``, ``--ports`` and ``--wait`` state of a cluster; None without one. Raises UsageError."""
-    from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
+    from dnnc.engines.cluster.options import stated_cluster, stated_hosts
 
-    stated = stated_hosts(hosts or ())
-    if not address:
-        given = {"--host": stated, "--ports": ports != PORTS, "--wait": wait != WAIT}
-        if first := next((option for option, is_given in given.items() if is_given), ""):
-            raise UsageError(OnlyWithCluster(), where=first)
-        return None
-    return ClusterOptions(address, stated, port_range(ports), wait)
+    return stated_cluster(address, stated_hosts(hosts or ()), ports, wait, emulate=emulate)
 
 
 def parse_limits(items: Iterable[str] | None) -> Limits:

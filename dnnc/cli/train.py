@@ -15,7 +15,6 @@ from dnnc.cli.faults import (
     NoCheckpointFolder,
     NotAFolder,
     NotWithCheck,
-    NotWithCluster,
     OtherSeed,
     TooFewSteps,
 )
@@ -66,6 +65,7 @@ def train(
     --retries goes on by itself where a process or a host is lost, from the last checkpoint, with the same result.
     """
     from dnnc.build.elsewhere import require_here, require_row
+    from dnnc.engines.cluster.faults import NotWithCluster
     from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
     from dnnc.engines.torch.slowed import slow_devices
     from dnnc.study.runs import require_appendable

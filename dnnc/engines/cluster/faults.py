@@ -222,3 +222,18 @@ class EndpointNotReached(Fault, code="E2224"):
     hint = "let TCP through between the machines, on the ports of --ports"
     host: str
     endpoint: str
+
+
+class OnlyWithCluster(Fault, code="E2227"):
+    """--host, --ports and --wait say something of a run on a cluster, and --cluster names none."""
+
+    message = "it is of a run on several hosts"
+    hint = "--cluster HOST:PORT names the cluster"
+
+
+class NotWithCluster(Fault, code="E2228"):
+    """The nodes of a cluster do by themselves what this option or argument states for one host."""
+
+    message = "--cluster says where it runs, so {flags} cannot go with it"
+    hint = "leave out {flags}"
+    flags: tuple[str, ...]

@@ -6,11 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from dnnc.engines.cluster.faults import NotAHostAndNode, NotPorts, PackageMissing
+from dnnc.engines.cluster.faults import NotAHostAndNode, NotPorts, NotWithCluster, OnlyWithCluster, PackageMissing
 from ir.core.diagnostics import InvalidInput, UsageError
 
 PORTS = (26000, 26999)
 """First and last port that processes listen on by default."""
+PORTS_TEXT = f"{PORTS[0]}-{PORTS[1]}"
 WAIT_SECONDS = 60.0
 """How long a run waits for a lost host by default."""
 _MOST_PORT = (1 << 16) - 1
@@ -25,6 +26,21 @@ class ClusterOptions:
     hosts: Mapping[str, str] = field(default_factory=dict)
     ports: tuple[int, int] = PORTS
     wait: float = WAIT_SECONDS
+
+
+def stated_cluster(
+    address: str, hosts: Mapping[str, str], ports: str, wait: float = WAIT_SECONDS, *, emulate: bool = False
+) -> ClusterOptions | None:
+    """What is stated of a cluster, with ``ports`` as FIRST-LAST; None without an ``address``. Raises UsageError where something
+    is stated of no cluster, and where the hosts of one would be emulated here (``emulate``)."""
+    if not address:
+        given = {"--host": bool(hosts), "--ports": ports != PORTS_TEXT, "--wait": wait != WAIT_SECONDS}
+        if first := next((option for option, is_given in given.items() if is_given), ""):
+            raise UsageError(OnlyWithCluster(), where=first)
+        return None
+    if emulate:
+        raise UsageError(NotWithCluster(("--emulate",)), where="--cluster")
+    return ClusterOptions(address, hosts, port_range(ports), wait)
 
 
 def require_packages() -> None:
@@ -55,4 +71,13 @@ def port_range(text: str) -> tuple[int, int]:
     return int(first), int(last)
 
 
-__all__ = ["PORTS", "WAIT_SECONDS", "ClusterOptions", "port_range", "require_packages", "stated_hosts"]
+__all__ = [
+    "PORTS",
+    "PORTS_TEXT",
+    "WAIT_SECONDS",
+    "ClusterOptions",
+    "port_range",
+    "require_packages",
+    "stated_cluster",
+    "stated_hosts",
+]

@@ -223,7 +223,8 @@ class Checkpoint:
 
     def confirm(self) -> None:
         """Raises InvalidInput where the file was written to since it was opened. To be asked once it has been read."""
-        if self.file.was_written(self._differs if self.digest is not None else None):
+        of_tensors = self.digest is not None and self.file.known is None  # some of these are holes where a host has its part
+        if self.file.was_written(self._differs if of_tensors else None):
             raise InvalidInput(CheckpointChanged(), where=self.where)
 
     def _differs(self) -> bool:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,11 +140,18 @@ def test_relays_measure_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     b.close()
 
 
+def test_one_node_has_no_network() -> None:
+    said = list[str]()
+    agents: Any = None  # nobody is asked
+    assert cluster._network(agents, {"a": Node("1" * 20, "192.0.2.1", "a")}, (1, 2), lambda label, _: said.append(label)) == {}
+    assert said == []
+
+
 def test_what_cannot_go_with_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["topology", "measure", "here.toml", "--cluster", "127.0.0.1:1"]) == 2
-    assert "E0143" in capsys.readouterr().err
+    assert "E2228" in capsys.readouterr().err
     assert main(["topology", "measure", "--ports", "1-2"]) == 2
-    assert "E0142" in capsys.readouterr().err
+    assert "E2227" in capsys.readouterr().err
 
 
 # On real raylets

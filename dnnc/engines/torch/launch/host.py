@@ -22,6 +22,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -48,6 +49,7 @@ ERRORS = 2
 """The number of the stream of standard error, from those of the host on."""
 FILES_LINK = PARTS_LINK + STRIDE
 """The number of the link of files from the first host to the starter."""
+_STDIN = 0
 _LOOK = 0.1
 """Seconds between two looks for checkpoints that rank 0 has written."""
 CHECKPOINTS, OUT = "checkpoints", "out"
@@ -81,7 +83,7 @@ class TrainingHost:
         os.close(errors)
         self._parts = self.relay.receiver(PARTS_LINK + self.number, PIECES, STARTER)
         self._files = self.relay.sender(FILES_LINK + self.number, PIECES, STARTER)
-        for watched in (os.fdopen(commands, "rb"), sys.stdin.buffer):
+        for watched in (commands, _STDIN):
             threading.Thread(target=self._hear, args=(watched,), daemon=True).start()
         try:
             with ExitStack() as stack:
@@ -91,14 +93,18 @@ class TrainingHost:
         except Exception as error:  # also what dnnc did wrong here is told there
             reason = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             self._failed("InvalidInput", [HostRefused(self.settings["host"], reason).at()])
-        while True:  # until the starter has gone
-            signal.pause()
+        while True:  # until the starter has gone; a signal that comes just before a pause without an end would not end it
+            time.sleep(_LOOK)
 
-    def _hear(self, lines: Any) -> None:
-        """Thread: passes commands on; ends this process when they end."""
+    def _hear(self, descriptor: int) -> None:
+        """Thread: passes commands on; ends this process when they end. It reads the descriptor itself: a thread that waits in a
+        buffered reader holds its lock, and the interpreter aborts where it wants that lock at its end."""
+        buffered = b""
         with contextlib.suppress(OSError, ValueError):
-            for line in lines:
-                self._commands.put(json.loads(line))
+            while data := os.read(descriptor, 1 << 16):
+                *lines, buffered = (buffered + data).split(b"\n")
+                for line in lines:
+                    self._commands.put(json.loads(line))
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _train(self, stack: ExitStack, command: Mapping[str, Any]) -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import dnnc
 from dnnc.cli import main
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
-from dnnc.engines.cluster.options import port_range, stated_hosts
+from dnnc.engines.cluster.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
 from ir.core.diagnostics import InvalidInput, UsageError
 
 SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})
@@ -70,6 +75,24 @@ def test_options_are_read() -> None:
 
 
 def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--host", "a=b"], ["--ports", "7000-7001"]):
-        assert main(["run", "build", *options]) == 2
-        assert f"{options[0]}: error[E0142]" in capsys.readouterr().err
+    for options in (["--host", "a=b"], ["--ports", "7000-7001"], ["--wait", "5"]):
+        for command in ("run", "check"):
+            assert main([command, "build", *options]) == 2
+            assert f"{options[0]}: error[E2227]" in capsys.readouterr().err
+    for command in ("run", "check", "train"):
+        assert main([command, "build", "--emulate", "--cluster", "127.0.0.1:1"]) == 2
+        assert "--cluster: error[E2228]" in capsys.readouterr().err
+
+
+def test_python_refuses_what_the_command_refuses() -> None:
+    assert stated_cluster("", {}, PORTS_TEXT) is None
+    build = dnnc.Build(Path("build"))
+    for call in (build.start, build.check, build.train):
+        keywords: dict[str, Any]
+        for keywords, place in (
+            ({"hosts": {"a": "b"}}, "hosts: error[E2227]"),
+            ({"ports": "7000-7001"}, "ports: error[E2227]"),
+            ({"emulate": True, "cluster": "127.0.0.1:1"}, "cluster: error[E2228]"),
+        ):
+            with pytest.raises(UsageError, match=re.escape(place)):
+                call(**keywords)

@@ -18,6 +18,7 @@ import pytest
 
 from dnnc.onnx.elements import user_dtype
 from ir.core.diagnostics import DnncError, ExitCode, InvalidInput
+from ir.system.digests import OpenFile, digest_file
 from ir.system.signals import Terminated
 
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
@@ -207,6 +208,16 @@ def test_a_checkpoint_that_is_written_to_with_its_time_set_back_is_found(path: P
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(InvalidInput, match="the file was changed while it was used"):
         opened.confirm()
+
+
+def test_a_part_of_a_checkpoint_that_loses_its_name_is_not_changed(path: Path) -> None:
+    """A host keeps the bytes that its ranks read, with holes between; another run may remove the file of its cache."""
+    with path.open("r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(bytes(4))
+    opened = Checkpoint.of(OpenFile(path.open("rb"), digest_file(path.open("rb"))), str(path))
+    path.unlink()
+    opened.confirm()
 
 
 def test_a_checkpoint_that_is_written_to_is_found(path: Path) -> None:

@@ -17,7 +17,10 @@ import pytest
 
 from dnnc.build.elsewhere import device_hosts
 from dnnc.cli import main
+from dnnc.engines.cluster.agent import ANSWERS, COMMANDS
 from dnnc.engines.cluster.agents import LocalAgents
+from dnnc.engines.cluster.options import PORTS
+from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.cluster.starting import Hosts
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.torch.launch.faults import GoesOn
@@ -103,6 +106,33 @@ def test_what_is_lost_is_named(which: str, build: Path, tmp_path: Path) -> None:
     assert gone(every)
 
 
+def test_a_host_ends_cleanly_when_its_starter_has_gone() -> None:
+    """Threads of it wait for commands, and for the end of who launched it, which lives on."""
+    relay = Relay(HERE)
+    settings = {
+        "number": 0,
+        "host": "p",
+        "address": HERE,
+        "ports": PORTS,
+        "starter": relay.offer,
+        "cache": "",
+        "cache_bytes": 0,
+    }
+    agents = LocalAgents(module=HOST)
+    relay.meet({"host p": agents.launch(settings)})
+    read, commands = os.pipe()
+    answers, written = os.pipe()
+    relay.send_stream(COMMANDS, "host p", read)
+    relay.receive_stream(ANSWERS, "host p", written)
+    os.write(commands, b"{}\n")
+    assert b"E2218" in os.read(answers, 1 << 16), "a command without an order is refused"
+    relay.close()
+    assert agents.processes["p"].wait(60) == 0
+    agents.close()
+    os.close(commands)
+    os.close(answers)
+
+
 def test_data_are_named_as_they_are_here(build: Path, tmp_path: Path) -> None:
     samples = {"x": np.zeros((16, 784), np.float32), "target": np.zeros((16, 10), np.float32)}
     samples["x"][3, 5] = np.nan
@@ -148,7 +178,7 @@ def test_retries_need_checkpoints(build: Path, capsys: pytest.CaptureFixture[str
     assert main(["train", str(build), "--emulate", "--retries", "1"]) == 2
     assert "E4829" in capsys.readouterr().err
     assert main(["train", str(build), "--cluster", "127.0.0.1:1", "--nodes", "2", "--meet", "h:1"]) == 2
-    assert "E0143" in capsys.readouterr().err
+    assert "E2228" in capsys.readouterr().err
 
 
 def test_a_training_on_one_host_goes_on_too(build: Path, alone: Path, tmp_path: Path) -> None:
