@@ -1,8 +1,11 @@
 """Damages the programs of builds at random places: does ``dnnc check --prove`` refute all that changes what they compute?
+``python -m tests.bench.damaged_programs [--trials 1300] [--steps 700] [--seed 0]``.
 
-``damage`` has the kinds. A damage that a comparison on random inputs notices must be refused by what opens a build, or not be
-proven.
-``python -m tests.bench.damaged_programs --trials 200`` prints a table by kind.
+``damage`` has the kinds for inference, ``damage_training`` those for training. A damage that a comparison on 20 random inputs
+notices must be refused by what opens a build, or not be proven. Printed are for each kind: trials; how many the verifier
+refused; of the others, how many the proof refuted or did not prove, and how many of these changed outputs (which is what
+``dnnc check`` finds); how many were proven and equal; and how many were proven though outputs changed (missed). Steps of
+training are not run: a damaged one that is proven is printed, for a person to judge.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import argparse
 import random
 import shutil
 import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +24,22 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from dnnc.build.build import Build
+from dnnc.build.snapshot import Snapshot
+from dnnc.build.training import Step
 from dnnc.check.check import CheckOptions, check_build
 from dnnc.check.proof import prove_build
+from dnnc.check.proof.training import prove_step
 from dnnc.compile.driver import CompileOptions, compile_model
+from dnnc.compile.training import TrainingOptions
 from dnnc.engines.onnxruntime import RuntimeFailure
+from dnnc.engines.torch.files import read_step
+from dnnc.onnx import DIALECTS
+from ir import verify
 from ir.core.diagnostics import DnncError, InvalidInput
 from tests.bench.damage import KINDS
+from tests.bench.damage_training import KINDS as STEP_KINDS
+from tests.bench.damage_training import damaged_step
+from tests.bench.machine import header
 
 BUILDS: dict[str, dict[str, object]] = {
     "pipeline": {"model": "zoo:mlp,layers=4,hidden=16,batch=6", "machines": "preset:cpu-2", "mesh": "none", "stages": 2},
@@ -58,6 +72,40 @@ BUILDS: dict[str, dict[str, object]] = {
     "branches": {"model": "branching", "machines": "preset:cpu-2", "mesh": "none", "stages": 2},
 }
 """Builds to damage: options of ``compile``."""
+_CPU2 = {"machines": "preset:cpu-2"}
+_SMALL = "layers=1,hidden=16,heads=2,vocab=32,seq=8"
+MORE: dict[str, dict[str, object]] = {
+    "replicas": {"model": "zoo:mlp,layers=4,hidden=16,batch=6", "machines": "preset:cpu-4", "stages": 2, "replicas": 2},
+    "data": {"model": "zoo:mlp,layers=4,hidden=16,batch=6", **_CPU2, "mesh": "2", "strategy": "data"},
+    "a file for each stage": {
+        "model": "zoo:mlp,layers=4,hidden=16,batch=6", **_CPU2, "mesh": "none", "stages": 2, "weights": "per-stage"
+    },
+    "convolutions": {"model": "zoo:resnet50,batch=2,image=32,width=4,classes=10", **_CPU2, "mesh": "2"},
+    "convolutions in stages": {
+        "model": "zoo:resnet50,batch=2,image=32,width=4,classes=10", **_CPU2, "mesh": "none", "stages": 2
+    },
+    "patches": {"model": "zoo:vit-base,layers=1,hidden=16,heads=2,image=32,patch=16,classes=8,batch=2", **_CPU2, "mesh": "2"},
+    "grouped heads": {
+        "model": f"zoo:llama-70b,{_SMALL},kv_heads=2", **_CPU2, "mesh": "2", "strategy": "megatron"
+    },
+    "experts": {"model": f"zoo:mixtral-8x7b,{_SMALL}", **_CPU2, "mesh": "2"},
+    "encoder": {"model": f"zoo:bert-base,{_SMALL},batch=4", "machines": "preset:cpu-4", "mesh": "2x2"},
+    "attention in two stages of meshes": {
+        "model": "zoo:gpt2,layers=2,hidden=16,heads=2,vocab=32,positions=16,seq=8", "machines": "preset:cpu-4",
+        "mesh": "2", "stages": 2,
+    },
+    "decoder on a mesh": {"model": "zoo:t5-base,layers=1,hidden=16,heads=2,vocab=32", **_CPU2, "mesh": "2"},
+    "unequal parts": {"model": "zoo:mlp,layers=3,hidden=16,batch=8", **_CPU2, "mesh": "2", "shares": "3,1"},
+}  # fmt: skip
+"""More of them, for the table."""
+TRAINED: dict[str, dict[str, object]] = {
+    "pipeline": {"machines": "preset:cpu-2", "mesh": "none", "stages": 2, "microbatches": 4},
+    "replicas": {"machines": "preset:cpu-4", "mesh": "none", "stages": 2, "replicas": 2, "microbatches": 4},
+    "data": {"machines": "preset:cpu-2", "mesh": "2", "strategy": "data", "microbatches": 2},
+    "megatron": {"machines": "preset:cpu-4", "mesh": "2x2", "strategy": "megatron", "microbatches": 2},
+    "meshes": {"machines": "preset:cpu-4", "mesh": "2", "stages": 2, "microbatches": 4},
+}
+"""Training builds of an MLP."""
 
 
 def branching(path: Path, width: int = 4) -> Path:
@@ -96,7 +144,7 @@ def branching(path: Path, width: int = 4) -> Path:
 
 def compiled(name: str, out: Path) -> Path:
     """The build of this name, in the folder ``out``."""
-    options = dict(BUILDS[name])
+    options = dict(BUILDS[name] if name in BUILDS else MORE[name])
     model, machines = str(options.pop("model")), str(options.pop("machines"))
     if model == "branching":
         model = str(branching(out.with_name("branching.onnx")))
@@ -118,8 +166,8 @@ class Outcome:
         return self.proof == "proven" and self.outputs != "equal"
 
 
-def outcome(folder: Path) -> Outcome:
-    """What the proof says of a damaged build, and what a comparison on random inputs does."""
+def outcome(folder: Path, samples: int = 2) -> Outcome:
+    """What the proof says of a damaged build, and what a comparison on so many random inputs does."""
     try:
         build = Build.open(folder)
         report = prove_build(build)
@@ -127,41 +175,90 @@ def outcome(folder: Path) -> Outcome:
     except InvalidInput as error:
         return Outcome("refused", "refused", str(error).splitlines()[0])
     try:
-        outputs = "equal" if check_build(build, CheckOptions(seed=1, samples=2)).passed else "differ"
+        outputs = "equal" if check_build(build, CheckOptions(seed=1, samples=samples)).passed else "differ"
     except (DnncError, RuntimeFailure):
         outputs = "fail"
     return Outcome(proof, outputs, message)
 
 
-def damaged(build: Path, kind: str, seed: int, folder: Path) -> Outcome | None:
+def damaged(build: Path, kind: str, seed: int, folder: Path, samples: int = 2) -> Outcome | None:
     """The outcome of a damage to a copy of ``build`` in the empty ``folder``; None where there is no place for it."""
     copy = folder / "build"
     shutil.copytree(build, copy)
-    return outcome(copy) if KINDS[kind](copy, random.Random(f"{kind} {seed}")) else None
+    return outcome(copy, samples) if KINDS[kind](copy, random.Random(f"{kind} {seed}")) else None
+
+
+def steps(trials: int, seed: int, scratch: Path) -> dict[str, Counter[str]]:
+    """By kind, what the verifier and the proof say of damaged steps of training."""
+    every = []
+    for name, options in TRAINED.items():
+        out, machines = scratch / f"trained {name}", str(options["machines"])
+        more: dict[str, object] = {key: value for key, value in options.items() if key != "machines"}
+        spec, training = "zoo:mlp,layers=4,hidden=16,batch=8", TrainingOptions(optimizer="momentum", learning_rate=0.1)
+        compile_model(CompileOptions(spec, machines, out, objective="training", training=training, **more))  # type: ignore[arg-type]
+        every.append((name, read_step(Snapshot.open(out)).module))
+    rng, counts = random.Random(seed), {f"training: {kind}": Counter[str]() for kind in STEP_KINDS}
+    trial = placed = 0
+    while placed < trials:
+        trial += 1
+        (name, module), kind = rng.choice(every), rng.choice(STEP_KINDS)
+        changed = damaged_step(module, kind, random.Random(f"{kind} {seed + trial}"))
+        if changed is None:
+            continue
+        placed += 1
+        verdict = "refused" if verify(changed, dialects=DIALECTS) else prove_step(Step(changed)).verdict
+        counts[f"training: {kind}"][f"{verdict}, not run"] += 1
+        if verdict == "proven":
+            print(f"PROVEN: {kind} of {name}, seed {seed + trial}")
+    return counts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Damages builds, and counts what the proof says of them.")
-    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--trials", type=int, default=1300)
+    parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    rng = random.Random(arguments.seed)
+    rng, begun = random.Random(arguments.seed), time.monotonic()
     counts: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     with tempfile.TemporaryDirectory() as scratch:
-        builds = [compiled(name, Path(scratch) / name) for name in BUILDS]
+        builds = [compiled(name, Path(scratch) / name) for name in (*BUILDS, *MORE)]
         for build in builds:
             if not (report := prove_build(Build.open(build))).proven:
                 raise SystemExit(f"{build.name}: {report.failures}")
-        for trial in range(arguments.trials):
+        trial = placed = 0
+        while placed < arguments.trials:
             build, kind = rng.choice(builds), rng.choice(list(KINDS))
             with tempfile.TemporaryDirectory() as folder:
-                found = damaged(build, kind, arguments.seed + trial, Path(folder))
+                found = damaged(build, kind, arguments.seed + trial, Path(folder), samples=20)
             if found is not None:
+                placed += 1
                 counts[kind][f"{found.proof}, {found.outputs}"] += 1
                 if found.missed:
-                    print(f"MISSED: {kind} of {build.name}, seed {arguments.seed + trial}: {found}")
-    for kind, of_kind in counts.items():
-        print(f"{kind:22}", "; ".join(f"{count} {what}" for what, count in of_kind.most_common()))
+                    print(f"MISSED: {kind} of {build.name}, seed {arguments.seed + trial}: {found}", flush=True)
+            trial += 1
+        counts |= steps(arguments.steps, arguments.seed, Path(scratch))
+    print(header())
+    _print_table(counts)
+    print(f"{len(builds)} builds for inference, {len(TRAINED)} for training; {time.monotonic() - begun:.0f} s")
+
+
+def _print_table(counts: dict[str, Counter[str]]) -> None:
+    columns = ("trials", "refused", "refuted", "not proven", "of these differ", "proven, equal", "missed")
+    print(f"{'kind':36}", *(f"{column:>15}" for column in columns))
+    total = Counter[str]()
+    for kind, found in counts.items():
+        row = Counter[str]()
+        for what, count in found.items():
+            proof, _, outputs = what.partition(", ")
+            row["trials"] += count
+            row[proof] += count * (proof != "proven")
+            row["of these differ"] += count * (proof in ("refuted", "not proven") and outputs in ("differ", "fail"))
+            row["proven, equal"] += count * (proof == "proven" and outputs in ("equal", "not run"))
+            row["missed"] += count * (proof == "proven" and outputs in ("differ", "fail"))
+        total += row
+        print(f"{kind:36}", *(f"{row[column]:15d}" for column in columns))
+    print(f"{'all':36}", *(f"{total[column]:15d}" for column in columns))
 
 
 __all__ = ["BUILDS", "KINDS", "branching", "compiled", "damaged"]
