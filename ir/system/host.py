@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 _GIB = 1 << 30
@@ -15,6 +17,17 @@ def local_cores() -> int:
     if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit() and int(quota[1]):
         cores = min(cores, max(1, -(-int(quota[0]) // int(quota[1]))))
     return cores
+
+
+def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[int]], bool]:
+    """The cores of each device, from the number of its ``threads``, and whether there are enough for all (else devices share
+    cores). Empty lists if the system has no affinity or ``pin`` is off."""
+    if not pin or not hasattr(os, "sched_getaffinity"):
+        return [[] for _ in threads], sum(threads) <= (os.cpu_count() or 1)
+    cores = sorted(os.sched_getaffinity(0))
+    if sum(threads) <= len(cores):
+        return [cores[end - count : end] for count, end in zip(threads, itertools.accumulate(threads), strict=True)], True
+    return [cores for _ in threads], False
 
 
 def local_memory() -> int:
@@ -36,4 +49,4 @@ def _cgroup(name: str) -> str:
         return ""
 
 
-__all__ = ["local_cores", "local_memory"]
+__all__ = ["assign_cores", "local_cores", "local_memory"]

@@ -45,6 +45,7 @@ from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
 from ir.ops.grads import STATE
+from ir.system.host import assign_cores
 from ir.system.signals import Terminated
 from passes.model.graph import listing
 
@@ -114,6 +115,15 @@ def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, l
     os._exit(code)  # gloo's threads may still wait for others
 
 
+def _keep_to_cores(threads: Sequence[int], place: int) -> None:
+    """Binds the rank at this place among those of its host to cores of its own, if there are enough for all. Else the system
+    often wakes a rank, for which a message came, on the core of its sender: a step of an MLP on a mesh of two took 2.4 times
+    as long."""
+    own = assign_cores(threads)[0][place]
+    if own:
+        os.sched_setaffinity(0, own)
+
+
 def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) -> int:
     step, resumed = files.step, files.resumed
     job: Job | None = options.job
@@ -123,6 +133,8 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
         raise InvalidInput(other, where=str(files.build.folder))
     mark = telling.doing
     mark(STARTING)
+    if job is not None and len(job.beside) > 1:
+        _keep_to_cores([options.threads or step.cores(one) for one in job.beside], job.local_rank)
     torch.set_num_threads(options.threads or step.cores(rank))
     device = torch.device("cpu")
     limit, patience = timedelta(seconds=max(options.timeout, START)), timedelta(seconds=options.timeout)

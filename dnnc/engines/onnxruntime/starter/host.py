@@ -27,9 +27,10 @@ from dnnc.engines.onnxruntime.starter.roles import Role
 from dnnc.engines.onnxruntime.transport.collectives import Places
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Descriptors, Edge, anonymous_memory, map_memory, write_memory
 from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY
-from dnnc.engines.onnxruntime.transport.wiring import assign_cores, peers_of
+from dnnc.engines.onnxruntime.transport.wiring import peers_of
 from dnnc.engines.onnxruntime.worker import STATUS_WORDS
 from ir.core.diagnostics import InvalidInput
+from ir.system.host import assign_cores
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,8 +11,6 @@ starter feeds all members and collects outputs from those that deliver them.
 
 from __future__ import annotations
 
-import itertools
-import os
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -217,21 +215,9 @@ def uses_of(stage: StageProgram) -> dict[str, Uses]:
     return {name: Uses(made.get(name), level.get(name, -1), number.get(name, -1)) for name in names}
 
 
-def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[int]], bool]:
-    """The cores of each device, from the number of its ``threads``, and whether there are enough for all (else devices share
-    cores). Empty lists if the system has no affinity or ``pin`` is off."""
-    if not pin or not hasattr(os, "sched_getaffinity"):
-        return [[] for _ in threads], sum(threads) <= (os.cpu_count() or 1)
-    cores = sorted(os.sched_getaffinity(0))
-    if sum(threads) <= len(cores):
-        return [cores[end - count : end] for count, end in zip(threads, itertools.accumulate(threads), strict=True)], True
-    return [cores for _ in threads], False
-
-
 __all__ = [
     "Link",
     "Place",
-    "assign_cores",
     "build_edges",
     "links",
     "output_specs",

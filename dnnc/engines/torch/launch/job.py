@@ -18,6 +18,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
@@ -38,7 +39,8 @@ class Job:
     reports to that process; ``marks``, memory that says what each rank of the host is doing
     (``dnnc.engines.torch.launch.telling``); ``listen``, for the rank that serves the store, the socket for it.
 
-    ``store``: on one host the path of its memory, on several HOST:PORT. ``address``: where gloo listens."""
+    ``store``: on one host the path of its memory, on several HOST:PORT. ``address``: where gloo listens. ``beside``: the
+    ranks of its host, in the order of ``local_rank``."""
 
     rank: int
     local_rank: int
@@ -49,6 +51,7 @@ class Job:
     store: str
     address: str = LOOPBACK
     listen: int | None = None
+    beside: Sequence[int] = ()
 
     @classmethod
     def read(cls, descriptor: str) -> Job:

@@ -271,6 +271,7 @@ def _jobs(
                 claims = options.alike(build.digest)
                 met = stack.enter_context(meet_hosts(options.meeting, secret, claims, options.timeout, warned))
             job, listen = replace(job, store=met.store, address=met.address), met.listen
+        job = replace(job, beside=tuple(numbers))
         jobs = [replace(job, rank=rank, local_rank=local_rank) for local_rank, rank in enumerate(numbers)]
         yield [replace(one, listen=None if one.rank else listen) for one in jobs], [memory]
 

@@ -18,10 +18,9 @@ from dnnc.data import generate
 from dnnc.data.generate import random_inputs
 from dnnc.engines.onnxruntime import Pipeline, RunCommand, RunOptions, run_build, run_command
 from dnnc.engines.onnxruntime.starter.results import RunResult
-from dnnc.engines.onnxruntime.transport.wiring import assign_cores
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module
-from ir.system.host import local_cores
+from ir.system.host import assign_cores, local_cores
 from tests.dnnc.check.test_check import CHAIN, compiled, save, weights
 
 TEXT = CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", "")

@@ -122,6 +122,15 @@ def test_what_a_data_function_prints_is_no_step(train: Callable[..., subprocess.
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks share the only core")
+def test_ranks_have_cores_of_their_own(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = train("--data", "misbehaving:places")
+    first, second, *_ = sorted(os.sched_getaffinity(0))
+    told = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
+    assert sorted({*told}) == [f"rank 0 on [{first}]", f"rank 1 on [{second}]"]
+
+
+@pytest.mark.slow
 def test_what_a_rank_started_ends_with_it(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     seconds = str(100000 + os.getpid())
     assert train("--data", "misbehaving:starts", more={"SLEEPS": seconds}).returncode == 0

@@ -60,6 +60,10 @@ def starts(seed):
     subprocess.Popen(["sleep", os.environ["SLEEPS"]])
     yield from good(seed)
 
+def places(seed):
+    os.write(2, f"rank {os.environ['RANK']} on {sorted(os.sched_getaffinity(0))}\\n".encode())
+    yield from good(seed)
+
 def slow(seed):
     for microbatch in good(seed):
         time.sleep(0.05)
