@@ -30,17 +30,21 @@ the value without its fact (``rules``, ``moves``, ``constants``):
 **Goals.** Each stage must show that what it sends is, on every member, the part that the channel is to carry, and that each
 output that it delivers is that of the model. The two sides of a channel must mean the same elements, from member to member as
 the runtime sends them. Each output of the model is delivered by one stage. If all stages reach their goals, then by induction
-over the order of the model's ops every output is that of the model, whatever the inputs.
+over the order of the model's ops every output is that of the model, whatever the inputs. The rows of the schedule must do each
+action once for each microbatch, a ``recv`` before the phase that reads it and a ``send`` behind the one that makes it: messages
+of a channel then arrive in the order of microbatches in which they are sent (``rows``).
 
 **Verdicts.** *Proven*: all goals. *Refuted*: an op whose operands are understood, and that follows by no rule. dnnc
 writes none, but what computes the same in another way, such as ``b + a`` for ``a + b``, is refuted too. *Not proven*: the proof
 does not know enough (an operator without a definition, random numbers, a size that no type states).
 
 **On trust** (``verdict.TRUSTED``): that ``plan.ir`` holds the model (the importer and ``canonicalize`` are not checked), the
-layout rules, kernels (their rounding, the order of sums), and the runtime, which exchanges what programs and schedule say.
+layout rules, kernels (their rounding, the order of sums), and the runtime, which follows programs and rows. That rows do not
+wait for each other for ever is what the verifier finds when a build is opened.
 
 Files: ``terms``, ``model``, ``segments`` (ONNX files as terms), ``programs`` (all that runs), ``constants``; ``facts``,
-``rules``, ``moves``; ``stage`` (one stage), ``build`` (all of them); ``explain`` (a failure in words), ``verdict``.
+``rules``, ``moves``; ``stage`` (one stage), ``rows`` (the schedule), ``build`` (all of them); ``explain`` (a failure in words),
+``verdict``.
 Of a training build, ``training`` shows that each step is that of the model.
 """
 

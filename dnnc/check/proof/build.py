@@ -14,6 +14,7 @@ from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
 from dnnc.check.proof.model import Model, read_model
 from dnnc.check.proof.moves import crossing
 from dnnc.check.proof.programs import Files, Line, StageText, read_stages
+from dnnc.check.proof.rows import row_faults
 from dnnc.check.proof.segments import Unreadable
 from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
 from dnnc.check.proof.verdict import ProofReport, StageVerdict
@@ -88,7 +89,7 @@ def _proven(
         proof.assume()
         proof.run()
         verdicts.append(_verdict(model, proof, received))
-    return tuple(verdicts), tuple(_between(model, proofs))
+    return tuple(verdicts), (*_between(model, proofs), *row_faults(module, texts))
 
 
 def _verdict(model: Model, proof: StageProof, received: Mapping[int, str]) -> StageVerdict:

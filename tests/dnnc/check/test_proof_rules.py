@@ -306,3 +306,48 @@ def test_both_sides_of_a_channel_mean_the_same_elements(
     maker: tuple[Mesh, TensorType], reader: tuple[Mesh, TensorType], fault: str
 ) -> None:
     assert crossing(maker, reader) == fault
+
+
+CHAIN = """
+module @chain {opset.onnx = 20} {
+  func @main(%x : tensor<4x6xf32>) -> (%y : tensor<4x6xf32>) {
+    %h = onnx.Relu(%x) : tensor<4x6xf32>
+    %y = onnx.Tanh(%h) : tensor<4x6xf32>
+  }
+  stage @stage0 index 0 on [a] (%x : tensor<4x6xf32>) -> () {
+  }
+  stage @stage1 index 1 on [b] () -> (%y : tensor<4x6xf32>) {
+  }
+  program @program0 of @stage0 on [a] (%x : tensor<4x6xf32>) -> () {
+    %h = onnx.Relu(%x) : tensor<4x6xf32>
+    comm.send(%h) {channel = 0, peer = 1}
+  }
+  program @program1 of @stage1 on [b] () -> (%y : tensor<4x6xf32>) {
+    %h = comm.recv() {channel = 0, peer = 0} : tensor<4x6xf32>
+    %y = onnx.Tanh(%h) : tensor<4x6xf32>
+  }
+  schedule @schedule {
+    kind = stream
+    periodic = true
+    row a [F(0, 1), send(0, 1, 0)]
+    row b [recv(1, 0, 0), F(1, 0)]
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("row", "other", "message"),
+    [
+        ("a [F(0, 1), send(0, 1, 0)]", "a [send(0, 2, 0), F(0, 1)]", "send for channel 0 of a microbatch stands before F"),
+        ("a [F(0, 1), send(0, 1, 0)]", "a [F(0, 1), send(0, 1, 0), send(0, 2, 0)]", "send of stage 0 for channel 0 is there 2"),
+        ("b [recv(1, 0, 0), F(1, 0)]", "b [recv(1, 0, 0), F(1, 1)]", "recv for channel 0 of a microbatch stands behind F"),
+        ("b [recv(1, 0, 0), F(1, 0)]", "b [F(1, 0)]", "recv of stage 1 for channel 0 is there 0 times"),
+        ("b [recv(1, 0, 0), F(1, 0)]", "b [F(1, 1), recv(1, 2, 0)]", ""),
+    ],
+)
+def test_rows_hand_each_stage_its_own_microbatch(row: str, other: str, message: str) -> None:
+    assert proof(CHAIN).proven
+    report = proof(CHAIN.replace(row, other))
+    assert report.proven == (not message)
+    assert all(message in failure.message for _, failure in report.failures)
