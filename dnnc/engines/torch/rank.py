@@ -45,7 +45,7 @@ from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
 from ir.ops.grads import STATE
-from ir.system.host import assign_cores
+from ir.system.host import assign_cores, local_cores
 from ir.system.signals import Terminated
 from passes.model.graph import listing
 
@@ -118,8 +118,9 @@ def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, l
 def _keep_to_cores(threads: Sequence[int], place: int) -> None:
     """Binds the rank at this place among those of its host to cores of its own, if there are enough for all. Else the system
     often wakes a rank, for which a message came, on the core of its sender: a step of an MLP on a mesh of two took 2.4 times
-    as long."""
-    own = assign_cores(threads)[0][place]
+    as long. Cores beyond the threads are shared out too, for processes that a data function starts are bound as their rank."""
+    room = local_cores() // len(threads)
+    own = assign_cores([room] * len(threads) if max(threads) <= room else threads)[0][place]
     if own:
         os.sched_setaffinity(0, own)
 
