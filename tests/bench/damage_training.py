@@ -316,13 +316,13 @@ def _rotated(ops: Ops, rng: random.Random) -> Ops | None:
 def _in_program(module: Module, rng: random.Random, kind: Damage) -> Module | None:
     programs = list(module.of_type(Program))
     for program in rng.sample(programs, len(programs)):
-        ops = _in_order(kind(program.ops, rng))
+        ops = in_order(kind(program.ops, rng))
         if ops is not None and ops != program.ops:
             return module.replace(program, replace(program, ops=ops))
     return None
 
 
-def _in_order(ops: Ops | None) -> Ops | None:
+def in_order(ops: Ops | None) -> Ops | None:
     """The ops, each behind those that make what it reads; None where they make a circle."""
     if ops is None:
         return None
@@ -346,7 +346,7 @@ def in_step(module: Module, rng: random.Random, kind: Damage) -> Module | None:
     seed = rng.random()
     entry = module.entry
     forward = {id(op) for op in entry.ops if phase_of(op.facets) == FORWARD}
-    ops = _in_order(kind(entry.ops, random.Random(seed)))
+    ops = in_order(kind(entry.ops, random.Random(seed)))
     if ops is None or any(op not in ops for op in entry.ops if id(op) in forward):
         return None
     old = {op.id: op for op in entry.ops if op.results}
@@ -359,7 +359,7 @@ def in_step(module: Module, rng: random.Random, kind: Damage) -> Module | None:
             else op
             for op in program.ops
         )
-        own_order = _in_order(own)
+        own_order = in_order(own)
         if own_order is None:
             return None
         made = made.replace(program, replace(program, ops=own_order))
@@ -429,7 +429,12 @@ def damaged_step(module: Module, kind: str, rng: random.Random) -> Module | None
             return rotated_members(module, rng) if name == "rotated members" else _in_program(module, rng, PROGRAMS[name])
         case "step":
             return in_step(module, rng, STEPS[name])
-    return _rows(module, rng, ROWS[name])
+    return damaged_rows(module, name, rng)
+
+
+def damaged_rows(module: Module, kind: str, rng: random.Random) -> Module | None:
+    """The ``module`` with damage to one of its rows."""
+    return _rows(module, rng, ROWS[kind])
 
 
 KINDS = (
@@ -438,4 +443,4 @@ KINDS = (
     *(f"row {name}" for name in ROWS),
 )
 
-__all__ = ["KINDS", "damaged_step"]
+__all__ = ["KINDS", "PROGRAMS", "ROWS", "damaged_rows", "damaged_step", "in_order"]

@@ -70,10 +70,21 @@ def _faults(step: Step) -> Iterator[tuple[str, str]]:
             for fault in phase_faults(program.ops, args, results, is_replicated(stages[program.stage])):
                 yield program.name, fault
             yield from ((program.name, fault) for fault in _buckets(program.ops))
+    yield from _shared(step)
     for stage in step.stages:
         orders = {program.name: _exchanges(program) for program in step.module.of_type(Program) if program.stage == stage.name}
         if len(set(orders.values())) > 1:
             yield stage.name, "its members exchange in different orders"
+
+
+def _shared(step: Step) -> Iterator[tuple[str, str]]:
+    """Resources of which stages of one device hold different parts: the device keeps one tensor of each name."""
+    for rank, device in enumerate(step.devices):
+        held: dict[str, object] = {}
+        for stage in step.stages_of(rank):
+            for part in step.local(stage, rank).parts:
+                if held.setdefault(part.name, part.box) != part.box:
+                    yield device, f"its stages hold different parts of {part.name}"
 
 
 def _means(ops: Sequence[Op], microbatches: int) -> Iterator[str]:
