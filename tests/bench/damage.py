@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from tests.bench.damage_order import ORDER_KINDS
 from tests.dnnc.sealing import refresh
 
 Damage = Callable[[Path, random.Random], bool]
@@ -443,6 +444,6 @@ KINDS: dict[str, Damage] = {
         lost_collective, repeated_collective,
         exchanged_channels, other_value_sent, misnamed_value, exchanged_devices, other_layout, other_microbatch,
     )
-}  # fmt: skip
+} | ORDER_KINDS  # fmt: skip
 
 __all__ = ["KINDS", "Damage"]
