@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Module
 
 OutOption = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write there instead of to standard output.")
@@ -41,8 +43,9 @@ def import_(
             if pipeline:
                 from dnnc.compile.context import pass_context
 
-                manager = PassManager(pipeline, **Tracing().manager_options())
-                module = manager.run(module, pass_context(sink, report))
+                context = pass_context(sink, report)
+                context.prove = _prove
+                module = PassManager(pipeline, **Tracing().manager_options()).run(module, context)
     finally:
         show_warnings(sink.diagnostics, quiet)
     _write(made_by(pipeline) + print_module(module), out)
@@ -98,6 +101,7 @@ def opt_(
             module = with_topology(module, machines_of(topology, sink), pipeline)
         with progress(not quiet and not tracing.to_stderr) as report:
             context = pass_context(sink, report)
+            context.prove = _prove
             manager = PassManager(pipeline, stop_after=stop_after, **tracing.manager_options())
             module = manager.run(module, context)
     finally:
@@ -132,6 +136,13 @@ def passes_(json: opt.JsonOption = False) -> None:
     put("\npipelines")
     for name, text in PIPELINES.items():
         put(f"  {name} = {text}")
+
+
+def _prove(module: Module) -> Mapping[str, int]:
+    """What the pass ``validate`` asks; the proof is imported at the first call."""
+    from dnnc.check.proof import prover
+
+    return prover(module)
 
 
 def _read(file: Path) -> tuple[str, str]:

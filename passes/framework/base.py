@@ -54,6 +54,15 @@ class FunctionBodies(Protocol):
     def __call__(self, op: Op, operands: Sequence[Type | None], opsets: dict[str, int]) -> Module | None: ...
 
 
+class Prover(Protocol):
+    """Shows for all inputs that the programs of a module compute its model; given by the driver, since the proof shares no code
+    with passes.
+
+    Returns what it counted. Raises CheckFailed for a module that is refuted or not proven."""
+
+    def __call__(self, module: Module) -> Mapping[str, int]: ...
+
+
 class AnalysisCache:
     """Results of analyses, by the analysis and the identity of the objects it was asked about."""
 
@@ -105,6 +114,7 @@ class PassContext:
     statistics: dict[str, dict[str, int | float | str]] = field(default_factory=dict)
     evaluate: ConstantEvaluator | None = None
     bodies: FunctionBodies | None = None
+    prove: Prover | None = None
     progress: Callable[[str, float | None], None] = lambda label, fraction: None
     measure: Callable[[Module], Measurements] | None = None
     profile: Profile | None = None

@@ -186,3 +186,10 @@ class StagesCrowded(Fault, code="E3028"):
     hint = "use fewer stages or more devices"
     stages: int
     wanted: str
+
+
+class NoProver(Fault, code="E3031"):
+    """The pass ``validate`` asks a proof of the command that runs it. ``opt`` and ``import`` have it."""
+
+    message = "nothing here proves programs"
+    hint = "run 'validate' by 'dnnc opt'; 'dnnc compile --prove' proves the whole build, with its files"

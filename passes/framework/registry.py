@@ -34,6 +34,7 @@ _WHERE: dict[str, str] = {
     "schedule": "passes.schedule:SchedulePass",
     "lower": "passes.lower:LowerPass",
     "localize": "passes.localize:LocalizePass",
+    "validate": "passes.validate:ValidatePass",
 }
 
 PIPELINES: dict[str, str] = {

@@ -48,7 +48,7 @@ Files: ``terms``, ``model``, ``segments`` (ONNX files as terms), ``programs`` (a
 Of a training build, ``training`` shows that each step is that of the model.
 """
 
-from dnnc.check.proof.build import prove, prove_build, prove_module
+from dnnc.check.proof.build import prove, prove_build, prove_module, prover
 from dnnc.check.proof.verdict import ProofReport
 
-__all__ = ["ProofReport", "prove", "prove_build", "prove_module"]
+__all__ = ["ProofReport", "prove", "prove_build", "prove_module", "prover"]

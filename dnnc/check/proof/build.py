@@ -19,7 +19,7 @@ from dnnc.check.proof.segments import Unreadable
 from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
 from dnnc.check.proof.verdict import ProofReport, StageVerdict
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Module, Program, Stage
+from ir.core.module import Module, Plan, Program, Stage
 from ir.core.names import bare
 from passes.model.folding import expand
 
@@ -57,6 +57,23 @@ def prove_module(module: Module) -> ProofReport:
     start = time.perf_counter()
     verdicts, failures = _proven(module, None, None, lambda label, fraction: None)
     return ProofReport(module.name, verdicts, failures, False, time.perf_counter() - start)
+
+
+def prover(module: Module) -> Mapping[str, int]:
+    """``passes.framework.base.Prover``: of programs of inference, or of a training step."""
+    plan = module.first(Plan)
+    if plan is not None and plan.in_steps:
+        from dnnc.build.training import Step
+        from dnnc.check.proof.training import prove_step
+
+        report = prove_step(Step(module))
+    else:
+        report = prove_module(module)
+    if error := report.error():
+        raise error
+    counted = [(stage.ops, stage.collectives, stage.weights) for stage in report.stages]
+    ops, collectives, weights = (sum(column) for column in zip(*counted, strict=True))
+    return {"stages": len(counted), "ops": ops, "collectives": collectives, "weights": weights}
 
 
 def _proven(
@@ -177,4 +194,4 @@ def _channel_fault(model: Model, maker: StageProof, sends: Sequence[Line], reade
     return crossing((maker.mesh, sent), (reader.mesh, received))
 
 
-__all__ = ["prove", "prove_build", "prove_module"]
+__all__ = ["prove", "prove_build", "prove_module", "prover"]
