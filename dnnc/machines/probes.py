@@ -117,13 +117,14 @@ class Probes:
         ``exchange``, of so many bytes; ``reduced``: seconds of an all-reduce of so many; ``sums``: of a small one between
         products of matrices of so many rows. Raises NotRun."""
         samples = []
+        cores = sorted(core for number in pair for core in self.cores[number])
         with _started([self.cores[number] for number in pair], 1, (), _TORCH_MODULE) as both:
             for do, size in asked:
                 self._models += 1
                 store = str(self.scratch / f"store{self._models}")
                 for place, process in enumerate(both):
                     order = {"do": do, "size": size, "rounds": rounds, "warm": warm, "store": store, "begins": place == 0}
-                    self._send(process, order)
+                    self._send(process, {**order, "cores": cores})
                 samples.append(Sample.of(self._of_both(both)[0]))
         return samples
 

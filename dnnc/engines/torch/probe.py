@@ -75,13 +75,19 @@ def sums(order: Mapping[str, Any], threads: int) -> list[float]:
 
 @contextmanager
 def _two_ranks(order: Mapping[str, Any], threads: int) -> Iterator[int]:
-    """Joins the other rank; the number of this one."""
+    """Joins the other rank; the number of this one. It stays on its cores, and threads of gloo run on the ``cores`` of both, as
+    in ``dnnc train``."""
     torch.set_num_threads(threads)
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
     rank = 0 if order["begins"] else 1
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    if own is not None:
+        os.sched_setaffinity(0, order["cores"])
     dist.init_process_group("gloo", timeout=_PATIENCE, init_method=f"file://{order['store']}", rank=rank, world_size=2)
+    if own is not None:
+        os.sched_setaffinity(0, own)
     yield rank
     dist.destroy_process_group()
 
