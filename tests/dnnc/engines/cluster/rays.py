@@ -24,7 +24,8 @@ from tests.dnnc.engines.onnxruntime.processes import descendants, running
 @dataclass
 class RayCluster:
     """``address`` of its head; ``environment`` of those who may use it; ``before`` and
-    ``addresses``: as of ``ray_cluster``; ``nodes``: processes by host."""
+    ``addresses``: as of ``ray_cluster``; ``nodes``: processes by host; ``started``: hosts that were started ever,
+    the first one with the head."""
 
     address: str
     environment: dict[str, str]
@@ -33,6 +34,7 @@ class RayCluster:
     before: Mapping[str, Sequence[str]]
     addresses: Mapping[str, str]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    started: list[str] = field(default_factory=list)
 
     def running(self, words: str) -> list[int]:
         """The ids of the processes on the nodes whose command line contains ``words``."""
@@ -52,12 +54,28 @@ class RayCluster:
         with open(self.folder / f"{host}.log", "wb") as log:
             node = subprocess.Popen(arguments, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.nodes[host] = node
+        self.started += [host] * (host not in self.started)
         started = _started(self.folder / f"{host}.log", node, self.port)
         self.address = self.address or started
 
+    def mend(self) -> None:
+        """Starts the nodes that have ended, or whose raylet has; all of them where one is the head."""
+        lost = [host for host in self.started if not self._lives(host)]
+        if self.started[0] in lost:
+            lost = self.started
+            for host in lost:
+                self.end(host)
+            self.address = ""
+        for host in lost:
+            self.start(host)
+
+    def _lives(self, host: str) -> bool:
+        node = self.nodes.get(host)
+        return node is not None and node.poll() is None and any(map(_is_raylet, descendants(node.pid)))
+
     def raylet(self, host: str) -> int:
         """The process of a node that stands for it in the cluster."""
-        return next(one for one in descendants(self.nodes[host].pid) if _program(one).endswith("/raylet"))
+        return next(one for one in descendants(self.nodes[host].pid) if _is_raylet(one))
 
     def end(self, host: str) -> None:
         """Ends a node at once, if there is one."""
@@ -117,12 +135,12 @@ def _started(log: Path, node: subprocess.Popen[bytes], port: int) -> str:
     raise RuntimeError(log.read_text(errors="replace")[-2000:])
 
 
-def _program(process: int) -> str:
-    """The path of the program that a process runs; empty where it has ended."""
+def _is_raylet(process: int) -> bool:
+    """Whether a process runs Ray's program of a node; not where it has ended."""
     try:
-        return os.readlink(f"/proc/{process}/exe")
+        return os.readlink(f"/proc/{process}/exe").endswith("/raylet")
     except OSError:
-        return ""
+        return False
 
 
 def _kill(process: int) -> None:

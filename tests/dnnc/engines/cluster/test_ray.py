@@ -63,9 +63,16 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[RayCluster]:
+def raylets() -> Iterator[RayCluster]:
     with ray_cluster(("a", "b")) as one:
         yield one
+
+
+@pytest.fixture
+def cluster(raylets: RayCluster) -> RayCluster:
+    """The raylets, with those started again that the test before has killed."""
+    raylets.mend()
+    return raylets
 
 
 def dnnc(cluster: RayCluster, *arguments: str) -> subprocess.Popen[str]:
@@ -91,38 +98,27 @@ import dnnc
 build, x = dnnc.load(sys.argv[1]), np.ones((4, 784), np.float32)
 with build.start(emulate=True) as here, build.start(cluster=sys.argv[2]) as there:
     print(all(a.tobytes() == b.tobytes() for a, b in zip(here.run(None, {"x": x}), there.run(None, {"x": x}))))
+result = build.check(cluster=sys.argv[2], samples=3)
+print(result)
+print([(one.kind, one.stage, one.alone, one.verdict) for one in result.report.comparisons])
 """
 
 
-def test_a_session_on_a_cluster(build: Path, cluster: RayCluster) -> None:
+def test_a_session_and_a_check_on_a_cluster(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
+    """What is right passes, and a stage that computes something else diverges there."""
+    broken = break_stage(Build.open(shutil.copytree(build, tmp_path / "broken")), 1).folder
+    wrong = dnnc(cluster, "check", str(broken), "--json", "-q")
     command = [sys.executable, "-P", "-c", SESSION, str(build), cluster.address]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout == "True\n", done.stderr
-
-
-CHECK = """
-import sys
-import dnnc
-print(dnnc.load(sys.argv[1]).check(cluster=sys.argv[2], samples=3))
-"""
-
-
-def test_outputs_of_a_cluster_are_checked(build: Path, cluster: RayCluster, tmp_path: Path) -> None:
-    """A stage that computes something else diverges there, and what is right passes."""
-    broken = break_stage(Build.open(shutil.copytree(build, tmp_path / "broken")), 1).folder
-    checks = [dnnc(cluster, "check", str(folder), "--json", "-q") for folder in (build, broken)]
-    right, wrong = ((*check.communicate(timeout=120), check.returncode) for check in checks)
-    assert right[2] == 0, right[1]
-    assert wrong[2] == 5, wrong[1]
-    assert "E1211" in wrong[1]
-    for said, verdict in ((right[0], "ok"), (wrong[0], "diverges")):
-        comparisons = json.loads(said)["comparisons"]
-        assert [(one["kind"], one["stage"], one["alone"], one["verdict"]) for one in comparisons] == [
-            ("output", 2, None, verdict)
-        ]
-    command = [sys.executable, "-P", "-c", CHECK, str(build), cluster.address]
-    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, check=False, timeout=120)
-    assert "1 of 1 tensors on 3 x random inputs" in done.stdout, done.stderr
+    equal, verdict, comparisons = done.stdout.splitlines() or ["", "", done.stderr]
+    assert equal == "True"
+    assert "1 of 1 tensors on 3 x random inputs" in verdict
+    assert comparisons == "[('output', 2, None, 'ok')]"
+    out, said = wrong.communicate(timeout=120)
+    assert wrong.returncode == 5, said
+    assert "E1211" in said
+    found = [(one["kind"], one["stage"], one["alone"], one["verdict"]) for one in json.loads(out)["comparisons"]]
+    assert found == [("output", 2, None, "diverges")]
     assert gone(cluster.running(WORKER))
 
 

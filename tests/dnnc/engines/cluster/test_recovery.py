@@ -79,8 +79,7 @@ def test_a_stream_goes_on_when_a_host_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_a_run_goes_on_whatever_is_killed(seed: int, tmp_path: Path) -> None:
+def test_a_run_goes_on_whatever_is_killed(tmp_path: Path) -> None:
     """Events are on one clock: what was computed comes once, what was lost and the time until all were back is told."""
     build = exponentials(tmp_path)
     inputs = [{"v0": np.random.default_rng(n).standard_normal(2).astype(np.float32)} for n in range(200)]
@@ -89,8 +88,8 @@ def test_a_run_goes_on_whatever_is_killed(seed: int, tmp_path: Path) -> None:
     with Pipeline(build, processes=processes) as pipeline:
         told: list[str] = []
         pipeline.recovery.tell = lambda diagnostic: told.append(diagnostic.code)
-        numbers = random.Random(seed).sample(range(200), 5)
-        result = pipeline.run(Disturbed(inputs, dict(zip(numbers, killings(pipeline, processes, seed), strict=False))))
+        numbers = random.Random(0).sample(range(200), 6)
+        result = pipeline.run(Disturbed(inputs, dict(zip(numbers, killings(pipeline, processes, 0), strict=False))))
         assert [one["v3"].tobytes() for one in result.outputs] == [one["v3"].tobytes() for one in expected]
         assert told == ["W0637"] * len(told)
         assert len(told) > 1
@@ -106,14 +105,14 @@ def test_a_run_goes_on_whatever_is_killed(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hosts", ["ab", "aabb"])
-def test_members_of_a_mesh_over_hosts_come_back(hosts: str, tmp_path: Path) -> None:
-    build = Build.open(pair(tmp_path, len(hosts)))
+def test_members_of_a_mesh_over_hosts_come_back(tmp_path: Path) -> None:
+    """They exchange operands inside a host and between hosts."""
+    build = Build.open(pair(tmp_path, 4))
     inputs = [random_inputs(build, seed=seed) for seed in range(100)]
     expected = run_build(build, inputs).outputs
-    processes = on_hosts(build, dict(zip(build.devices, hosts, strict=True)), tmp_path / "cache")
+    processes = on_hosts(build, dict(zip(build.devices, "aabb", strict=True)), tmp_path / "cache")
     with Pipeline(build, processes=processes) as pipeline:
-        acts = dict(zip((3, 40, 41, 77), killings(pipeline, processes, 5), strict=False))
+        acts = dict(zip((3, 40, 41), killings(pipeline, processes, 5), strict=False))
         found = pipeline.run(Disturbed(inputs, acts)).outputs
     assert [one["y"].tobytes() for one in found] == [one["y"].tobytes() for one in expected]
 
