@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -89,8 +90,9 @@ class NodeAgent:
 
 
 def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Of Python and ``packages`` here; empty for a package that is not installed under this name."""
-    found = {"python": platform.python_version()}
+    """Of Python and ``packages`` here, empty for a package that is not installed under this name; and the order of bytes of
+    numbers, which hosts send each other as they lie in memory."""
+    found = {"python": platform.python_version(), "byte order": sys.byteorder}
     for name in packages:
         try:
             found[name] = version(name)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from ir.core.topology import Topology
 MODULE = "dnnc.engines.torch.launch.host"
 _PACKAGES = (*PACKAGES, "torch", "safetensors")
 _END_SECONDS = 15.0
-"""How long the process of a host may take to end its ranks."""
+"""How long the processes of all hosts may take to end their ranks."""
 
 
 class TrainAgent(NodeAgent):
@@ -54,8 +55,10 @@ class TrainAgents(RayAgents):
 
     def close(self) -> None:
         try:
-            with contextlib.suppress(DnncError):  # of a node that has gone
-                self.answers(self.begin({host: ("close",) for host in self.actors}), "its ranks are ended", _END_SECONDS)
+            asked, until = self.begin({host: ("close",) for host in self.actors}), time.monotonic() + _END_SECONDS
+            for host, reference in asked.items():
+                with contextlib.suppress(DnncError):  # of a node that has gone: the others still end their ranks
+                    self.answers({host: reference}, "its ranks are ended", max(0.0, until - time.monotonic()))
         finally:
             super().close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 
 import dnnc
 from dnnc.cli import main
+from dnnc.engines.cluster.actor import versions
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
 from dnnc.engines.cluster.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
+from dnnc.engines.cluster.ray_cluster import version_faults
 from ir.core.diagnostics import InvalidInput, UsageError
 
 SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})
@@ -82,6 +85,13 @@ def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> No
     for command in ("run", "check", "train"):
         assert main([command, "build", "--emulate", "--cluster", "127.0.0.1:1"]) == 2
         assert "--cluster: error[E2228]" in capsys.readouterr().err
+
+
+def test_hosts_whose_numbers_lie_otherwise_in_memory_are_refused() -> None:
+    there = {"a": versions(), "b": {**versions(), "byte order": "else"}}
+    ((host, fault),) = version_faults(there, "--cluster")
+    assert host == "b"
+    assert f"byte order else (here {sys.byteorder})" in str(fault)
 
 
 def test_python_refuses_what_the_command_refuses() -> None:
