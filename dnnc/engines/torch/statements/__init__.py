@@ -104,8 +104,9 @@ def prelude(ops: Iterable[Op]) -> str:
 def _helper_sources() -> dict[str, str]:
     """Name -> source text of each function of ``helpers``. Not imported: programs can be written without torch installed."""
     source = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
+    lines = source.splitlines(keepends=True)
     functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: f"{ast.get_source_segment(source, node)}\n" for node in functions}
+    return {node.name: "".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions}
 
 
 def identifier(name: str, taken: set[str]) -> str:
