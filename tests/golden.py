@@ -103,7 +103,7 @@ def check(case: Case, *, update: bool = False) -> None:
     _check_diagnostics(case, told)
     for path, text in outputs.items():
         _check_output(path, text)
-    found = {path: path.read_text(encoding="utf-8") for path in _kept_outputs(case)}
+    found = {path: path.read_text(encoding="utf-8") for path in kept_outputs(case)}
     if found == outputs:
         return
     if update:
@@ -125,7 +125,7 @@ def write(found: dict[Path, str], outputs: dict[Path, str]) -> None:
 
 def stale_outputs(root: Path = ROOT) -> list[Path]:
     """Files under ``root`` that are neither a case, nor an output of one, nor a README."""
-    known = {path for case in cases(root) for path in (case.path, *_kept_outputs(case))}
+    known = {path for case in cases(root) for path in (case.path, *kept_outputs(case))}
     helpers = {".md", ".onnx", ".data"}
     return [path for path in sorted(root.rglob("*")) if path.is_file() and path not in known and path.suffix not in helpers]
 
@@ -142,13 +142,11 @@ def diff(path: Path, kept: str | None, printed: str | None) -> str:
     return "".join(difflib.unified_diff(before, after, *labels))
 
 
-def _kept_outputs(case: Case) -> Iterator[Path]:
-    """The files that are kept as outputs of the case, whether or not they should be."""
+def kept_outputs(case: Case) -> list[Path]:
+    """The files that are kept as outputs of the case, in the order of its passes, whether or not they should be."""
     folder = case.path.with_suffix("")
-    if case.prints_folder and folder.is_dir():
-        yield from (path for path in sorted(folder.iterdir()) if path.is_file())
-    if (single := _single_output(case)).is_file():
-        yield single
+    files = sorted(folder.iterdir()) if case.prints_folder and folder.is_dir() else []
+    return [path for path in (*files, _single_output(case)) if path.is_file()]
 
 
 def _single_output(case: Case) -> Path:
