@@ -95,6 +95,7 @@ def by_hand(module: Module, microbatches: int, most: int) -> float:
                 (state,) = (facet.size for facet in weight.facets if isinstance(facet, OptimizerState))
                 moved = 3 * (weight.type.nbytes or 0) + 2 * state  # type: ignore[union-attr]
                 spent += moved / type_.memory_bandwidth / microbatches
+                spent += 2 * (weight.type.nbytes or 0) / type_.memory_bandwidth  # type: ignore[union-attr]  # sum of gradients
         seconds.append(spent)
         sizes.append(op.results[0].type.nbytes)  # type: ignore[union-attr]
     best = math.inf
