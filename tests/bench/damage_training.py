@@ -13,7 +13,7 @@ from ir.core.attributes import Attribute, AttrKind
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Phase, phase_of
 from ir.core.module import Action, Module, Program, Schedule
 from ir.core.ops import Op, Value
-from ir.core.types import without_layout
+from ir.core.types import DType, TensorType, without_layout
 from ir.ops.grads import ACCUMULATE, ASSIGN, OPTIMIZERS
 from ir.ops.opdefs import is_collective
 
@@ -287,13 +287,25 @@ def mixed_bucket(ops: Ops, rng: random.Random) -> Ops | None:
     return _with(ops, place, _attribute(ops[place], "through", through, AttrKind.INT))
 
 
+def other_type(ops: Ops, rng: random.Random) -> Ops | None:
+    """A value that is said to have other elements: a sum of gradients is added up in integers."""
+    place = _place(ops, rng, lambda op: len(op.results) == 1 and op.dialect != "comm")
+    if place is None:
+        return None
+    (value,) = ops[place].results
+    type_ = value.type
+    assert isinstance(type_, TensorType)
+    other = replace(type_, dtype=DType.I32 if type_.dtype != DType.I32 else DType.F16)
+    return _with(ops, place, replace(ops[place], results=(replace(value, type=other),)))
+
+
 PROGRAMS: dict[str, Damage] = {
     kind.__name__.replace("_", " "): kind
     for kind in (
         lost_sum, repeated_sum, other_reduction, other_dimension, other_microbatches, lost_mean, gradient_twice, lost_update,
         double_update, stale_weight, early_update, once_a_step, swapped_assignments, swapped_gradients, swapped_weights,
         swapped_states, other_number, other_operand, lost_op, other_attribute, exchanged_messages, other_value_sent,
-        mixed_bucket,
+        mixed_bucket, other_type,
     )
 }  # fmt: skip
 

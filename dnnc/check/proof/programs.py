@@ -50,7 +50,8 @@ class Line:
 class Unit:
     """Members (numbers in the mesh) that run the same text. ``terms`` and ``env``: the term of each name of the program;
     ``lines``: its ops; ``constants``: by term, the name in its model and the bytes on each member; ``parts``: by term, the
-    resource that it is a part of and the type of the whole with its layout; ``types``: of the values of the program."""
+    resource that it is a part of and the type of the whole with its layout; ``types``: of the values of the program;
+    ``inner``: by term that an op's layout rule makes on the way, the type that it gives it."""
 
     members: tuple[int, ...]
     program: Program
@@ -60,6 +61,7 @@ class Unit:
     lines: list[Line] = field(default_factory=list)
     constants: dict[int, list[tuple[str, tuple[Content, ...]]]] = field(default_factory=dict)
     parts: dict[int, tuple[str, Type | None]] = field(default_factory=dict)
+    inner: dict[int, Type] = field(default_factory=dict)
     named: dict[int, str] = field(default_factory=dict)
     """A name for each term, for messages."""
 

@@ -211,6 +211,7 @@ class OpRule:
     def local(self, unit: Unit, terms: Sequence[int], steps: Sequence[Step]) -> list[int] | None:
         """The results of the ops that the rule gives for a shard, if the unit has them."""
         env = {name: term for name, term in zip(self.kind.op.operands, terms, strict=True) if name}
+        types: dict[int, Type] = {}
         for op, contents in steps:
             if contents is not None:
                 env[op.results[0].name] = unit.terms.number(constant_key(contents))
@@ -221,6 +222,8 @@ class OpRule:
                 return None
             for place, value in enumerate(op.results):
                 env[value.name] = unit.terms.number(("result", number, place))
+                types[env[value.name]] = value.type
+        unit.inner.update(types)
         return [env.get(value.name, ABSENT) for value in self.kind.op.results]
 
 

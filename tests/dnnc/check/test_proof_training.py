@@ -17,6 +17,7 @@ from dnnc.check.proof import prove
 from dnnc.check.proof.training import prove_step
 from dnnc.cli import main
 from dnnc.engines.torch.files import read_step
+from dnnc.onnx import DIALECTS
 from ir.core.attributes import Dense, attributes
 from ir.core.facets import Phase
 from ir.core.module import Program, Stage
@@ -53,6 +54,7 @@ BUILDS: dict[str, tuple[str, ...]] = {
     "averages": (RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4"),
     "recomputed averages": (RESNET, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--recompute", "stage"),
     "tied weights": (GPT2, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--dropout", "on"),
+    "tied weights on one device": (GPT2, "-t", "preset:cpu-2", *STAGES, "--schedule", "zb-v", "--optimizer", "sgd"),
     "tied weights on meshes": (GPT2, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4"),
 }  # fmt: skip
 QUICK = ("pipeline",)
@@ -121,6 +123,26 @@ def test_averages_of_replicas_become_their_mean(folder: Path) -> None:
         report = prove_step(Step(step.module.replace(program, replace(program, ops=ops))))
         assert report.verdict == "refuted"
         assert "%averages is not joined, summed over the replicas" in report.failures[0][1].message
+
+
+@pytest.mark.slow
+def test_a_weight_of_two_stages_of_a_device_is_updated_once(folder: Path) -> None:
+    """Both stages have the gradient and update the weight by it; the device keeps one tensor, which it changes in place."""
+    module = step_of("tied weights on one device", folder).module
+    first, *_, last = module.of_type(Stage)
+    assert first.devices == last.devices
+    (update,) = (op for op in first.ops if op.name == "grad.sgd" and op.operands[0] == "@wte.weight")
+    gradient, new = update.operands[1], update.results[0].name
+    sending = [replace(op, operands=_renamed(op, new, gradient)) if op.name == "comm.send" else op for op in first.ops]
+    updating: list[Op] = []
+    for op in last.ops:
+        arrives = op.name == "comm.recv" and op.results[0].name == new
+        updating += [replace(op, results=(replace(op.results[0], name=gradient),)), update] if arrives else [op]
+    module = module.replace(first, replace(first, ops=tuple(sending))).replace(last, replace(last, ops=tuple(updating)))
+    assert len(updating) == len(last.ops) + 1
+    report = prove_step(Step.of(module, DIALECTS))
+    assert report.verdict == "refuted"
+    assert "both read @wte.weight in phase U" in report.failures[0][1].message
 
 
 def test_a_lost_sum_of_gradients_is_told_in_words(folder: Path) -> None:

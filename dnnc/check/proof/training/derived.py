@@ -142,12 +142,12 @@ class _Expressions:
 
     def op(self, op: Op) -> None:
         self.makers.update((value.name, op) for value in op.results if value.name)
-        if op.name in _ALIASES and op.operands:
+        if op.name in _ALIASES and op.operands and self.same_types(op):
             self.terms_of[op.results[0].name] = self.read(op.operands[0])
             self.types[op.results[0].name] = without_layout(op.results[0].type)
             return
         dense = constant_of(op) if op.name == CONSTANT else None
-        if dense is not None:
+        if dense is not None and dense.type == without_layout(op.results[0].type):
             self.define(op.results[0], constant_key((content_of(dense),)))
             return
         before = len(self.terms.keys)
@@ -157,7 +157,7 @@ class _Expressions:
         types = {self.types.get(name) for name in (*op.operands, *(value.name for value in op.results[1:]))}
         if op.name in _SUMS and {*types, without_layout(op.results[0].type)} == {without_layout(op.results[0].type)}:
             self.define(op.results[0], self.sum(operands))
-        elif op.name == ACCUMULATE:
+        elif op.name == ACCUMULATE and self.same_types(op):
             terms = [self.terms.number(("mean", op.get("microbatches"), term)) for term in self.summands(operands[0])]
             self.define(op.results[0], self.sum(terms))
         else:
@@ -166,9 +166,14 @@ class _Expressions:
                 key = (*key, "named", op.id)
             for place, value in enumerate(op.results):
                 if value.name:
-                    self.define(value, ("result", self.terms.number(key), place))
+                    self.define(value, ("result", self.terms.number(key), place, without_layout(value.type)))
         if len(self.terms.keys) > before:
             self.new.append(op)
+
+    def same_types(self, op: Op) -> bool:
+        """Whether an op's result has the type of its first operand."""
+        self.read(op.operands[0])
+        return self.types.get(op.operands[0]) == without_layout(op.results[0].type)
 
     def summands(self, term: int) -> tuple[int, ...]:
         key = self.terms.keys[term]

@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dnnc.build.training import Channel, Step
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
 from dnnc.check.proof.model import Model
+from dnnc.check.proof.moves import local_type
 from dnnc.check.proof.programs import Line, StageText
 from dnnc.check.proof.segments import Unreadable
-from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
+from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel, same_type
 from dnnc.check.proof.training.model import StepModel, step_model
 from dnnc.check.proof.training.rules import step_proof
 from dnnc.check.proof.training.units import StepUnit, is_replicated, phase_faults, read_step_stages
 from dnnc.check.proof.verdict import StageVerdict
 from ir.core.facets import UPDATE, phase_of
-from ir.core.module import Mesh, Program
-from ir.core.ops import Op
-from ir.core.types import Type, without_layout
+from ir.core.module import Mesh, Program, Stage
+from ir.core.ops import Op, all_reads
+from ir.core.types import TensorType, Type, without_layout
 from ir.ops.boxes import box, placements_of
-from ir.ops.grads import ACCUMULATE
+from ir.ops.grads import ACCUMULATE, ASSIGN
 from ir.ops.opdefs import is_collective
 
 Progress = Callable[[str, float | None], None]
@@ -78,13 +79,51 @@ def _faults(step: Step) -> Iterator[tuple[str, str]]:
 
 
 def _shared(step: Step) -> Iterator[tuple[str, str]]:
-    """Resources of which stages of one device hold different parts: the device keeps one tensor of each name."""
+    """What stages of one device do with resources that they share: the device keeps one tensor of each name. They must hold
+    the same part of it, and one stage at most may read it in phase U; what others assign must come from that one, behind it."""
     for rank, device in enumerate(step.devices):
         held: dict[str, object] = {}
-        for stage in step.stages_of(rank):
+        shared = dict[str, None]()
+        stages = step.stages_of(rank)
+        for stage in stages:
             for part in step.local(stage, rank).parts:
+                shared |= {part.name: None} if part.name in held else {}
                 if held.setdefault(part.name, part.box) != part.box:
                     yield device, f"its stages hold different parts of {part.name}"
+        for name in shared:
+            assigned = {stage.index: made for stage in stages if (made := _updated(stage, name))}
+            updating = [stage for stage in stages if assigned and _reads(stage, name)]
+            if len(updating) > 1:
+                yield (
+                    device,
+                    f"{updating[0].name} and {updating[1].name} both read {name} in phase U, which changes it in place",
+                )
+            for stage in stages if len(updating) == 1 else ():
+                value = assigned.get(stage.index)
+                if value and stage is not updating[0] and updating[0].index not in _sources(stage, value):
+                    yield device, f"{stage.name} does not assign what {updating[0].name} makes of {name}"
+
+
+def _updated(stage: Stage, name: str) -> str:
+    """What a stage assigns to a resource in phase U; empty if it does not."""
+    found = (op for op in stage.ops if op.name == ASSIGN and op.operands[0] == name and phase_of(op.facets) == UPDATE)
+    return next((op.operands[1] for op in found), "")
+
+
+def _reads(stage: Stage, name: str) -> bool:
+    """Whether phase U of a stage reads a resource."""
+    update = (op for op in stage.ops if phase_of(op.facets) == UPDATE)
+    return any(name in (op.operands[1:] if op.name == ASSIGN else all_reads(op)) for op in update)
+
+
+def _sources(stage: Stage, value: str) -> set[int]:
+    """The stages from which phase U of a stage receives what it makes a value of."""
+    needed, found = {value}, set[int]()
+    for op in reversed(stage.ops):
+        if phase_of(op.facets) == UPDATE and any(result.name in needed for result in op.results if result.name):
+            needed.update(all_reads(op))
+            found |= {op.get("peer")} if op.name == "comm.recv" else set()
+    return found
 
 
 def _means(ops: Sequence[Op], microbatches: int) -> Iterator[str]:
@@ -139,12 +178,31 @@ def _verdict(model: StepModel, proof: StageProof, received: Mapping[int, str]) -
     text = proof.text
     goals = _goals(model, text, received)
     failure = next(
-        (explain(model.model, proof, goal) for goal in goals if not isinstance(goal, Goal) or not proof.reached(goal)), None
+        (explain(model.model, proof, goal) for goal in goals if not isinstance(goal, Goal) or not proof.reached(goal)),
+        next(_mistyped(model.model, proof), None),
     )
     ops = sum(line.op.dialect != "comm" for unit in text.units[:1] for line in unit.lines)
     held = [name for unit in _units(text)[:1] for name in unit.held]
     weights = sum(name in model.assigned or name not in _constants(model.model) for name in held)
     return StageVerdict(text.stage.index, text.stage.devices, len(text.units), ops, len(proof.collectives), weights, failure)
+
+
+def _mistyped(model: Model, proof: StageProof) -> Iterator[Failure]:
+    """Values of the programs whose types are not those of the parts that they are: the Python of a stage reshapes, splits,
+    casts and sums as the types say."""
+    for derived in proof.derived:
+        unit = derived.unit
+        for name, term in unit.env.items():
+            expected = [unit.inner[term]] if term in unit.inner else []
+            for part in derived.facts.of(term):
+                every = proof.boxes.of(model.types[part.node], part.placements)
+                expected += [local_type(model.types[part.node], every[member]) for member in unit.members]
+            for _, contents in unit.constants.get(term, ()):
+                expected += [TensorType(one.dtype, one.shape) for one in contents]
+            if (other := next((type_ for type_ in expected if not same_type(unit.types[name], type_)), None)) is not None:
+                yield Failure(
+                    REFUTED, f"{name} is {unit.types[name]}, what it holds is {without_layout(other)}", unit.program.name
+                )
 
 
 def _constants(model: Model) -> set[str]:
