@@ -17,7 +17,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -150,7 +150,7 @@ class RayAgents:
         while True:
             if not _listens(head, int(port)):  # Ray would wait for it, and end this process after a minute
                 raise DnncError(HeadGone(self._head), where=self.where)
-            found = nodes_again(self._nodes, [node for node in nodes_of(self._ray) if _listens(node.address, node.port)])
+            found = nodes_again(self._nodes, reached(nodes_of(self._ray)))
             if not (missing := [name for name in self._nodes if name not in found]):
                 break
             if stopped() or time.monotonic() >= until:
@@ -173,6 +173,11 @@ def nodes_of(ray: Any) -> tuple[Node, ...]:
     names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname", "Resources", "NodeManagerPort")
     nodes = (Node(*(node[name] for name in names)) for node in ray.nodes() if node["Alive"])
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
+
+
+def reached(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    """Those that answer: where a node was lost and started again just now, Ray has both for a while."""
+    return tuple(node for node in nodes if _listens(node.address, node.port))
 
 
 def _listens(address: str, port: int) -> bool:
@@ -215,7 +220,7 @@ def connected(address: str) -> Iterator[tuple[Any, tuple[Node, ...], str]]:
                     with contextlib.suppress(ValueError):  # not in the main thread
                         signal.signal(number, handler)
     try:
-        nodes = nodes_of(ray)
+        nodes = reached(nodes_of(ray))
         if not asks and not all(_is_loopback(node.address) for node in nodes):
             raise InvalidInput(ClusterWithoutToken(), where=where)
         yield ray, nodes, ray.util.get_node_ip_address()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dnnc.cli import main
 from dnnc.engines.cluster.actor import versions
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
 from dnnc.engines.cluster.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
-from dnnc.engines.cluster.ray_cluster import version_faults
+from dnnc.engines.cluster.ray_cluster import reached, version_faults
 from ir.core.diagnostics import InvalidInput, UsageError
 
 SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})
@@ -85,6 +86,15 @@ def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> No
     for command in ("run", "check", "train"):
         assert main([command, "build", "--emulate", "--cluster", "127.0.0.1:1"]) == 2
         assert "--cluster: error[E2228]" in capsys.readouterr().err
+
+
+def test_a_node_that_nobody_answers_for_is_not_there() -> None:
+    """Ray has a node for some time after it was lost, beside the one that was started in its place."""
+    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as lost:
+        ports = [one.getsockname()[1] for one in (lost, there)]
+        lost.close()
+        before, now = (Node(str(port), "127.0.0.1", "lab", {"host:a": 1}, port) for port in ports)
+        assert reached([before, now]) == (now,)
 
 
 def test_hosts_whose_numbers_lie_otherwise_in_memory_are_refused() -> None:
