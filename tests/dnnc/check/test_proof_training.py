@@ -162,6 +162,16 @@ def test_a_wrong_gradient_is_refuted_though_all_programs_have_it(folder: Path) -
     assert any(failure.message.endswith("does not follow from the forward ops") for _, failure in failures)
 
 
+def test_forward_ops_that_do_not_fit_are_told(folder: Path) -> None:
+    """The rule of Div fails for a numerator of more dimensions than the loss has."""
+    module = step_of("pipeline", folder).module
+    entry = module.entry
+    ops = tuple(replace(op, operands=("%relu2", *op.operands[1:])) if op.id == "%loss" else op for op in entry.ops)
+    assert ops != entry.ops
+    failures = prove_step(Step(module.replace(entry, replace(entry, ops=ops)))).failures
+    assert any("the forward ops of the step cannot be differentiated" in failure.message for _, failure in failures)
+
+
 def test_state_is_not_the_constant_that_it_begins_as(folder: Path) -> None:
     """Momentum is zeros before the first step; a program has zeros in its place for ever."""
     module = step_of("data", folder).module
