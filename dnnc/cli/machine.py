@@ -106,7 +106,7 @@ def measure(
 
         _measure_cluster(ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports)), file, out, devices, seed, quiet)
         return
-    from dnnc.machines import SECONDS, busy_warning, detected, host_here, measured, read_facts
+    from dnnc.machines import busy_warning, detected, duration, host_here, measured, read_facts
     from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.topology import load_topology
 
@@ -123,7 +123,7 @@ def measure(
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
     show_warnings(sink.diagnostics, quiet)
     here = host_here(topology, facts, host[0] if host else "")
-    talk(f"measuring the devices of {here}, about {SECONDS} seconds", quiet)
+    talk(f"measuring the devices of {here}, about {duration()} seconds", quiet)
     with progress(not quiet) as report:
         topology, found, share = measured(topology, facts, here, seed=seed, progress=report)
     if busy := busy_warning(share):

@@ -32,6 +32,7 @@ from dnnc.compile.flags import TAG
 from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_callers, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
     CompileOptions,
+    asks_training,
     build_pipeline,
     kinds_besides,
     of_profile,
@@ -260,7 +261,8 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
 
     # Faults of options come before a long read.
     pipeline = () if may_be_profile(options.model) else with_programs(build_pipeline(options))
-    topology = machines if machines is not None else machines_of(options.topology, sink, progress)
+    trains = asks_training(options) or bool(options.pipeline)
+    topology = machines if machines is not None else machines_of(options.topology, sink, progress, training=trains)
     given = GivenInputs.read(options.inputs) if options.inputs is not None else None
     # A plan needs the sizes of the weights, not their bytes.
     bytes_needed = not options.plan_only and options.weights != "none"

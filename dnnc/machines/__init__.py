@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from dnnc.machines.detect import detected, missing_providers
     from dnnc.machines.facts import Facts, read_facts
     from dnnc.machines.local import is_local, machines_of
-    from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
+    from dnnc.machines.measure import busy_warning, duration, host_here, measured
     from dnnc.machines.merge import Merged, merged, parse_link
 
 __all__ = [
-    "SECONDS",
     "Facts",
     "Merged",
     "busy_warning",
     "detected",
+    "duration",
     "host_here",
     "is_local",
     "machines_of",
@@ -44,7 +44,7 @@ __getattr__ = exports(
         "detect": "detected missing_providers",
         "facts": "Facts read_facts",
         "local": "is_local machines_of",
-        "measure": "SECONDS busy_warning host_here measured",
+        "measure": "busy_warning duration host_here measured",
         "merge": "Merged merged parse_link",
     },
 )

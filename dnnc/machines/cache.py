@@ -30,11 +30,12 @@ _MEASURING = ("handover.py", "kernels/gpus.py", "kernels/training.py", "measure.
 """The modules of this folder that say what is measured, and how."""
 
 
-def cache_file(facts: Facts, devices: int | None) -> Path:
-    """Where the measured topology of this machine with so many devices (None: one for each NUMA node) is kept."""
+def cache_file(facts: Facts, devices: int | None, *, training: bool = True) -> Path:
+    """Where the measured topology of this machine with so many devices (None: one for each NUMA node) is kept. ``training``:
+    measured for training too."""
     versions = {name: _version(name) for name in _SOFTWARE}
     method = hashlib.sha256(b"\0".join((Path(__file__).parent / name).read_bytes() for name in _MEASURING)).hexdigest()
-    known = [dataclasses.asdict(facts), devices, versions, method, platform.python_version(), platform.release()]
+    known = [dataclasses.asdict(facts), devices, training, versions, method, platform.python_version(), platform.release()]
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
     user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return user / "dnnc" / "machines" / f"{facts.host}-{digest}.toml"

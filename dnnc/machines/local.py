@@ -23,33 +23,41 @@ def is_local(spec: str) -> bool:
 
 
 def machines_of(
-    spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None] = lambda label, fraction: None
+    spec: str,
+    sink: DiagnosticSink,
+    progress: Callable[[str, float | None], None] = lambda label, fraction: None,
+    *,
+    training: bool = True,
 ) -> Topology:
     """The topology that ``spec`` names: a file or preset (``load_topology``), or ``preset:local``, which is measured where it
-    is not yet, with a note that says so. Raises DnncError."""
+    is not yet, with a note that says so. Without ``training`` that takes a third of the time, and the numbers are for inference
+    alone. Raises DnncError."""
     local = _LOCAL.match(spec)
-    topology = load_topology(spec, sink) if local is None else _measured(local[1], spec, sink, progress)
+    topology = load_topology(spec, sink) if local is None else _measured(local[1], spec, sink, progress, training)
     counts = len(topology.devices), len(topology.types), len(topology.hosts), len(topology.links)
     _LOG.debug("%s: %d devices of %d types on %d hosts, %d links", spec, *counts)
     return topology
 
 
-def _measured(option: str | None, spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None]) -> Topology:
+def _measured(
+    option: str | None, spec: str, sink: DiagnosticSink, progress: Callable[[str, float | None], None], training: bool
+) -> Topology:
     """This machine as it was measured before, or measured now. What a busy machine shows is not kept."""
     from dnnc.machines.cache import cache_file, keep, kept
     from dnnc.machines.detect import detected
     from dnnc.machines.facts import read_facts
-    from dnnc.machines.measure import SECONDS, busy_warning, host_here, measured
+    from dnnc.machines.measure import busy_warning, duration, host_here, measured
 
     devices = _devices(option, spec)
     facts = read_facts()
-    file = cache_file(facts, devices)
-    if (before := kept(file)) is not None:
-        _LOG.debug("%s: as %s has it", spec, file)
-        return before
+    file = cache_file(facts, devices, training=training)
+    for known in (cache_file(facts, devices), file):
+        if (before := kept(known)) is not None:
+            _LOG.debug("%s: as %s has it", spec, known)
+            return before
     topology, notes = detected(facts, devices)
-    progress(f"measure this machine, about {SECONDS} seconds", None)
-    topology, found, share = measured(topology, facts, host_here(topology, facts), progress=progress)
+    progress(f"measure this machine, about {duration(training)} seconds", None)
+    topology, found, share = measured(topology, facts, host_here(topology, facts), progress=progress, training=training)
     if busy := busy_warning(share):
         sink.warn(busy, where=spec)
         return topology

@@ -59,8 +59,8 @@ from ir.text.units import percent_text, rate_text
 from passes.model.network import network
 from passes.model.products import BITS
 
-SECONDS = 30
-"""Approximate duration of a measurement."""
+_SECONDS, _TRAINING_SECONDS = 10, 20
+"""Approximate duration of a measurement, and what training adds to it."""
 QUIET = 0.95
 """Where the measuring processes had their cores for a smaller part of the time, the machine was busy: on a quiet one they have
 them for 0.99."""
@@ -119,18 +119,23 @@ def host_here(topology: Topology, facts: Facts, host: str = "") -> str:
     return name
 
 
+def duration(training: bool = True) -> int:
+    """Approximate seconds of a measurement, for ``training`` too if torch is installed."""
+    return _SECONDS + (_TRAINING_SECONDS if training and importlib.util.find_spec("torch") is not None else 0)
+
+
 def measured(
     topology: Topology,
     facts: Facts,
     host: str,
     *,
     seed: int = 0,
-    gloo: bool = True,
+    training: bool = True,
     progress: Progress = lambda label, fraction: None,
 ) -> tuple[Topology, Notes, float]:
     """The topology with measured numbers for ``host``, which is this machine (see ``host_here``); notes on each number; and for
     which part of the time that their control group allows the measuring processes had their cores: below ``QUIET``, something
-    else was at work. ``gloo``: measure training too, if torch is installed."""
+    else was at work. ``training``: measure it too, if torch is installed."""
     devices = _devices(topology, host)
     nodes = facts.nodes
     cores = split_cores(facts, None if len(devices) == len(nodes) and facts.quota is None else len(devices))
@@ -143,14 +148,14 @@ def measured(
         measurements = _of_types(running, by_type, caches, ops, progress)
         slowest = min(each.bandwidth[0] for each in measurements.values())
         progress("measure how processes exchange", None)
-        link = _link(running, slowest, gloo) if len(devices) > 1 else None
+        link = _link(running, slowest, training) if len(devices) > 1 else None
         if len(devices) > 1:
             woken = handover(Path(scratch))
             for each in measurements.values():
                 each.handover = woken.median, woken.relative
         share = min(1.0, statistics.fmean(running.shares) / _allowed(facts, sum(map(len, cores))))
     topology, notes = _written(topology, host, measurements, link)
-    if gloo and importlib.util.find_spec("torch") is not None:
+    if training and importlib.util.find_spec("torch") is not None:
         topology, more = measured_training(topology, devices, cores, seed, progress)
         notes = {**notes, **{key: f"{notes[key]}; {text}" if key in notes else text for key, text in more.items()}}
     if gpus := gpus_of(topology, host, facts.providers):
@@ -292,7 +297,7 @@ class _Exchange:
     training: _Exchange | str = ""
 
 
-def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
+def _link(running: Probes, memory: float, training: bool) -> _Exchange:
     """Bandwidth = bytes / (time of a large tensor between processes - time within one process), at most that of ``memory``."""
     model, short = (str(running.model(content)) for content in (next(products("f32", (BETWEEN,))).model, chain(1)))
     orders = (
@@ -305,7 +310,7 @@ def _link(running: Probes, memory: float, gloo: bool) -> _Exchange:
     more = (large.median - small.median - alone.median) / 2
     bandwidth = LARGE / max(more, LARGE / memory), large.relative
     latency, start = small.median / 2, max(0.0, met.median - small.median / 2)
-    return _Exchange((latency, small.relative), bandwidth, (start, met.relative), _by_gloo(running) if gloo else "")
+    return _Exchange((latency, small.relative), bandwidth, (start, met.relative), _by_gloo(running) if training else "")
 
 
 def _by_gloo(running: Probes) -> _Exchange | str:
@@ -437,4 +442,4 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-__all__ = ["QUIET", "SECONDS", "busy_warning", "host_here", "measured"]
+__all__ = ["QUIET", "busy_warning", "duration", "host_here", "measured"]

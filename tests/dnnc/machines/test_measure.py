@@ -55,7 +55,7 @@ def test_a_host_of_two_is_measured_and_the_other_kept() -> None:
     other = load_topology("preset:cpu-2,cores=2,memory=8GiB", DiagnosticSink())
     both = merged("m", [("here", here), ("there", other)], [parse_link("here-there=1GB/s,50us")]).topology
     host = host_here(both, facts, both.hosts[0].name)
-    found, notes, _ = measured(both, facts, host, gloo=False)
+    found, notes, _ = measured(both, facts, host, training=False)
     assert read_topology(topology_to_toml(found, notes)) == found
     assert [device.name for device in found.devices] == [device.name for device in both.devices]
     mine, theirs = (found.type(found.devices[place].type) for place in (0, 2))
@@ -96,6 +96,7 @@ def measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[float]
 def test_this_machine_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], measurements: list[float]) -> None:
     machines = ["-t", "preset:local,devices=1"]
     compile_ = ["compile", "zoo:mlp", *machines, "-o", str(tmp_path / "build"), "--plan-only", "--mesh", "none"]
+    compile_ += ["--objective", "training"]
     measurements[:] = [1.0]
     assert main(compile_) == 0
     (file,) = (tmp_path / "cache/dnnc/machines").iterdir()
@@ -115,6 +116,13 @@ def test_this_machine_is_measured_once(tmp_path: Path, capsys: pytest.CaptureFix
     file.write_text("version = 1\n[[dev")
     measurements[:] = [1.0]
     assert main(compile_) == 0
+    assert not measurements
+
+
+def test_inference_is_measured_alone_unless_training_was_too(measurements: list[float]) -> None:
+    measurements[:] = [1.0, 1.0]
+    for both in (False, False, True, True, False):
+        machines_of("preset:local,devices=1", DiagnosticSink(), training=both)
     assert not measurements
 
 
@@ -138,6 +146,7 @@ def test_other_hardware_limits_or_numbers_of_devices_are_measured_anew(monkeypat
     others = [(facts, 1), (facts, None), (replace(facts, memory=facts.memory // 2), 1), (replace(facts, quota=0.5), 1)]
     assert len({cache_file(*one) for one in others}) == len(others)
     before = cache_file(facts, 1)
+    assert cache_file(facts, 1, training=False) != before
     assert before == cache_file(read_facts(gpus=""), 1)
     monkeypatch.setattr(cache, "_MEASURING", ("measure.py",))
     assert cache_file(facts, 1) != before, "it is measured in another way"
