@@ -31,10 +31,10 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import Group
 from ir.core.module import Module
 from ir.core.topology import Topology
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import LargeLattice
-from passes.model.faults import NotAChoice, NotInRange, NoTopology
+from passes.model.faults import NotAChoice, NotInRange
 from passes.model.network import network
 from passes.model.stages.colocation import colocation
 from passes.model.stages.from_ir import problem_of
@@ -61,7 +61,7 @@ class ContractPass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for an unknown ``comm``, a negative ``max_ideals`` and a module without a topology. Warns when no
+        """Raises InvalidInput for an unknown ``comm`` and a negative ``max_ideals``. Warns when no
         contraction is small enough; the groups are then the exact ones."""
         if self.comm not in COMM:
             raise InvalidInput(NotAChoice("comm", self.comm, f"one of {', '.join(COMM)}"), where=self.name)
@@ -70,9 +70,7 @@ class ContractPass(Pass):
             raise InvalidInput(NotInRange("max-ideals", self.max_ideals, expected), where=self.name)
         entry = module.entry
         classes = context.analyses.get(colocation, module)
-        topology = module.first(Topology)
-        if topology is None:
-            raise InvalidInput(NoTopology(), where=module.name)
+        topology = needed(module, Topology)
         net = context.analyses.get(network, topology)
         stated = streamed_problem_of if self.comm == "sum" else problem_of
         whole = context.analyses.get(stated, module, topology, net)

@@ -41,10 +41,9 @@ from typing import Any, ClassVar
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.topology import Device, Topology
-from passes.framework.base import Pass, PassContext
+from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
-from passes.model.faults import NoPlan, NoTopology
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
@@ -72,10 +71,8 @@ class PlacePass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises Infeasible when a stage fits no free device, InvalidInput when the module has no plan or topology."""
-        plan, topology = module.first(Plan), module.first(Topology)
-        if plan is None or topology is None:
-            raise InvalidInput(NoPlan(self.name) if plan is None else NoTopology(), where=module.name)
+        """Raises Infeasible when a stage fits no free device, InvalidInput for stages or a bound that contradict it."""
+        plan, topology = needed(module, Plan), needed(module, Topology)
         if any(stage.mesh for stage in plan.stages):
             return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)

@@ -123,6 +123,9 @@ def passes_(json: opt.JsonOption = False) -> None:
             {
                 "name": info.name,
                 "help": info.help,
+                "needs": list(info.needs),
+                "establishes": list(info.establishes),
+                "destroys": list(info.destroys),
                 "options": [{"name": o.name, "type": o.type, "default": o.default} for o in info.options],
             }
             for info in infos
@@ -131,6 +134,9 @@ def passes_(json: opt.JsonOption = False) -> None:
         return
     for info in infos:
         put(f"{info.name}\n  {info.help}")
+        for verb, words in (("needs", info.needs), ("establishes", info.establishes), ("destroys", info.destroys)):
+            if words:
+                put(f"    {verb}: {', '.join(words)}")
         for option in info.options:
             put(f"    {option.name} = {option.default}  ({option.type})")
     put("\npipelines")

@@ -29,7 +29,6 @@ from passes.differentiate.faults import (
     BackwardTwice,
     LossNoScalar,
     NoGradientArrives,
-    NothingIsTrained,
     NotOfOptimizer,
     NotOneLoss,
     SyncOfMesh,
@@ -79,13 +78,11 @@ class DifferentiatePass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for an entry without a scalar loss, without a weight to train, or with an op on the way of a
+        """Raises InvalidInput for an entry without a scalar loss, or with an op on the way of a
         gradient that has no rule; UsageError for a number that no optimizer of the module has."""
         func = module.entry
         loss = _loss(func)
         trained = [resource for resource in module.of_type(Resource) if _optimizer(resource)]
-        if not trained:
-            raise InvalidInput(NothingIsTrained(), where=func.name)
         self._check_numbers(trained)
         plain = without_reshards(func).func
         program = _program(module, plain)

@@ -5,13 +5,6 @@ from __future__ import annotations
 from ir.core.diagnostics import Fault
 
 
-class NothingIsTrained(Fault, code="E3601"):
-    """No weight of the module is marked to be trained."""
-
-    message = "no resource is trained"
-    hint = "run 'training' first: it marks the weights to train"
-
-
 class NoGradientArrives(Fault, code="E3602"):
     """The loss depends on none of the weights that are to be trained, or only over ops whose gradient is zero."""
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from ir.core.attributes import Dense
 from ir.core.diagnostics import DiagnosticSink, Infeasible
-from ir.core.module import Module, Plan
+from ir.core.module import Module, Plan, S
 from ir.core.ops import Op
 from ir.core.types import Type
 from ir.ops.grads import DIALECTS
@@ -125,6 +125,13 @@ class PassContext:
     def count(self, pass_name: str, **values: int | float | str) -> None:
         """Records statistics of a pass, printed by ``--statistics`` and in reports."""
         self.statistics.setdefault(pass_name, {}).update(values)
+
+
+def needed(module: Module, kind: type[S]) -> S:
+    """The first symbol of a kind that a pass needs by the registry, so that the manager ran nothing without it."""
+    found = module.first(kind)
+    assert found is not None, f"no {kind.__name__} in {module.name}: the order of passes was not judged"
+    return found
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,18 @@ class RunLineCount(Fault, code="E3013"):
     count: int
 
 
+class PassOutOfOrder(Fault, code="E3014"):
+    """A pass needs a property that the module lacks and no pass before it in the pipeline establishes; nothing has run."""
+
+    message = "'{step}' needs '{missing}' ({meaning}), {reason}"
+    hint = "{remedy}"
+    step: str
+    missing: str
+    meaning: str
+    reason: str
+    remedy: str
+
+
 class OrderOverMemory(Fault, code="E3020"):
     """In the order of work that was asked for, a device holds more saved tensors than it has memory."""
 

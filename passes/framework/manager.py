@@ -24,6 +24,7 @@ from ir.core.diagnostics import DnncError, InvalidInput, InvariantError, Span
 from ir.core.module import Func, Module, Program, Stage
 from passes.framework.base import Pass, PassContext
 from passes.framework.faults import RunLineCount, RunLineQuotes
+from passes.framework.order import check_order
 from passes.framework.pipeline import made_by, pass_text, pipeline_text
 
 _LOG = logging.getLogger("dnnc.passes")
@@ -98,12 +99,13 @@ class PassManager:
         self.given: Module | None = None
 
     def run(self, module: Module, context: PassContext | None = None) -> Module:
-        """The module after the pipeline.
+        """The module after the pipeline. Nothing runs where a pass of it, up to the last, would miss what it needs (``order``).
 
         Raises DnncError for a fault of the input, InvariantError when a pass broke the IR, PassCrash when one failed."""
         context = context or PassContext()
         self.reports = []
         self.given = module
+        check_order(self.passes[self.start_after :], module)
         if self.print_folder is not None:
             self.print_folder.mkdir(parents=True, exist_ok=True)
             if not self.start_after:

@@ -16,26 +16,46 @@ from typing import get_type_hints
 
 from passes.framework.base import Pass
 from passes.framework.options import default_of, option_name, type_text, value_text
+from passes.framework.properties import Property
 
-_WHERE: dict[str, str] = {
-    "training": "passes.training:TrainingPass",
-    "canonicalize": "passes.canonicalize:CanonicalizePass",
-    "unfuse": "passes.canonicalize.unfuse:UnfusePass",
-    "cost": "passes.cost:CostPass",
-    "fold": "passes.fold:FoldPass",
-    "expand": "passes.fold:ExpandPass",
-    "contract": "passes.contract:ContractPass",
-    "shard": "passes.shard:ShardPass",
-    "partition": "passes.partition:PartitionPass",
-    "assign": "passes.replay.assign:AssignPass",
-    "replay": "passes.replay.meshes:ReplayPass",
-    "place": "passes.place:PlacePass",
-    "differentiate": "passes.differentiate:DifferentiatePass",
-    "schedule": "passes.schedule:SchedulePass",
-    "lower": "passes.lower:LowerPass",
-    "localize": "passes.localize:LocalizePass",
-    "validate": "passes.validate:ValidatePass",
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Where a pass is, as ``module:Class``, and what its place in a pipeline depends on: properties that it ``needs``, those
+    that every module has after it, and those that a module may have lost after it. Others stay as they were."""
+
+    where: str
+    needs: tuple[Property, ...] = ()
+    establishes: tuple[Property, ...] = ()
+    destroys: tuple[Property, ...] = ()
+
+
+_TRAINS = (Property.TRAINABLE,)
+_PROGRAMS = (Property.SCHEDULED, Property.LOWERED, Property.LOCALIZED)
+_SEARCHED = (Property.TOPOLOGY, Property.COSTED)
+_STAGED = (Property.STAGED, Property.PLANNED)
+_SHARDED = (*_STAGED, Property.PLACED, Property.SHARDED)
+
+LISTED: dict[str, Listed] = {
+    "training": Listed("passes.training:TrainingPass", (), _TRAINS),
+    "canonicalize": Listed("passes.canonicalize:CanonicalizePass"),
+    "unfuse": Listed("passes.canonicalize.unfuse:UnfusePass", destroys=(Property.COSTED,)),
+    "cost": Listed("passes.cost:CostPass", (), (Property.COSTED,)),
+    "fold": Listed("passes.fold:FoldPass"),
+    "expand": Listed("passes.fold:ExpandPass"),
+    "contract": Listed("passes.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
+    "shard": Listed("passes.shard:ShardPass", _SEARCHED, _SHARDED, _PROGRAMS),
+    "partition": Listed("passes.partition:PartitionPass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)),
+    "assign": Listed("passes.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, (Property.SHARDED, *_PROGRAMS)),
+    "replay": Listed("passes.replay.meshes:ReplayPass", _SEARCHED, _SHARDED, _PROGRAMS),
+    "place": Listed("passes.place:PlacePass", (Property.TOPOLOGY, *_STAGED), (Property.PLACED,)),
+    "differentiate": Listed("passes.differentiate:DifferentiatePass", _TRAINS, (Property.DIFFERENTIATED,), (Property.COSTED,)),
+    "schedule": Listed("passes.schedule:SchedulePass", (*_STAGED, Property.PLACED), (Property.SCHEDULED,)),
+    "lower": Listed("passes.lower:LowerPass", (Property.STAGED,), (Property.LOWERED,), (Property.LOCALIZED,)),
+    "localize": Listed("passes.localize:LocalizePass", (Property.LOWERED,), (Property.LOCALIZED,)),
+    "validate": Listed("passes.validate:ValidatePass", (Property.LOCALIZED,)),
 }
+"""Every pass by its name, in the order of a full pipeline."""
 
 PIPELINES: dict[str, str] = {
     "default-inference": "canonicalize,cost,fold,contract,partition{replicas=0},place,schedule,lower,localize",
@@ -52,7 +72,7 @@ class _Registry(Mapping[str, type[Pass]]):
     """Pass classes by name, imported at the first access of each."""
 
     def __getitem__(self, name: str) -> type[Pass]:
-        module, _, cls = _WHERE[name].partition(":")
+        module, _, cls = LISTED[name].where.partition(":")
         found = getattr(importlib.import_module(module), cls)
         assert isinstance(found, type), f"{module}:{cls} is no class"
         assert issubclass(found, Pass), f"{module}:{cls} is no pass"
@@ -61,13 +81,13 @@ class _Registry(Mapping[str, type[Pass]]):
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_WHERE)
+        return iter(LISTED)
 
     def __len__(self) -> int:
-        return len(_WHERE)
+        return len(LISTED)
 
     def __contains__(self, name: object) -> bool:
-        return name in _WHERE
+        return name in LISTED
 
 
 PASSES: Mapping[str, type[Pass]] = _Registry()
@@ -89,6 +109,9 @@ class PassInfo:
     name: str
     help: str
     options: tuple[OptionInfo, ...]
+    needs: tuple[str, ...]
+    establishes: tuple[str, ...]
+    destroys: tuple[str, ...]
 
 
 def describe(name: str) -> PassInfo:
@@ -99,4 +122,6 @@ def describe(name: str) -> PassInfo:
         OptionInfo(option_name(field.name), type_text(hints[field.name]), value_text(default_of(field)))
         for field in dataclasses.fields(cls)
     )
-    return PassInfo(name, (cls.__doc__ or "").strip().split("\n")[0], options)
+    listed = LISTED[name]
+    words = (tuple(map(str, listed.needs)), tuple(map(str, listed.establishes)), tuple(map(str, listed.destroys)))
+    return PassInfo(name, (cls.__doc__ or "").strip().split("\n")[0], options, *words)

@@ -12,14 +12,6 @@ class NoTopology(Fault, code="E3101"):
     hint = "give one with -t"
 
 
-class NoPlan(Fault, code="E3102"):
-    """The pass works on stages, and no pass before it has made them."""
-
-    message = "the module has no plan"
-    hint = "run 'partition' before '{step}'"
-    step: str
-
-
 class NotAChoice(Fault, code="E3103"):
     """An option of a pass has a value that is none of its choices."""
 

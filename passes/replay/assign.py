@@ -22,11 +22,11 @@ from ir.core.facets import StageSet
 from ir.core.module import Module, Plan, PlanStage, Program, Schedule, Stage
 from ir.core.objectives import Planned
 from ir.core.topology import Topology
-from passes.framework.base import PassContext
+from passes.framework.base import PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
 from passes.model.exchange import Speed
-from passes.model.faults import NotAChoice, NoTopology, UnknownDevice
+from passes.model.faults import NotAChoice, UnknownDevice
 from passes.model.graph import listing, stage_members
 from passes.model.learning import step_text
 from passes.model.liveness import states_bytes
@@ -58,9 +58,7 @@ class AssignPass(StatedPass):
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a plan that does not fit the model or the topology."""
-        topology = module.first(Topology)
-        if topology is None:
-            raise InvalidInput(NoTopology(), where=module.name)
+        topology = needed(module, Topology)
         if self.comm not in COMM:
             raise InvalidInput(NotAChoice("comm", self.comm, f"one of {', '.join(COMM)}"), where=self.source)
         module = undecided(module)

@@ -26,8 +26,8 @@ from ir.core.objectives import Planned
 from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
 from ir.verifier.machines import MOST_SHARE
-from passes.framework.base import PassContext
-from passes.model.faults import NoTopology, NotSplit, UnknownDevice
+from passes.framework.base import PassContext, needed
+from passes.model.faults import NotSplit, UnknownDevice
 from passes.model.folding import expand
 from passes.model.graph import listing, stage_members
 from passes.model.network import Network, network
@@ -81,9 +81,7 @@ class ReplayPass(StatedPass):
     def run(self, module: Module, context: PassContext) -> Module:
         """Raises InvalidInput for a plan that does not fit the model or the topology, Infeasible where a stage needs more
         memory than there is."""
-        topology = module.first(Topology)
-        if topology is None:
-            raise InvalidInput(NoTopology(), where=module.name)
+        topology = needed(module, Topology)
         self._check_options()
         module, net = self._synced(undecided(expand(module))), context.analyses.get(network, topology)
         stated = self._stated(module, topology, net)

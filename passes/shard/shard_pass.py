@@ -22,13 +22,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from ir.core.diagnostics import Infeasible, InvalidInput, UsageError
+from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, TRAINING
 from ir.core.topology import Device, Topology
-from passes.framework.base import NoBetterPlan, Pass, PassContext
+from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
-from passes.model.faults import NotAChoice, NotInRange, NoTopology, NotSplit
+from passes.model.faults import NotAChoice, NotInRange, NotSplit
 from passes.model.folding import folding
 from passes.model.learning import avoids_sums, samples_of
 from passes.model.liveness import live_bytes
@@ -115,11 +115,9 @@ class ShardPass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for a module without a topology or a mesh that it does not have, Infeasible where no plan
+        """Raises InvalidInput for a mesh that the topology does not have, Infeasible where no plan
         that fits is found."""
-        topology = module.first(Topology)
-        if topology is None:
-            raise InvalidInput(NoTopology(), where=module.name)
+        topology = needed(module, Topology)
         module = undecided(module)
         if not self.time_limit > 0:
             raise UsageError(NotInRange("time-limit", self.time_limit, "seconds above 0"), where=self.name)

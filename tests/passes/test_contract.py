@@ -164,5 +164,3 @@ def test_faults_are_named() -> None:
         groups(chain([0]), max_ideals=-1)
     with pytest.raises(InvalidInput, match="comm is 'fast', expected one of sum, overlap, duplex"):
         groups(chain([0]), comm="fast")
-    with pytest.raises(InvalidInput, match="the module has no topology"):
-        ContractPass().run(chain([0]), PassContext())

@@ -35,10 +35,10 @@ from ir.core.objectives import (
     offered,
 )
 from ir.core.topology import Topology
-from passes.framework.base import NoBetterPlan, Pass, PassContext
+from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.model.digest import problem_digest
-from passes.model.faults import NotAChoice, NotInRange, NoTopology
+from passes.model.faults import NotAChoice, NotInRange
 from passes.model.learning import step_text
 from passes.model.liveness import own_bytes, states_bytes
 from passes.model.network import Network, network
@@ -151,10 +151,8 @@ class PartitionPass(Pass):
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
-        """Raises InvalidInput for a missing topology or an option that names nothing, Infeasible when no plan fits."""
-        topology = module.first(Topology)
-        if topology is None:
-            raise InvalidInput(NoTopology(), where=module.name)
+        """Raises InvalidInput for an option that names nothing, Infeasible when no plan fits."""
+        topology = needed(module, Topology)
         module = undecided(module)
         planned = Planned.PROFILE if states_bytes(module.entry) else Planned.OPS
         if self.objective != TRAINING.name or planned is Planned.PROFILE:

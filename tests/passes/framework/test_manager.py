@@ -74,7 +74,7 @@ class CrashPass(Pass):
 @pytest.fixture(autouse=True)
 def _listed(monkeypatch: pytest.MonkeyPatch) -> None:
     for cls in (MarkPass, RebuildPass, BreakPass, CrashPass):
-        monkeypatch.setitem(registry._WHERE, cls.name, f"{__name__}:{cls.__name__}")
+        monkeypatch.setitem(registry.LISTED, cls.name, registry.Listed(f"{__name__}:{cls.__name__}"))
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ class EveryPass(Pass):
 
 @pytest.fixture(autouse=True)
 def _listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._WHERE, "every", f"{__name__}:EveryPass")
+    monkeypatch.setitem(registry.LISTED, "every", registry.Listed(f"{__name__}:EveryPass"))
 
 
 def test_options_are_read_by_the_types_of_the_fields() -> None:
@@ -79,7 +79,7 @@ def test_canonical_text_leaves_out_defaults_and_quotes_what_needs_it() -> None:
 def test_text_of_any_options_reads_back_equal(step: EveryPass) -> None:
     text = pipeline_text((step, CostPass()))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(registry._WHERE, "every", f"{__name__}:EveryPass")
+        patch.setitem(registry.LISTED, "every", registry.Listed(f"{__name__}:EveryPass"))
         assert parse_pipeline(text) == (step, CostPass())
         assert pipeline_text(parse_pipeline(text)) == text
 
