@@ -15,12 +15,13 @@ from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step
 from dnnc.check.proof import prove
 from dnnc.check.proof.training import prove_step
+from dnnc.check.proof.training.units import phase_faults
 from dnnc.cli import main
 from dnnc.engines.torch.files import read_step
 from dnnc.onnx import DIALECTS
 from ir.core.attributes import Dense, attributes
 from ir.core.facets import Phase
-from ir.core.module import Program, Stage
+from ir.core.module import Program, Schedule, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType
 from tests.bench.damage_training import KINDS, damaged_step
@@ -143,6 +144,27 @@ def test_a_weight_of_two_stages_of_a_device_is_updated_once(folder: Path) -> Non
     report = prove_step(Step.of(module, DIALECTS))
     assert report.verdict == "refuted"
     assert "both read @wte.weight in phase U" in report.failures[0][1].message
+
+
+@pytest.mark.slow
+def test_a_weight_of_two_stages_of_a_device_needs_a_flush(folder: Path) -> None:
+    """Each stage keeps the weights of the steps under way, and copies them when it alone is about to change them."""
+    module = step_of("tied weights on one device", folder).module
+    (schedule,) = module.of_type(Schedule)
+    report = prove_step(Step(module.replace(schedule, replace(schedule, kind="2bw", periodic=True))))
+    assert report.verdict == "refuted"
+    assert any("stages 0 and 3 share @wte.weight" in failure.message for _, failure in report.failures)
+
+
+def test_averages_are_read_in_the_forward_pass_alone() -> None:
+    """In a backward pass, the forward pass of the next microbatch may have moved them."""
+    type_ = TensorType(DType.F32, (2,))
+    moved = Op("onnx.Mul", ("@average", "%x"), (Value("%moved", type_),))
+    read = Op("onnx.Mul", ("%moved", "@average"), (Value("%grad", type_),), facets=(Phase("I"),))
+    ops = (moved, Op("grad.assign", ("@average", "%moved")), read)
+    assert not list(phase_faults(ops[:2], ["%x"], []))
+    (fault,) = phase_faults(ops, ["%x"], [])
+    assert fault.endswith("reads @average, which phase F of later microbatches may have assigned by then")
 
 
 def test_a_lost_sum_of_gradients_is_told_in_words(folder: Path) -> None:

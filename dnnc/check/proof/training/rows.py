@@ -12,7 +12,7 @@ Each row is followed action by action. A periodic row is unrolled for so many pe
 5. no row waits for ever for another;
 6. passes of a step lack at most as many updates as the schedule allows: none with a flush; of ``2bw`` one; of ``pipedream``
    ceil((w - 1) / M), where w microbatches of the stage are under way at once and a step has M (Narayanan et al., SOSP 2019,
-   section 3.3).
+   section 3.3). Stages of one device share no weight then, since each keeps those of the steps that it works on.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice
 
 from dnnc.build.training import Step
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure
@@ -60,6 +60,12 @@ def row_faults(step: Step) -> Iterator[Failure]:
     if schedule.periodic and schedule.kind not in _LATE:
         yield Failure(NOT_PROVEN, f"rows without a flush of the kind {schedule.kind} are not known", schedule.name)
         return
+    for rank, device in enumerate(step.devices) if schedule.periodic else ():
+        own = [needs[stage.index] for stage in step.stages_of(rank)]
+        for one, other in combinations(own, 2):
+            for name in sorted(one.assigns & other.assigns):
+                told = f"stages {one.stage.index} and {other.stage.index} share {name}, but each keeps weights of its own"
+                yield Failure(REFUTED, told, f"row {device}")
     seen, failed = set(), False
     for rank, device in enumerate(step.devices):
         row = _Row(step, rank, needs)

@@ -124,12 +124,14 @@ def mesh_of(step: Step, stage: Stage, programs: Sequence[Program]) -> Mesh:
 
 def phase_faults(ops: Sequence[Op], args: Iterable[str], results: Iterable[str], replicated: bool = False) -> Iterator[str]:
     """What the phases of a program's ops do not allow: a phase reads what earlier ones made, or itself before; of phase U alone
-    ``grad.accumulate`` reads what was made for a microbatch. Runs of a phase on replicas exchange nothing."""
+    ``grad.accumulate`` reads what was made for a microbatch; what phase F assigns it reads alone, since the next microbatch
+    assigns it again. Runs of a phase on replicas exchange nothing."""
     made = dict.fromkeys(args, FORWARD)
     phase_by_name = {value.name: phase_of(op.facets) for op in ops for value in op.results}
     held: set[str] = set()
     now: dict[str, str] = {}
     resource_of = {op.results[0].name: op.operands[0] for op in ops if op.name == "comm.part"}
+    names_read = {name for op in ops for name in all_reads(op)}
     for op in sorted(ops, key=lambda op: ORDER[phase_of(op.facets)]):
         phase = phase_of(op.facets)
         told = f"{op.name} of phase {phase}" + (f", which makes {op.id}," if op.results else "")
@@ -145,6 +147,9 @@ def phase_faults(ops: Sequence[Op], args: Iterable[str], results: Iterable[str],
                 yield f"{told} reads {name}, which phase {phase_by_name[name]} makes behind it"
             if of is not None and op.name != ACCUMULATE and phase == UPDATE != of:
                 yield f"{told} reads {name}, which phase {of} makes anew for each microbatch"
+            moved = now.get(resource_of.get(name, name)) == FORWARD and phase in (INPUT_GRADIENT, WEIGHT_GRADIENT)
+            if moved and not takes_statistics(op, names_read):
+                yield f"{told} reads {name}, which phase {FORWARD} of later microbatches may have assigned by then"
             if of == UPDATE and op.name == ACCUMULATE:
                 yield f"{told} takes the mean over microbatches of {name}, which is made once a step"
         if op.name == ASSIGN:
