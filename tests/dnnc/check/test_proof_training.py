@@ -53,6 +53,10 @@ BUILDS: dict[str, tuple[str, ...]] = {
         for strategy in ("data", "megatron")
     },
     "averages": (RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4"),
+    "recomputed averages of replicas": (
+        RESNET, "-t", "preset:cpu-2", "--stages", "1", "--mesh", "none", "--replicas", "2", "--microbatches", "4",
+        "--recompute", "stage",
+    ),
     "recomputed averages": (RESNET, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--recompute", "stage"),
     "tied weights": (GPT2, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--dropout", "on"),
     "tied weights on one device": (GPT2, "-t", "preset:cpu-2", *STAGES, "--schedule", "zb-v", "--optimizer", "sgd"),

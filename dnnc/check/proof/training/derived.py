@@ -34,7 +34,7 @@ from ir.core.names import bare
 from ir.core.ops import Op, Value
 from ir.core.types import TensorType, Type, without_layout
 from ir.ops.boxes import shape_of
-from ir.ops.grads import ACCUMULATE, ASSIGN, DEFAULTS, OPTIMIZERS
+from ir.ops.grads import ACCUMULATE, ASSIGN, BATCH_NORMALIZATION, DEFAULTS, OPTIMIZERS
 from ir.ops.opdefs import RESHARD, module_opsets
 from passes.differentiate import DifferentiatePass
 
@@ -166,7 +166,10 @@ class _Expressions:
             if unknown_of(op, number, inside):
                 key = (*key, "named", op.id)
             for place, value in enumerate(op.results):
-                if value.name:
+                if place == 0 and op.name == BATCH_NORMALIZATION and op.get("training_mode", 0):
+                    rest = tuple(item for item in op.attributes if item[0] != "momentum")  # y does not depend on the averages
+                    self.define(value, ("y", number, rest, tuple(operands[:3]), without_layout(value.type)))
+                elif value.name:
                     self.define(value, ("result", self.terms.number(key), place, without_layout(value.type)))
         if len(self.terms.keys) > before:
             self.new.append(op)
