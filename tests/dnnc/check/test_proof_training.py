@@ -244,6 +244,16 @@ def test_other_bytes_of_a_file_are_refuted(name: str, folder: Path, tmp_path: Pa
     assert (failure.verdict, failure.origin) == ("refuted", name)
 
 
+def test_weights_of_another_form_are_told(folder: Path, tmp_path: Path) -> None:
+    """The header of the file is lists in lists, deeper than any parser goes."""
+    copy = shutil.copytree(build_of("pipeline", folder), tmp_path / "build")
+    header = b"[" * 100_000
+    (copy / "weights.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    refresh(copy, "weights.safetensors")
+    ((_, failure),) = prove(copy).failures
+    assert failure.message == "weights.safetensors cannot be read"
+
+
 def test_the_command_lists_what_it_trusts(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     build = build_of("pipeline", folder)
     assert main(["check", str(build), "--prove", "--json"]) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from ir.core.module import External, Program, Resource, Splat, View
 from ir.core.ops import all_reads
 from ir.core.types import TensorType
 from ir.ops.boxes import shape_of
+from ir.text.json_text import parse_json
 
 WEIGHTS = "weights.safetensors"
 _HEADER_BYTES = 100_000_000
@@ -105,13 +105,13 @@ class InitialWeights:
         size = int.from_bytes(length or b"", "little")
         text = read_exactly(descriptor, 8, size) if 0 < size <= _HEADER_BYTES else None
         try:
-            header = json.loads(bytes(text or b""))
+            header = parse_json(bytes(text or b"").decode(), WEIGHTS)
             tensors = {name: dict(entry) for name, entry in header.items() if name != "__metadata__"}
             for entry in tensors.values():
                 begin, end = entry["data_offsets"]
                 if not (0 <= begin <= end and isinstance(entry["dtype"], str) and isinstance(entry["shape"], list)):
                     return None
-        except (ValueError, TypeError, AttributeError, LookupError):
+        except (InvalidInput, ValueError, TypeError, AttributeError, LookupError):
             return None
         return {**tensors, "": 8 + size}
 
