@@ -160,6 +160,18 @@ def test_a_weight_of_two_stages_of_a_device_needs_a_flush(folder: Path) -> None:
     assert any("stages 0 and 3 share @wte.weight" in failure.message for _, failure in report.failures)
 
 
+@pytest.mark.parametrize("name", ["@const.f32.1.0", "@fc4.bias"])
+def test_what_an_optimizer_changes_is_assigned(name: str, folder: Path) -> None:
+    """Nobody reads what it makes; but it changes a constant, or once more a weight, in place."""
+    module = step_of("pipeline", folder).module
+    _, program = module.of_type(Program)
+    (update,) = (op for op in program.ops if op.name == "grad.sgd" and op.operands[0] == "@fc4.bias")
+    unread = replace(update, operands=(name, *update.operands[1:]), results=(replace(update.results[0], name="%unread"),))
+    report = prove_step(Step(module.replace(program, replace(program, ops=(*program.ops, unread)))))
+    assert report.verdict == "refuted"
+    assert f"an optimizer changes {name} in place" in report.failures[0][1].message
+
+
 def test_averages_are_read_in_the_forward_pass_alone() -> None:
     """In a backward pass, the forward pass of the next microbatch may have moved them."""
     type_ = TensorType(DType.F32, (2,))

@@ -244,6 +244,8 @@ def _goals(model: StepModel, text: StageText, received: Mapping[int, str]) -> It
 def _updates(model: StepModel, text: StageText) -> Iterator[Goal | Failure]:
     """Each resource that a step changes, of a stage that holds some of it: each member assigns its part of the new value."""
     units = _units(text)
+    for name in dict.fromkeys(name for unit in units for name in unit.in_place):
+        yield Failure(REFUTED, f"an optimizer changes {name} in place, and no assignment behind it says what it is to be", "")
     held = dict.fromkeys(name for unit in units for name in unit.held)
     for name in dict.fromkeys([*(name for unit in units for name in unit.assigned), *held]):
         own = [unit.assigned.get(name) for unit in units]

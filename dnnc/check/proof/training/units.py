@@ -40,10 +40,11 @@ class Assignment:
 @dataclass(slots=True)
 class StepUnit(Unit):
     """A unit of a training step. ``assigned``: by resource, the last assignment; ``held``: by resource, the terms that are
-    parts of it."""
+    parts of it; ``in_place``: resources that an optimizer's op has changed and no assignment behind it."""
 
     assigned: dict[str, Assignment] = field(default_factory=dict)
     held: dict[str, dict[int, None]] = field(default_factory=dict)
+    in_place: dict[str, None] = field(default_factory=dict)
 
 
 class _StepEvaluation(Evaluation):
@@ -70,6 +71,7 @@ class _StepEvaluation(Evaluation):
             target, term = super().read(op.operands[0]), self.read(op.operands[1])
             self.now[target] = term
             resource = self.unit.parts[target][0] if target in self.unit.parts else op.operands[0]
+            self.unit.in_place.pop(resource, None)
             self.unit.assigned[resource] = Assignment(phase_of(op.facets), op.operands[1], term)
             return ()
         results = super().op(op, file, opsets, super().read if takes_statistics(op, self.names_read) else read)
@@ -77,6 +79,7 @@ class _StepEvaluation(Evaluation):
             for name in (op.operands[0], *op.operands[2:]):
                 target = super().read(name)
                 if target in self.unit.parts:
+                    self.unit.in_place[self.unit.parts[target][0]] = None
                     self.now[target] = self.unit.terms.number(("in place", target, len(self.unit.lines)))
         return results
 
