@@ -15,7 +15,9 @@ these, and updates each weight once. Three things are shown, one after the other
    - a name of a resource means the assigned value behind an assignment, and nothing between an optimizer's op, which works in
      place, and its assignment;
    - each member that holds a part of what a step changes assigns it, last, that part of the new value: so optimizer state has
-     the layout of its weight's update, and every keeper of a weight has the new one.
+     the layout of its weight's update, and every keeper of a weight has the new one. What an optimizer's op changes in place is
+     assigned behind it. Of stages of one device that share a weight, one alone updates it;
+   - a value has the type of the part that it is, since Python reshapes, splits, casts and sums as types say.
 3. **Rows run the phases as they are to** (``rows``): each phase of each microbatch once, behind what it reads; one update a
    step; weights as old as the schedule allows.
 
