@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dnnc.check.proof import prover
 from dnnc.compile.context import pass_context
 from dnnc.onnx import DIALECTS
 from ir import load_module, parse_module
@@ -81,7 +82,9 @@ def steps(case: golden.Case) -> Iterator[tuple[str, Module, Module]]:
     text = case.path.read_text(encoding="utf-8")
     module = load_module(text, case.name, dialects=DIALECTS)
     for step in parse_pipeline(case.argv[case.argv.index("--passes") + 1]):
-        after = PassManager((step,), verify=False).run(module, pass_context(DiagnosticSink()))
+        context = pass_context(DiagnosticSink())
+        context.prove = prover
+        after = PassManager((step,), verify=False).run(module, context)
         yield step.name, module, after
         module = after
 

@@ -61,7 +61,7 @@ def test_a_run_listens_nowhere(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_training_listens_on_loopback(build: Path) -> None:
-    assert listened([[*DNNC, "train", str(build), "--steps", "2"]]) == ([0], {"127.0.0.1"})
+    assert listened([[*DNNC, "train", str(build), "--steps", "200"]]) == ([0], {"127.0.0.1"})
 
 
 @pytest.mark.slow
