@@ -51,7 +51,7 @@ def _measured(
     devices = _devices(option, spec)
     facts = read_facts()
     file = cache_file(facts, devices, training=training)
-    for known in (cache_file(facts, devices), file):
+    for known in (file,) if training else (cache_file(facts, devices), file):
         if (before := kept(known)) is not None:
             _LOG.debug("%s: as %s has it", spec, known)
             return before

@@ -247,29 +247,26 @@ def lost_message(folder: Path, rng: random.Random) -> bool:
     return _replaced(folder, rng, r"    comm\.send\([^\n]*\n", lambda match: "")
 
 
-def exchanged_operands(folder: Path, rng: random.Random) -> bool:
-    """Two collectives of a program, each of the operand of the other."""
+def _exchanged(folder: Path, rng: random.Random, named: str) -> bool:
+    """Two different names in the programs that group 2 of ``named`` finds, each in the place of the other."""
     text = (folder / "plan.ir").read_text()
     at = text.index("  program @")
-    found = sorted(set(re.findall(r"comm\.(?:all_reduce|all_gather|reduce_scatter)\((%\S+)\)", text[at:])))
+    found = sorted({match[2] for match in re.finditer(named, text[at:])})
     if len(found) < 2:
         return False
     one, other = rng.sample(found, 2)
     swap = {one: other, other: one}
-    body = re.sub(r"(comm\.\w+)\((%\S+)\)", lambda m: f"{m[1]}({swap.get(m[2], m[2])})", text[at:])
-    return _edited(folder, text[:at] + body)
+    return _edited(folder, text[:at] + re.sub(named, lambda m: f"{m[1]}{swap.get(m[2], m[2])}", text[at:]))
+
+
+def exchanged_operands(folder: Path, rng: random.Random) -> bool:
+    """Two collectives of a program, each of the operand of the other."""
+    return _exchanged(folder, rng, r"(comm\.(?:all_reduce|all_gather|reduce_scatter)\()(%[^\s)]+)")
 
 
 def exchanged_levels(folder: Path, rng: random.Random) -> bool:
     """Two segments of a program, each with the model of the other."""
-    text = (folder / "plan.ir").read_text()
-    at = text.index("  program @")
-    levels = sorted(set(re.findall(r"level = (\d+)", text[at:])))
-    if len(levels) < 2:
-        return False
-    one, other = rng.sample(levels, 2)
-    swap = {one: other, other: one}
-    return _edited(folder, text[:at] + re.sub(r"level = (\d+)", lambda m: f"level = {swap.get(m[1], m[1])}", text[at:]))
+    return _exchanged(folder, rng, r"(level = )(\d+)")
 
 
 def moved_collective(folder: Path, rng: random.Random) -> bool:

@@ -16,7 +16,7 @@ from dnnc.check.proof.moves import crossing
 from dnnc.check.proof.programs import Files, Line, StageText, read_stages
 from dnnc.check.proof.rows import row_faults
 from dnnc.check.proof.segments import Unreadable
-from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel
+from dnnc.check.proof.stage import Goal, StageProof, alike, completed, lines_by_channel, received_values
 from dnnc.check.proof.verdict import ProofReport, StageVerdict
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
@@ -86,13 +86,6 @@ def _proven(
         texts = list(read_stages(module, files))
     except Unreadable as error:
         return (), (Failure(NOT_PROVEN, str(error), ""),)
-    received = {
-        line.op.get("channel"): line.op.results[0].name
-        for text in texts
-        for unit in text.units
-        for line in unit.lines
-        if line.op.name == "comm.recv"
-    }
     proofs = [StageProof(model, text) for text in texts]
     by_text = {id(text): proof for text, proof in zip(texts, proofs, strict=True)}
     if weights is not None:
@@ -100,12 +93,8 @@ def _proven(
         for text, unit, term, part in parts_of_weights(model, texts, weights):
             proof = by_text[id(text)]
             proof.add(proof.number_of[id(unit)], term, part)
-    verdicts = []
-    for number, proof in enumerate(proofs):
-        progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
-        proof.assume()
-        proof.run()
-        verdicts.append(_verdict(model, proof, received))
+    received = received_values(texts)
+    verdicts = [_verdict(model, proof, received) for proof in completed(proofs, progress)]
     return tuple(verdicts), (*_between(model, proofs), *row_faults(module, texts))
 
 

@@ -7,7 +7,7 @@ facts from true facts, so the order, and what is tried, decide only what is foun
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, product
 from math import prod
@@ -259,6 +259,26 @@ def _reductions(text: StageText) -> set[str]:
     return found
 
 
+def completed(proofs: Sequence[StageProof], progress: Callable[[str, float | None], None]) -> Iterator[StageProof]:
+    """Each of the proofs, once it has derived all that it can."""
+    for number, proof in enumerate(proofs):
+        progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
+        proof.assume()
+        proof.run()
+        yield proof
+
+
+def received_values(texts: Iterable[StageText]) -> dict[int, str]:
+    """By channel, the name of the value that its reader takes it for."""
+    return {
+        line.op.get("channel"): line.op.results[0].name
+        for text in texts
+        for unit in text.units
+        for line in unit.lines
+        if line.op.name == "comm.recv"
+    }
+
+
 def lines_by_channel(text: StageText, which: Callable[[Op], bool]) -> dict[int, list[list[Line]]]:
     """The lines of each unit whose ops are such, by channel."""
     found: dict[int, list[list[Line]]] = {}
@@ -291,4 +311,4 @@ def same_type(one: Type, other: Type) -> bool:
     )
 
 
-__all__ = ["Derived", "Goal", "StageProof", "alike", "lines_by_channel", "same_type"]
+__all__ = ["Derived", "Goal", "StageProof", "alike", "completed", "lines_by_channel", "received_values", "same_type"]

@@ -11,7 +11,7 @@ from dnnc.check.proof.model import Model
 from dnnc.check.proof.moves import local_type
 from dnnc.check.proof.programs import Line, StageText
 from dnnc.check.proof.segments import Unreadable
-from dnnc.check.proof.stage import Goal, StageProof, alike, lines_by_channel, same_type
+from dnnc.check.proof.stage import Goal, StageProof, alike, completed, lines_by_channel, received_values, same_type
 from dnnc.check.proof.training.model import StepModel, step_model
 from dnnc.check.proof.training.rules import step_proof
 from dnnc.check.proof.training.units import StepUnit, is_replicated, phase_faults, read_step_stages
@@ -39,19 +39,8 @@ def prove_programs(step: Step, progress: Progress) -> tuple[tuple[StageVerdict, 
     except Unreadable as error:
         return (), (Failure(NOT_PROVEN, str(error), ""),)
     proofs = [step_proof(model.model, text) for text in texts]
-    received = {
-        line.op.get("channel"): line.op.results[0].name
-        for text in texts
-        for unit in text.units
-        for line in unit.lines
-        if line.op.name == "comm.recv"
-    }
-    verdicts = []
-    for number, proof in enumerate(proofs):
-        progress(f"prove stage {proof.text.stage.index}", number / len(proofs))
-        proof.assume()
-        proof.run()
-        verdicts.append(_verdict(model, proof, received))
+    received = received_values(texts)
+    verdicts = [_verdict(model, proof, received) for proof in completed(proofs, progress)]
     return tuple(verdicts), tuple(_between(step, model, proofs))
 
 
