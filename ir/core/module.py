@@ -96,7 +96,7 @@ class Resource:
     facets: Facets = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Func:
     """A function. ``results`` are names of values (or of resources or arguments handed through) with their types."""
 
@@ -289,7 +289,7 @@ Symbol: TypeAlias = Resource | Func | Topology | Mesh | Stage | Program | Schedu
 S = TypeVar("S", Resource, Func, Topology, Mesh, Stage, Program, Schedule, Plan)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Module:
     """A whole program. Attributes that frontends set: ``producer`` (text), ``opset.DOMAIN`` (int, ``opset.onnx`` for
     the default)."""

@@ -140,7 +140,7 @@ class Route:
     links: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Topology:
     """The whole network. ``name`` is the symbol (``@cpu2``). Devices are numbered in their order here."""
 

@@ -9,6 +9,7 @@ cached by identity in ``context.analyses``.
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -64,30 +65,39 @@ class Prover(Protocol):
 
 
 class AnalysisCache:
-    """Results of analyses, by the analysis and the identity of the objects it was asked about."""
+    """Results of analyses, by the analysis and the identity of the objects it was asked about.
+
+    Invariant: the cache keeps no subject alive. A result goes with the first of its subjects that goes, so a result must not
+    hold its only subject."""
 
     def __init__(self) -> None:
-        self._results: dict[tuple[Hashable, ...], tuple[tuple[object, ...], Any]] = {}
+        self._results: dict[tuple[Hashable, ...], tuple[tuple[weakref.ref[object], ...], Callable[[], Any]]] = {}
         self.hits = 0
         self.misses = 0
 
     def get(self, analysis: Callable[..., T], *subjects: object) -> T:
-        """``analysis(*subjects)``, computed once per identity of the subjects. The subjects are kept alive, so an identity
-        is never reused."""
-        key = (analysis, *map(id, subjects))
-        found = self._results.get(key)
+        """``analysis(*subjects)``, computed once per identity of the subjects, while all of them live."""
+        found = self._results.get((analysis, *map(id, subjects)))
         if found is None:
             self.misses += 1
-            found = (subjects, analysis(*subjects))
-            self._results[key] = found
-        else:
-            self.hits += 1
-        result: T = found[1]
-        return result
+            result = analysis(*subjects)
+            self.put(result, analysis, *subjects)
+            return result
+        self.hits += 1
+        kept: T = found[1]()
+        return kept
 
     def put(self, result: T, analysis: Callable[..., T], *subjects: object) -> None:
         """Keeps what ``analysis(*subjects)`` is, where it is known already."""
-        self._results[(analysis, *map(id, subjects))] = (subjects, result)
+        key, cache = (analysis, *map(id, subjects)), weakref.ref(self)
+
+        def forget(_: weakref.ref[object]) -> None:
+            if (alive := cache()) is not None:
+                alive._results.pop(key, None)
+
+        refs = tuple(weakref.ref(subject, forget) for subject in subjects)
+        itself = (ref for ref, subject in zip(refs, subjects, strict=True) if subject is result)
+        self._results[key] = (refs, next(itself, lambda: result))
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ class Network:
     """Routes and ports of a topology. Routes are found when first asked for and kept."""
 
     def __init__(self, topology: Topology) -> None:
-        self.topology = topology
+        self.topology = replace(topology)  # another object: a cache keeps this while that one lives (``AnalysisCache``)
         self.links: dict[str, Link] = {link.name: link for link in topology.links}
         self._at: dict[str, list[Link]] = {}
         for link in topology.links:

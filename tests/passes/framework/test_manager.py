@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +15,12 @@ import pytest
 import passes.framework.registry as registry
 from ir import Func, Module, attr, parse_module, print_module
 from ir.core.diagnostics import Diagnostic, InvalidInput, InvariantError
+from ir.core.topology import Topology
 from passes import AnalysisCache, Pass, PassContext, PassCrash, PassManager, parse_pipeline, pipeline_of
+from passes.framework.base import needed
+from passes.model.folding import expand, folding
+from passes.model.network import network
+from tests.passes.staging import devices
 
 TEXT = """module @m {
   func @main(%x : tensor<4xf32>) -> (%y : tensor<4xf32>) {
@@ -211,6 +218,24 @@ def test_an_analysis_is_computed_once_per_function(module: Module) -> None:
     other = replace(module.entry)
     assert [cache.get(analysis, f) for f in (module.entry, module.entry, other)] == [1, 1, 1]
     assert (len(calls), cache.hits, cache.misses) == (2, 1, 2), "an equal function of another identity is asked again"
+
+
+def test_the_analysis_cache_keeps_no_module_alive(module: Module) -> None:
+    """A program that keeps one context for all it plans holds what it still uses, whatever its analyses gave."""
+    context = PassContext()
+    made = PassManager([MarkPass()]).run(module, context).extend([devices(3)])
+    topology = needed(made, Topology)
+    for _ in range(2):
+        assert context.analyses.get(expand, made) is made, "it is not folded"
+        assert context.analyses.get(folding, made.entry, made).blocks == ()
+        assert context.analyses.get(network, topology) is network(topology)
+    assert (context.analyses.misses, context.analyses.hits) == (3, 3)
+    of_module, of_topology = weakref.ref(made), weakref.ref(topology)
+    del made, topology
+    gc.collect()
+    assert of_module() is None
+    network.cache_clear()  # which keeps the last two topologies
+    assert of_topology() is None
 
 
 def test_a_print_of_a_run_is_what_the_printer_prints(module: Module, tmp_path: Path) -> None:
