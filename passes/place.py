@@ -47,14 +47,16 @@ from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, Stage
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import InFlight, learning_seconds, step_seconds
 from passes.model.network import network
-from passes.model.sizes import assessed
+from passes.model.sizes import TIGHT, assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import NODES, search
 from passes.model.work import did, now
 
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+PARTITION = "partition"
+"""The pass that searches."""
+STATED = "plan"
+"""The entry of a certificate that says that nobody searched for the plan."""
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,12 @@ class PlacePass(Pass):
                 step_seconds(period, plan.microbatches, shared, flush=plan.flush) for period in (value, of_ports)
             )
         port_value = plan.port_value if math.isfinite(plan.port_value) else of_ports
-        if value < plan.bound * (1 - TIGHT):
+        if value < plan.bound * (1 - TIGHT) and not _searched(plan, context):
             raise InvalidInput(FalseBound(plan.bound, value), where=plan.name)
-        value = max(value, plan.bound)  # less by rounding only
-        status = "optimal" if value <= plan.bound * (1 + TIGHT) else "feasible"
-        placed = replace(plan, stages=tuple(stages), value=value, port_value=port_value, status=status)
-        context.count(self.name, value=value, port_value=port_value, complete=int(complete))
-        return module.replace(plan, assessed(placed, module.entry))
+        placed = replace(plan, stages=tuple(stages), port_value=port_value)
+        placed = assessed(placed, module.entry, value, plan.bound)
+        context.count(self.name, value=placed.value, port_value=port_value, complete=int(complete))
+        return module.replace(plan, placed)
 
 
 def steps_of(
@@ -186,6 +187,12 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
         listed = ", ".join(str(stage.index) for stage in plan.stages)
         raise InvalidInput(OtherStages(listed, count), where=module.name)
     return tuple(tuple(i for i, stages in enumerate(members) if stage in stages) for stage in range(count))
+
+
+def _searched(plan: Plan, context: PassContext) -> bool:
+    """Whether a search of this run made the plan. Else it was read, as text or by ``assign``, and what its bound was proven of,
+    or the bound itself, may have been edited since."""
+    return PARTITION in context.statistics and STATED not in dict(plan.certificate)
 
 
 def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Sequence[Device], topology: Topology) -> None:

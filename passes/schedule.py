@@ -18,6 +18,8 @@ from ir.ops.rows import shown, unrolled
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import NoSchedule, OrderMayOverflow, OrderOverMemory, ScheduleMisfit, SlowSchedule
+from passes.model.graph import stage_members
+from passes.model.sizes import assessed
 from passes.model.symbols import insert_symbols
 from passes.model.timeline.families import ASYNCHRONOUS, DEFAULT, FAMILIES, step
 from passes.model.timeline.memory import memory_over_time, stage_peaks, with_space
@@ -27,8 +29,6 @@ from passes.model.timeline.workload import Workload, largest_load, workload
 
 SHOWN = 5
 """Faults of stated rows that are told."""
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 SLOWER = 1.001
 """How many times the seconds of the compiler's order a stated one takes before it is worth a warning."""
 
@@ -69,7 +69,7 @@ class SchedulePass(Pass):
         if training:
             events = list(run_rows(load, unrolled(schedule, load.flow, shown(schedule))))
             self._check_memory(module, load, schedule, events, context)
-            scheduled = as_scheduled(plan, schedule, module.first(Topology))
+            scheduled = as_scheduled(plan, schedule, module)
             module = module.replace(plan, _holding(scheduled, stage_peaks(module, events)))
         return module
 
@@ -123,24 +123,23 @@ class SchedulePass(Pass):
         return replace(stated, name=own.name, kind=own.kind, period=period, latency=ends)
 
 
-def as_scheduled(plan: Plan, schedule: Schedule, topology: Topology | None) -> Plan:
+def as_scheduled(plan: Plan, schedule: Schedule, module: Module) -> Plan:
     """The plan of a training step with the seconds of its rows, unless the plan has a flush and these are plain 1F1B of stages
     on devices of their own, which the search counts; of rows without a flush, of those from a step to the next. No order of
-    work makes a step shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. With stages
-    that share devices it is the work of all devices of one type, evenly shared."""
+    work makes a step shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. On devices
+    of one type it is the work of all stages, evenly shared, where no plan has less: of stages without replicas, which would add
+    up gradients, and ops that run once."""
     devices = [device for stage in plan.stages for device in stage.devices]
-    alone = len(set(devices)) == len(devices)
+    alone, topology = len(set(devices)) == len(devices), module.first(Topology)
     if topology is None or (alone and schedule.kind == DEFAULT and plan.flush):
         return plan
     count = len(topology.devices)
     filled = plan.microbatches - 1 + count if plan.flush else plan.microbatches
     bound = plan.bound * plan.microbatches / filled if alone else 0.0
-    if len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
+    once = len(devices) == len(plan.stages) and all(len(stages) == 1 for stages in stage_members(module.entry))
+    if once and len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
         bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
-    value = schedule.period
-    bound = min(bound, value)
-    status = "optimal" if value <= bound * (1 + TIGHT) else "feasible"
-    return replace(plan, value=value, bound=bound, status=status, flush=not schedule.periodic)
+    return assessed(replace(plan, flush=not schedule.periodic), module.entry, schedule.period, bound)
 
 
 def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:

@@ -140,10 +140,13 @@ class SlowSchedule(Fault, code="W3023"):
 
 
 class FalseBound(Fault, code="E3024"):
-    """The plan's own value is below its lower bound: one of the two was edited."""
+    """The value of a plan that was read is below its lower bound: the bound was edited, or what it was proven of."""
 
-    message = "the plan states that no plan is below {bound!r} s, and takes {value!r} s itself"
-    hint = "a bound that was edited proves nothing: take it out"
+    message = (
+        "the plan states that no plan is below {bound!r} s, and takes {value!r} s itself: the bound was edited, or the model, "
+        "its costs or the machines were after it was proven"
+    )
+    hint = "take the bound out, or plan again"
     bound: float
     value: float
 

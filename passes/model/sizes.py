@@ -21,6 +21,9 @@ NOT_SHOWN = ", which a run of the model did not show"
 UNCERTAIN = "uncertain"
 """The status of a plan made with sizes that nobody knows."""
 
+TIGHT = 1e-9
+"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
+
 
 def measured_type(type_: Type, shape: str) -> Type:
     """``type_`` with the shape that a ``Measured`` facet states, where its own says no size."""
@@ -83,8 +86,15 @@ def _values(ops: Iterable[Op]) -> Iterator[Value]:
                 yield from _values(region.ops)
 
 
-def assessed(plan: Plan, func: Func) -> Plan:
-    """The plan, with status ``uncertain`` and the reason in its certificate where sizes of values in ``func`` are unknown."""
+def assessed(plan: Plan, func: Func, value: float, bound: float, tight: float = TIGHT) -> Plan:
+    """The plan with this value and bound, and the status that follows: ``uncertain``, with the reason in its certificate, where
+    sizes of values in ``func`` are unknown; else ``optimal`` where the value is the bound up to ``tight``, relative, else
+    ``feasible``. Raises AssertionError for a value that is below its bound by more than that: one of the two is wrong."""
+    if value < bound * (1 - tight):
+        raise AssertionError(f"the plan takes {value!r} s, and its bound says that none is below {bound!r} s: one is wrong")
+    value = max(value, bound)  # less by rounding only
+    status = "optimal" if value <= bound * (1 + tight) else "feasible"
+    plan = replace(plan, value=value, bound=bound, status=status)
     text = sizes(func).text
     if not text:
         return plan
@@ -92,4 +102,4 @@ def assessed(plan: Plan, func: Func) -> Plan:
     return replace(plan, status=UNCERTAIN, certificate=tuple(sorted(certificate.items())))
 
 
-__all__ = ["NOT_SHOWN", "UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]
+__all__ = ["NOT_SHOWN", "TIGHT", "UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

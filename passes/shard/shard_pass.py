@@ -34,6 +34,7 @@ from passes.model.learning import avoids_sums, samples_of
 from passes.model.liveness import live_bytes
 from passes.model.network import Network, network
 from passes.model.op_time import op_seconds
+from passes.model.sizes import assessed
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
@@ -174,7 +175,7 @@ class ShardPass(Pass):
             value=value,
             port_value=value,
             bound=bound,
-            status=_status(value, bound),
+            status="feasible",
             single=microbatches * single,
             stages=(),
             certificate=tuple(sorted(certificate.items())),
@@ -282,7 +283,7 @@ class ShardPass(Pass):
         plan = result.first(Plan)
         assert plan is not None
         least = min(bound, plan.bound)
-        return result.replace(plan, replace(plan, bound=least, status=_status(plan.value, least)))
+        return result.replace(plan, assessed(plan, result.entry, plan.value, min(least, plan.value), AGREE))
 
     def search_stages(
         self, module: Module, topology: Topology, spare: int, seconds: float, context: PassContext
@@ -449,10 +450,6 @@ def _certificate(found: OnOneMesh, among: Candidates, asked: ShardPass) -> dict[
         if len(same_shape) > 1 and asked.strategy != DATA:  # which has equal shares unless others are given
             certificate["shares"] += f", the best of {', '.join(map(shares_text, same_shape))}"
     return certificate
-
-
-def _status(value: float, bound: float) -> str:
-    return "optimal" if value <= bound * (1 + AGREE) else "feasible"
 
 
 def _idle(sets: Mapping[tuple[Device, ...], float], mesh: DeviceMesh, tried: Sequence[Candidate]) -> dict[str, str]:

@@ -198,6 +198,22 @@ def test_status_follows_the_bound() -> None:
     assert placed(module.replace(plan, replace(plan, bound=1.0, status="optimal"))).status == "feasible"
 
 
+def test_a_value_below_its_bound_is_a_fault_of_who_made_the_bound() -> None:
+    """Of a plan that was read somebody may have edited something; of one that was searched for just now nobody has."""
+    module = planned(chain([0, 0]), devices(1))
+    plan = module.first(Plan)
+    assert plan is not None
+    wrong = module.replace(plan, replace(plan, bound=3.0))
+    with pytest.raises(InvalidInput, match=r"no plan is below 3\.0 s, and takes 2\.0 s itself: the bound was edited"):
+        placed(wrong)
+    searched = PassContext(statistics={"partition": {}})
+    with pytest.raises(AssertionError, match=r"takes 2\.0 s, and its bound says that none is below 3\.0 s: one is wrong"):
+        PlacePass().run(wrong, searched)
+    stated = replace(plan, bound=3.0, certificate=(("plan", "given, not searched for"),))
+    with pytest.raises(InvalidInput):
+        PlacePass().run(module.replace(plan, stated), searched)
+
+
 def test_too_little_memory_says_which_device_and_how_many_bytes() -> None:
     # Stage 1: 1024 of workspace and 2 slots of 1024.
     with pytest.raises(Infeasible) as raised:

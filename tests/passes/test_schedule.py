@@ -8,12 +8,14 @@ import pytest
 
 from ir import print_symbol
 from ir.core.diagnostics import InvalidInput
-from ir.core.module import Action, Module, Schedule
+from ir.core.module import Action, Module, Plan, Schedule
+from ir.core.ops import Value
 from ir.core.topology import Link
-from passes.framework.base import PassContext
+from ir.core.types import DType, TensorType
+from passes.framework.base import PassContext, needed
 from passes.model.timeline.simulate import simulate
 from passes.place import PlacePass
-from passes.schedule import SchedulePass
+from passes.schedule import SchedulePass, as_scheduled
 from tests.passes.staging import chain, devices, planned
 
 CHAIN = PlacePass().run(planned(chain([0, 1, 2]), devices(3)), PassContext())
@@ -65,6 +67,27 @@ def test_scheduling_again_replaces_the_schedule() -> None:
 def test_a_plan_without_devices_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no placed plan"):
         SchedulePass().run(planned(chain([0, 1]), devices(2)), PassContext())
+
+
+def test_a_plan_of_unknown_sizes_stays_uncertain_whatever_its_rows_take() -> None:
+    module = chain([0, 1])
+    unknown = module.replace(module.entry, replace(module.entry, args=(Value("%x", TensorType(DType.F32, ("n",))),)))
+    ops = tuple(replace(op, results=(replace(op.results[0], type=unknown.entry.args[0].type),)) for op in unknown.entry.ops)
+    module = planned(unknown.replace(unknown.entry, replace(unknown.entry, ops=ops)), devices(2))
+    plan = replace(needed(PlacePass().run(module, PassContext()), Plan), objective="training", microbatches=4)
+    rows = Schedule("@schedule", "gpipe", (), microbatches=4, period=10.0, latency=10.0)
+    assert (plan.status, as_scheduled(plan, rows, module).status) == ("uncertain", "uncertain")
+
+
+def test_what_replicas_add_up_bounds_no_plan_without_them() -> None:
+    """A stage on both devices is busy 6 s with a microbatch, 4 of them with sums of gradients: a plan without replicas has none
+    of these, so its step of 4 takes 8 s on one device, not 12."""
+    module = planned(chain([0]), devices(2), {0: ("d0", "d1")})
+    plan = needed(PlacePass().run(module, PassContext()), Plan)
+    (stage,) = plan.stages
+    plan = replace(plan, objective="training", microbatches=4, stages=(replace(stage, compute=6.0, sync=8.0, replicas=2),))
+    rows = Schedule("@schedule", "gpipe", (), microbatches=4, period=20.0, latency=20.0)
+    assert as_scheduled(plan, rows, module).bound == 0.0
 
 
 def stated(schedule: Schedule) -> tuple[Schedule, list[str]]:

@@ -104,12 +104,12 @@ def written(
     )
     module = insert_symbols(Module(module.name, symbols, module.attributes), [mesh for mesh in on if mesh.axes])
     uneven = any(stage.bill.uneven for stage in stages)
-    plan = _bounded(proven(_filled(module, plan, stages, names)))
+    plan = proven(_filled(module, plan, stages, names))
+    plan = assessed(replace(plan, port_value=plan.value), decided, plan.value, min(plan.bound, plan.value), AGREE)
     digest = proven_for(bare, decided_on, plan, uneven=uneven, memory=memory)
     told_of = {key: text for key, text in plan.certificate if key != SYNCHRONISED} | {"problem": digest}
     told_of |= {SYNCHRONISED: text} if (text := _synced_text(bare, stages)) else {}
     plan = replace(plan, certificate=tuple(sorted(told_of.items())))
-    plan = assessed(plan, decided)
     told = {
         **others,
         "shard.uneven": int(uneven),
@@ -295,13 +295,6 @@ def _shared(
         tuple(sorted((link, seconds) for link, seconds in own.items() if link in shared and seconds > 0))
         for own, shared in zip(busy, others, strict=True)
     ]
-
-
-def _bounded(plan: Plan) -> Plan:
-    """The plan with a bound that is not above its value, and whether they meet."""
-    bound = min(plan.bound, plan.value)
-    status = "optimal" if plan.value <= bound * (1 + AGREE) else "feasible"
-    return replace(plan, port_value=plan.value, bound=bound, status=status)
 
 
 def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float) -> dict[str, Any]:
