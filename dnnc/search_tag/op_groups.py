@@ -29,8 +29,8 @@ from passes.model.graph import reads
 from passes.model.learning import learning, learning_seconds, samples_of, saved_values
 from passes.model.op_time import passes_seconds
 from passes.model.stages.problem import Floats
-from passes.partition.baselines.case import NoPlan
-from passes.partition.baselines.metis import balanced
+from passes.reference.baselines.case import NoPlan
+from passes.reference.baselines.metis import balanced
 
 GROUPS = 40
 """Most op groups, as in TAG."""

@@ -6,10 +6,7 @@ and the dynamic programme over a family of ideals are ``passes.model.stages``. `
 the search and what a solution is. The rooms here, from the top down:
 
 - ``bridge``: the pass; from IR to a problem, from a solution to a plan.
-- ``baselines``: what others would do, judged as the exact search is.
-- ``assignment``: throughput and training by splits that need not be contiguous; ``groups``: throughput over links of two
-  speeds; ``latency``: one sample alone. These have searches of their own.
-- ``training`` and ``pipedream``: objectives of the shared search.
+- ``groups``: throughput over links of two speeds, with a search of its own.
 - ``search``: the search over ideals that objectives share, and throughput, the first of them.
 - ``heuristics``: plans without a proof; ``bounds``: proofs where the lattice is too large to walk.
 """

@@ -102,17 +102,17 @@ from passes.model.stages.lattice import states, tables
 from passes.model.stages.problem import Problem
 from passes.model.stages.reduce import ordered, quotient, reduce
 from passes.model.work import within
-from passes.partition.assignment import solver as assignment
 from passes.partition.bounds import interval_bounds, intervals, subproblems, symmetry
 from passes.partition.bounds.policy import POLICY
 from passes.partition.groups import solver as groups
-from passes.partition.latency import LatencyBudget, solve_latency
-from passes.partition.latency import reduce as latency_reduce
-from passes.partition.latency import solver as latency
 from passes.partition.objective import Budget
-from passes.partition.pipedream import solver as pipedream
 from passes.partition.search import search
 from passes.partition.search.throughput import solve
+from passes.reference.assignment import solver as assignment
+from passes.reference.latency import LatencyBudget, solve_latency
+from passes.reference.latency import reduce as latency_reduce
+from passes.reference.latency import solver as latency
+from passes.reference.pipedream import solver as pipedream
 from tests.bench import latency as latency_bench
 from tests.bench import shard_phases
 from tests.bench.any_split import read_any

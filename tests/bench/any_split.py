@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 from passes.model.stages.problem import Problem, violations
-from passes.partition.assignment.solver import solve_any
-from passes.partition.heuristics.local_search import Search, local_search
 from passes.partition.objective import Budget
+from passes.reference.assignment.local_search import Search, local_search
+from passes.reference.assignment.solver import solve_any
 from tests.bench.machine import header
 from tests.passes.partition.instances import random_problem
 from tests.passes.partition.search.test_workloads import FOLDER, assembled

@@ -15,9 +15,9 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.topology import Topology
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
-from passes.partition.bridge.from_workload import color_classes
-from passes.partition.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
-from passes.partition.latency.bounds import critical_path
+from passes.reference.from_workload import color_classes
+from passes.reference.latency import LatencyBudget, LatencyProblem, faults, latency_problem, solve_latency
+from passes.reference.latency.bounds import critical_path
 from tests.bench.machine import header
 from tests.passes.partition.search.test_workloads import FOLDER
 

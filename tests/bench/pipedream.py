@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 import time
 
-from passes.partition.pipedream import Machines, solve_pipedream
+from passes.reference.pipedream import Machines, solve_pipedream
 from tests.bench.machine import header
-from tests.passes.partition.pipedream.test_pipedream import FOLDER, read
+from tests.passes.reference.pipedream.test_pipedream import FOLDER, read
 
 RUNS = 5
 

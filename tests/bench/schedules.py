@@ -1,7 +1,7 @@
 """Training steps predicted from PipeDream's public profiles at 10 GB/s, and the bubbles of the families of schedules.
 
 Run: ``python -m tests.bench.schedules``. A step is synchronous: 128 microbatches, each the minibatch of the profile, then the
-update; stages are those of PipeDream's programme (``passes.partition.pipedream``), with its replicas or one machine each, and
+update; stages are those of PipeDream's programme (``passes.reference.pipedream``), with its replicas or one machine each, and
 transfers have lanes beside compute. Every number is of the simulated step: how many times as fast as one machine; of
 ``pipedream``, which has no flush and no replicas, of the time from a step to the next. *ideal*: what the slowest stage would
 allow. Beside them what Ju et al. 2024 measured of theirs, on machines of their own.
@@ -16,11 +16,11 @@ import numpy as np
 
 from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, step
 from passes.model.timeline.workload import Wire, Workload
-from passes.partition.pipedream import Machines, Profile, solve_pipedream
-from passes.partition.pipedream.problem import cut_bytes
+from passes.reference.pipedream import Machines, Profile, solve_pipedream
+from passes.reference.pipedream.problem import cut_bytes
 from tests.bench.machine import header
 from tests.passes.model.timeline.test_families import peaks, placed, spans
-from tests.passes.partition.pipedream.test_pipedream import FOLDER, read
+from tests.passes.reference.pipedream.test_pipedream import FOLDER, read
 
 BANDWIDTH = 10e9
 MICROBATCHES = 128

@@ -38,9 +38,9 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
     from passes.model.stages.problem import plan_costs
-    from passes.partition.assignment.solver import solve_any
     from passes.partition.bridge.explain import at_least_a_plan
-    from passes.partition.bridge.from_workload import color_classes
+    from passes.reference.assignment.solver import solve_any
+    from passes.reference.from_workload import color_classes
 
     takes(options)
     topology = topology_of(module)
@@ -64,8 +64,8 @@ def any_throughput(module: Module, options: SolveOptions, progress: Progress) ->
 
 def any_training(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """Any assignment of colours to devices; the forward and backward nodes of a colour stay together."""
-    from passes.partition.assignment.training import solve_any_training
     from passes.partition.bridge.explain import at_least_a_plan
+    from passes.reference.assignment.training import solve_any_training
 
     takes(options, "--schedule")
     topology = topology_of(module)

@@ -1,4 +1,4 @@
-"""Baselines: simpler ways to split, evaluated by the same definition as the exact search (``passes.partition.baselines``).
+"""Baselines: simpler ways to split, evaluated by the same definition as the exact search (``passes.reference.baselines``).
 
 ``baseline`` is a method like any other. ``compare_all`` runs every baseline that is defined for the objective, each within a
 share of the time, and returns a result for each, also without a plan or with one that does not fit. Nodes are numbered
@@ -29,11 +29,11 @@ from ir.core.objectives import LATENCY, PIPEDREAM, TRAINING
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
-    from passes.partition.baselines import Case, Plan
+    from passes.reference.baselines import Case, Plan
 
 EXACT, EXPERT = "exact", "expert"
 NAMES = (EXACT, "one-device", "greedy", "topological", "pipedream-style", "local-search", "metis", EXPERT)
-"""Names of methods, as in ``passes.partition.baselines``, which takes long to load; a test compares the two."""
+"""Names of methods, as in ``passes.reference.baselines``, which takes long to load; a test compares the two."""
 SECONDS = 10.0
 """Longest search of one baseline without --time-limit."""
 SHARE = 0.2
@@ -98,7 +98,7 @@ def _stages(module: Module, case: Case, plan: Plan, options: SolveOptions) -> tu
 def compare_all(module: Module, objective: str, options: SolveOptions, progress: Progress) -> tuple[MethodResult, ...]:
     """A result per baseline, in the order of ``NAMES``; of the expert only with a file. Raises UsageError if no baseline is
     defined for the objective."""
-    from passes.partition.baselines import LOOSE
+    from passes.reference.baselines import LOOSE
 
     _check(objective, replace(options, method=EXACT))
     module, _ = canonical_module(module)
@@ -136,7 +136,7 @@ def _status(plan: Plan) -> str:
 
 def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: float, progress: Progress) -> Plan | str:
     """The evaluated plan, or the reason why there is none."""
-    from passes.partition.baselines import BASELINES, Limits, NoPlan, expert, judge
+    from passes.reference.baselines import BASELINES, Limits, NoPlan, expert, judge
 
     try:
         if name == EXPERT:
@@ -170,8 +170,8 @@ def case_of(module: Module, objective: str, options: SolveOptions) -> tuple[Case
     from passes.model.network import network
     from passes.model.stages.colocation import colocation
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.baselines import latency_case, pipedream_case, throughput_case, training_case
-    from passes.partition.bridge.from_workload import color_classes
+    from passes.reference.baselines import latency_case, pipedream_case, throughput_case, training_case
+    from passes.reference.from_workload import color_classes
 
     if objective == PIPEDREAM.name:
         from dnnc.workloads.methods.pipedream import read_problem

@@ -17,7 +17,7 @@ def canonical_module(module: Module) -> tuple[Module, tuple[int, ...]]:
     from passes.model.stages.canonical import canonical_order
     from passes.model.stages.colocation import FORWARD
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.bridge.from_workload import color_classes
+    from passes.reference.from_workload import color_classes
 
     topology, entry = topology_of(module), module.entry
     problem = problem_of(module, topology, network(topology))

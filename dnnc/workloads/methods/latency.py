@@ -22,7 +22,7 @@ from ir.core.objectives import LATENCY
 
 if TYPE_CHECKING:
     from passes.model.stages.problem import Problem
-    from passes.partition.latency import BuiltLatency, LatencyProblem, Schedule
+    from passes.reference.latency import BuiltLatency, LatencyProblem, Schedule
 
 CPUS = "cpus"
 """Name of all CPUs together in an answer."""
@@ -31,7 +31,7 @@ CPUS = "cpus"
 def latency(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """The least time of one sample, by an exact search over the lattice of ideals."""
     from passes.partition.bridge.explain import at_least_a_plan
-    from passes.partition.latency import LatencyBudget, TooManyKindsError, solve_latency
+    from passes.reference.latency import LatencyBudget, TooManyKindsError, solve_latency
 
     topology = topology_of(module)
     start = time.perf_counter()
@@ -66,8 +66,8 @@ def read_latency(module: Module, options: SolveOptions) -> tuple[Problem, BuiltL
     objectives."""
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.bridge.from_workload import color_classes
-    from passes.partition.latency import latency_problem
+    from passes.reference.from_workload import color_classes
+    from passes.reference.latency import latency_problem
 
     takes(options, "--pieces")
     if options.comm != "sum":

@@ -30,12 +30,12 @@ from ir.core.module import Module
 from ir.core.objectives import PIPEDREAM
 
 if TYPE_CHECKING:
-    from passes.partition.pipedream import Machines, Profile
+    from passes.reference.pipedream import Machines, Profile
 
 
 def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solved:
     """PipeDream's dynamic programme over replicated stages, which is exact. Machines are accelerators and their links."""
-    from passes.partition.pipedream import solve_pipedream
+    from passes.reference.pipedream import solve_pipedream
 
     start = time.perf_counter()
     profile, machines, defined = read_problem(module, options)
@@ -61,8 +61,8 @@ def pipedream(module: Module, options: SolveOptions, progress: Progress) -> Solv
 
 def read_problem(module: Module, options: SolveOptions) -> tuple[Profile, Machines, dict[str, Any]]:
     """The profile, its machines, and the parameters of the objective. Raises UsageError for options of other objectives."""
-    from passes.partition.bridge.from_workload import profile_of
-    from passes.partition.pipedream import SCHEDULES, Machines
+    from passes.reference.from_workload import profile_of
+    from passes.reference.pipedream import SCHEDULES, Machines
 
     takes(options, "--straight", "--schedule", "--microbatches", "--hierarchy")
     if options.comm != "sum":

@@ -33,8 +33,8 @@ from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
 
 if TYPE_CHECKING:
-    from passes.partition.training import TrainingGraph
-    from passes.partition.training.problem import Replication
+    from passes.reference.training import TrainingGraph
+    from passes.reference.training.problem import Replication
 
 SCHEDULES = {"1f1b": "sum", "gpipe": "split"}
 """What training minimises, by schedule; sum: max over devices of FW + BW, split: max FW + max BW."""
@@ -44,7 +44,7 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
     """All nodes of a colour are on one device, or on each of its replicas; the split of forward nodes is contiguous."""
     from passes.model.stages.problem import pools
     from passes.partition.bridge.explain import at_least_a_plan
-    from passes.partition.training import solve_training
+    from passes.reference.training import solve_training
 
     takes(options, "--schedule", "--replicas", *(["--microbatches"] if options.replicas > 1 else []))
     topology = topology_of(module)
@@ -87,7 +87,7 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
 def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: TrainingGraph, schedule: str) -> Solved:
     """By the pass ``partition``, whose forward and backward stage of a device become one stage here."""
     from passes.partition import PartitionPass
-    from passes.partition.training import training_load, units
+    from passes.reference.training import training_load, units
 
     result = run_partition(module, options, progress, PartitionPass(objective=TRAINING.name))
     problem, nodes_of = units(graph)
@@ -107,7 +107,7 @@ def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: T
 def read_graph(module: Module, options: SolveOptions) -> tuple[TrainingGraph, str]:
     """The graph and the schedule. Raises UsageError for options of other objectives, and without backward nodes."""
     from passes.model.network import network
-    from passes.partition.bridge.from_workload import training_graph_of
+    from passes.reference.from_workload import training_graph_of
 
     schedule = options.schedule or "1f1b"
     if schedule not in SCHEDULES:
@@ -125,7 +125,7 @@ def _replication(options: SolveOptions, schedule: str, topology: Topology, graph
     """The cost of replicas: each averages as many bytes of gradients as it has parameters. The format does not separate
     parameters from activations, so the size of forward nodes is used, an upper bound."""
     from passes.model.network import network
-    from passes.partition.training.problem import Replication
+    from passes.reference.training.problem import Replication
 
     if not topology.links:
         raise UsageError(BandwidthUnknown("the averaging of gradients among replicas"))

@@ -101,8 +101,8 @@ def _value(asked: Asked, solution: Solution, parts: Parts, pieces: int) -> float
     raised = replace(problem, seconds=seconds)
     if not pieces:
         return max(stage_cost(raised, nodes, kind).load for kind, nodes in stages)
-    from passes.partition.latency.build import latency_problem
-    from passes.partition.latency.problem import Piece, schedule
+    from passes.reference.latency.build import latency_problem
+    from passes.reference.latency.problem import Piece, schedule
 
     built = latency_problem(raised, [False] * len(problem.kinds), (), pieces)
     return schedule(built.problem, [Piece(stages[owner][0], owner, nodes) for owner, nodes in parts]).latency

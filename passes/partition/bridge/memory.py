@@ -83,7 +83,7 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
 def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progress: Progress) -> Solution:
     """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
     weights, so what is proven where these alone count is proven of all."""
-    from passes.partition.assignment.solver import solve_any
+    from passes.reference.assignment.solver import solve_any
 
     problem = asked.problem
     known = against(solution, asked.fine, lower_bound, OVERCOUNTED)

@@ -88,13 +88,13 @@ and with nothing sent. Where it is not, and the incumbent has no better bound, n
 
 def _solve_any(*arguments: Any, **options: Any) -> AnySolution:
     """``assignment.solver.solve_any``, imported where it is asked for, as all that most plans do not need."""
-    from passes.partition.assignment import solver
+    from passes.reference.assignment import solver
 
     return solver.solve_any(*arguments, **options)
 
 
 def _solve_pieces(*arguments: Any, **options: Any) -> Solution:
-    from passes.partition.latency.build import solve_pieces
+    from passes.reference.latency.build import solve_pieces
 
     return solve_pieces(*arguments, **options)
 
@@ -403,16 +403,16 @@ class PartitionPass(Pass):
         free = sorted({device.type for device in topology.devices if topology.type(device.type).free_transfers})
         if free:
             raise UsageError(FreeTransfers(", ".join(free)), where=self.name)
-        from passes.partition.latency.liveness import liveness
+        from passes.reference.latency.liveness import liveness
 
         alive = None if states_bytes(func) else liveness(func, groups)
         return partial(solver, pieces=self.pieces, liveness=alive)
 
     def _training(self, module: Module, topology: Topology, net: Network) -> Solver:
         """For training; imported here, since most plans are for inference."""
-        from passes.partition.assignment.training import solve_any_training
-        from passes.partition.bridge.from_workload import training_graph_of
-        from passes.partition.training import solve_training
+        from passes.reference.assignment.training import solve_any_training
+        from passes.reference.from_workload import training_graph_of
+        from passes.reference.training import solve_training
 
         graph = training_graph_of(module, topology, net)
         solver: Solver = solve_training if self.split == CONTIGUOUS else solve_any_training

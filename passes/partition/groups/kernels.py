@@ -13,8 +13,7 @@ import numpy as np
 
 from passes.model.kernels import compiled, nested, part
 from passes.model.stages.lattice.kernel_arrays import Held
-from passes.model.stages.lattice.kernels import held_beside, keeps_demands
-from passes.partition.heuristics.anneal_kernels import combined_load
+from passes.model.stages.lattice.kernels import combined_load, held_beside, keeps_demands
 
 COMPUTE, IN_NEAR, IN_FAR, OUT_NEAR, OUT_FAR, AMOUNTS = range(6)
 """Columns of what a pair costs: seconds of compute, and of receiving and sending were all of it inside or between groups."""

@@ -1,3 +1,1 @@
-"""Plans without a proof: from minimum cuts (``cut_plans``), along orders of segments (``segments``), by annealing of any
-assignment (``local_search``, its loop: ``anneal_kernels``).
-"""
+"""Plans without a proof: from minimum cuts (``cut_plans``) and along orders of segments (``segments``)."""

@@ -60,7 +60,7 @@ def test_the_solver_s_own_process_too(entries: str, tmp_path: Path) -> None:
     code = f"""
 import os, sys
 sys.path.insert(0, {str(REPO)!r})
-from passes.partition.assignment.milp_process import solve_apart
+from passes.reference.assignment.milp_process import solve_apart
 from tests.passes.partition.instances import random_problem
 problem = random_problem(1)
 import onnxruntime, json, numpy, subprocess  # all that this process needs, from where it belongs

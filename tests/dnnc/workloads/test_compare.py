@@ -20,7 +20,7 @@ from dnnc.workloads.report import compare_note, compare_table
 from dnnc.workloads.solve import SolveOptions, SolveResult, solve_file
 from dnnc.workloads.verify_plan import Limits, verify
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
-from passes.partition.baselines import BASELINES
+from passes.reference.baselines import BASELINES
 from tests.dnnc.cli.test_solve import dnnc
 from tests.dnnc.workloads.workload_files import (
     PROFILE,

@@ -172,6 +172,16 @@ def add_cut(
     return received
 
 
+@part
+def combined_load(comm: int, compute: float, receive: float, send: float) -> float:
+    """``problem.load`` (``comm``: 0 sum, 1 overlap, 2 duplex)."""
+    if comm == 0:
+        return float(compute + receive + send)
+    if comm == 1:
+        return float(max(compute, receive + send))
+    return float(max(compute, receive, send))
+
+
 @inlined
 def combined(mode: int, compute: float, first: float, second: float, shares: Any) -> float:
     """The load of a stage: ``compute`` and transfers of two lanes, or, for SIDES, two sides that count ``shares``."""

@@ -22,10 +22,10 @@ from passes.partition.bounds.minimum_cuts import Cuts, nets_of
 from passes.partition.heuristics.cut_plans import CutPlans
 from passes.partition.objective import Budget
 from passes.partition.search.throughput import Throughput, solve
-from passes.partition.training import OBJECTIVES, Training, units
+from passes.reference.training import OBJECTIVES, Training, units
 from tests.passes.partition.instances import blocks, brute_force, ideals, random_chains, random_problem, series_parallel
-from tests.passes.partition.training.test_training import brute_force as training_brute_force
-from tests.passes.partition.training.test_training import random_graph
+from tests.passes.reference.training.test_training import brute_force as training_brute_force
+from tests.passes.reference.training.test_training import random_graph
 
 
 def always(tested: int, part: float) -> bool:

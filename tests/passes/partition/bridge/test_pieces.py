@@ -28,8 +28,8 @@ from passes.partition import PartitionPass
 from passes.partition.bridge.pieces import pieces
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
-from tests.passes.partition.any_brute import brute_force_any
 from tests.passes.partition.instances import random_problem
+from tests.passes.reference.any_brute import brute_force_any
 from tests.passes.staging import chain, devices, op, planned, value
 
 

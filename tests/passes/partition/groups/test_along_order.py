@@ -29,11 +29,11 @@ from passes.model.stages.problem import Problem, stage_cost
 from passes.partition import PartitionPass
 from passes.partition.bridge.on_links import hierarchy_of
 from passes.partition.groups.solver import GroupStage, Hierarchy, best_along, group_value
-from passes.partition.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from passes.place import PlacePass, stage_ops
+from passes.reference.pipedream import Machines, Profile, plan_faults, solve_pipedream
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import random_problem
-from tests.passes.partition.pipedream.test_pipedream import random_profile
+from tests.passes.reference.pipedream.test_pipedream import random_profile
 
 
 def one_kind(seed: int, comm: str, nodes: int) -> Problem:

@@ -17,11 +17,11 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Kind, Problem, pools, violations
 from passes.partition.search.replicas import replicate
 from passes.partition.search.throughput import solve
-from passes.partition.training import OBJECTIVES, TrainingGraph, solve_training
-from passes.partition.training.problem import Replication
+from passes.reference.training import OBJECTIVES, TrainingGraph, solve_training
+from passes.reference.training.problem import Replication
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import brute_force, random_problem
-from tests.passes.partition.training.test_training import random_graph, sides
+from tests.passes.reference.training.test_training import random_graph, sides
 
 
 def claimed(problem: Problem, most: int) -> Claim:

@@ -23,13 +23,13 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Floats, Kind, Problem, plan_costs, stage_cost, violations
 from passes.model.stages.reduce import quotient
 from passes.partition.objective import Budget
-from passes.partition.pipedream import kernels as pipedream_kernels
 from passes.partition.search import search as search_module
 from passes.partition.search.search import Search
 from passes.partition.search.throughput import Throughput, solve
-from passes.partition.training import Training, TrainingGraph, solve_training, training_load, units
+from passes.reference.pipedream import kernels as pipedream_kernels
+from passes.reference.training import Training, TrainingGraph, solve_training, training_load, units
 from tests.passes.partition.instances import blocks, encoder_decoder, ideals, random_chains, random_problem
-from tests.passes.partition.training.test_training import random_graph
+from tests.passes.reference.training.test_training import random_graph
 
 
 def random_plan(problem: Problem, rng: random.Random) -> list[tuple[int, tuple[int, ...]]]:
