@@ -45,12 +45,13 @@ from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
 from passes.model.graph import cuts_of, listing, stage_members
-from passes.model.learning import InFlight, learning_seconds, step_seconds
+from passes.model.learning import ASYNCHRONOUS, InFlight, learning, learning_seconds, saved_values, step_seconds
 from passes.model.network import network
 from passes.model.sizes import TIGHT, assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import NODES, search
+from passes.model.timeline.families import in_flight
 from passes.model.work import did, now
 
 PARTITION = "partition"
@@ -64,12 +65,14 @@ class PlacePass(Pass):
     """Put stages on concrete devices and evaluate the plan on the real links.
 
     ``nodes``: how many placements of 8 stages the search looks at in each of its two phases at most (``placement_search``).
-    ``time_limit``: seconds of counted work (``passes.model.work``).
+    ``time_limit``: seconds of counted work (``passes.model.work``). ``family``: the order of a training step, as of
+    ``schedule``: how much a stage holds depends on it.
     """
 
     name: ClassVar[str] = "place"
     nodes: int = NODES
     time_limit: float = 10.0
+    family: str = ""
 
     @on_expanded
     def run(self, module: Module, context: PassContext) -> Module:
@@ -78,8 +81,7 @@ class PlacePass(Pass):
         if any(stage.mesh for stage in plan.stages):
             return module  # 'shard' chose the devices, and counted their links
         own = stage_ops(module, plan)
-        replicas = [stage.replicas for stage in plan.stages]
-        flight = InFlight.of(plan.microbatches, replicas, "" if plan.flush else "pipedream") if plan.in_steps else None
+        flight = self.in_flight(module, plan, own) if plan.in_steps else None
         memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
         try:
             problem = placement_problem(module, plan, topology, context.analyses.get(network, topology), own, memory)
@@ -135,6 +137,16 @@ class PlacePass(Pass):
         placed = assessed(placed, module.entry, value, plan.bound)
         context.count(self.name, value=placed.value, port_value=port_value, complete=int(complete))
         return module.replace(plan, placed)
+
+    def in_flight(self, module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> InFlight:
+        """What stages hold of the microbatches of a training step."""
+        learned = learning(module)
+        saved = [
+            sum({name: size for i in ops for name, size in saved_values(module.entry.ops[i], learned).items()}.values())
+            for ops in own
+        ]
+        on = [stage.devices or tuple(f"{stage.index}.{r}" for r in range(stage.replicas)) for stage in plan.stages]
+        return in_flight(on, plan.microbatches, self.family or ("" if plan.flush else ASYNCHRONOUS[0]), saved)
 
 
 def steps_of(

@@ -274,7 +274,12 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     plain, sharded = (TRAINING_PIPELINE, SHARDED_TRAINING) if stated.training else (PIPELINE, SHARDED_PIPELINE)
     pipeline = own or parse_pipeline(sharded if meshes else plain)
     if stated.training:
-        pipeline = with_training(pipeline, options.training, plan_only=options.plan_only)
+        training = options.training
+        if schedule and not training.schedule:  # the rows that are stated are of that order, or edited
+            training = replace(training, schedule=_kind_of(schedule, str(options.plan)))
+        pipeline = with_training(pipeline, training, plan_only=options.plan_only)
+        family: dict[str, Any] = {"family": training.schedule} if meshes else {}
+        stated = replace(stated, **family)
     replaced = "shard" if meshes else "partition"
     if not any(step.name == replaced for step in pipeline):
         raise UsageError(PlanReplacesNothing(replaced), where="--passes")
@@ -285,6 +290,16 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
     return tuple(_with_comm(step, options.comm) for step in pipeline) if options.comm else pipeline
+
+
+def _kind_of(schedule: str, where: str) -> str:
+    """The order of a training step whose rows are stated."""
+    from ir import parse_module
+    from ir.core.module import Schedule
+    from passes.model.timeline.families import FAMILIES
+
+    found = parse_module(f"module @stated {{\n{schedule}\n}}", where).first(Schedule)
+    return found.kind if found is not None and found.kind in FAMILIES else ""
 
 
 def _made_for(plan: Path) -> str:

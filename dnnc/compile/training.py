@@ -64,6 +64,7 @@ _OF_PASS = {
     "differentiate": ("learning_rate", "momentum", "weight_decay"),
     "schedule": ("family",),
     "partition": ("family",),
+    "place": ("family",),
     "shard": ("family",),
 }
 """The options that each pass carries out."""

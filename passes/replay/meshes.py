@@ -75,6 +75,7 @@ class ReplayPass(StatedPass):
     uneven: bool = False
     memory: int = 0
     microbatches: int = 1
+    family: str = ""
     value: float = 0.0
     certificate: tuple[str, ...] = ()
 
@@ -94,6 +95,7 @@ class ReplayPass(StatedPass):
             uneven=self.uneven,
             memory=self.memory,
             microbatches=self.microbatches,
+            family=self.family,
         )
         staged = stages.staged()
         if stages.unsharded:

@@ -92,10 +92,12 @@ class StageByStage:
         uneven: bool,
         memory: int,
         microbatches: int,
+        family: str = "",
     ) -> None:
         """Options as of ``replay``."""
         self.module, self.topology, self.stated = module, topology, stated
-        self.training, self.uneven, self.memory, self.microbatches = training, uneven, memory, microbatches
+        self.training, self.uneven, self.memory = training, uneven, memory
+        self.microbatches, self.family = microbatches, family
         self.folding = context.analyses.get(folding, module.entry, module)
         self.progress = context.progress
         net = context.analyses.get(network, topology)
@@ -280,7 +282,7 @@ class StageByStage:
     def in_flight(self, number: int) -> int:
         if not self.training or recomputes(self.module):
             return 1
-        return InFlight.of(self.microbatches, [1] * len(self.stated)).microbatches[number]
+        return InFlight.of(self.microbatches, [1] * len(self.stated), self.family).microbatches[number]
 
     def alike(self, one: int, other: int) -> bool:
         """Whether values cross between two stages as they lie."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ir.core.diagnostics import Infeasible, InvalidInput, Severity
-from ir.core.facets import Transfer
+from ir.core.facets import Cost, StageSet, Time, Transfer
 from ir.core.module import Func, Module, Plan, Resource, Splat
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
-from passes.framework.base import PassContext
+from passes.framework.base import PassContext, needed
 from passes.model.network import network
 from passes.model.stages.placement import Message, PlacementProblem
 from passes.model.stages.placement_search import BranchAndBound, search
 from passes.place import PlacePass
-from tests.passes.staging import chain, devices, op, planned, value
+from tests.passes.staging import VECTOR, chain, devices, op, planned, value
 
 
 def placed(module: Module) -> Plan:
@@ -212,6 +213,54 @@ def test_a_value_below_its_bound_is_a_fault_of_who_made_the_bound() -> None:
     stated = replace(plan, bound=3.0, certificate=(("plan", "given, not searched for"),))
     with pytest.raises(InvalidInput):
         PlacePass().run(module.replace(plan, stated), searched)
+
+
+def learning_chain(memory: Mapping[str, int], flush: bool = True) -> Module:
+    """Two stages of one op on devices that hold so many bytes, in steps of 8 microbatches; an op saves 1 KiB of each."""
+    ops = tuple(
+        replace(
+            op("onnx.MatMul", [f"%v{i - 1}" if i else "%x", "@w"], [f"%v{i}"], (i,), seconds={"t": 1.0}),
+            facets=(StageSet((i,)), Time((("@t", 1.0),)), Cost(saved=1024)),
+        )
+        for i in range(2)
+    )
+    func = Func("@main", (value("%x"),), (value("%v1"),), ops)
+    links = devices(len(memory)).links
+    every = tuple(Device(f"d{i}", "t", "h", size) for i, size in enumerate(memory.values()))
+    module = planned(Module("@m", (Resource("@w", VECTOR, Splat(0)), func)), replace(devices(2), devices=every, links=links))
+    plan = needed(module, Plan)
+    return module.replace(plan, replace(plan, objective="training", microbatches=8, flush=flush))
+
+
+@pytest.mark.parametrize(
+    ("family", "held", "versions"),
+    [
+        ("", (2, 1), (0, 0)),
+        ("gpipe", (8, 8), (0, 0)),
+        ("zb-h1", (2, 2), (0, 0)),
+        ("pipedream", (2, 1), (1, 0)),
+        ("2bw", (2, 1), (1, 1)),
+    ],
+)
+def test_memory_is_that_of_the_order_of_work(family: str, held: tuple[int, ...], versions: tuple[int, ...]) -> None:
+    """A stage holds what is saved of the microbatches in flight, and 1 KiB of each old version of its weight."""
+    module = learning_chain({"d0": 1 << 20, "d1": 1 << 20}, flush=family not in ("pipedream", "2bw"))
+    plan = PlacePass(family=family).run(module, PassContext()).first(Plan)
+    assert plan is not None
+    alive = (2, 1)  # operand and result of an op; what stage 1 receives lies in a buffer
+    assert [stage.workspace for stage in plan.stages] == [
+        1024 * sum(of_stage) for of_stage in zip(alive, held, versions, strict=True)
+    ]
+
+
+def test_stages_go_to_the_devices_that_hold_their_order_of_work() -> None:
+    """Stage 1 holds eight microbatches of GPipe's, which the first device has no memory for, and one of 1F1B's."""
+    module = learning_chain({"small": 12 << 10, "large": 20 << 10, "larger": 20 << 10})
+    plan = needed(PlacePass(family="gpipe").run(module, PassContext()), Plan)
+    assert sorted(device for stage in plan.stages for device in stage.devices) == ["d1", "d2"]
+    PlacePass().run(learning_chain({"small": 12 << 10, "large": 12 << 10}), PassContext())
+    with pytest.raises(Infeasible):
+        PlacePass(family="gpipe").run(learning_chain({"small": 12 << 10, "large": 12 << 10}), PassContext())
 
 
 def test_too_little_memory_says_which_device_and_how_many_bytes() -> None:

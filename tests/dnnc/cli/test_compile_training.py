@@ -223,6 +223,18 @@ def test_a_replayed_plan_has_a_bound_of_steps(tmp_path: Path, capsys: pytest.Cap
     assert without["value"] / 1.25 < without["bound"] <= without["value"]
 
 
+def test_the_rows_of_a_plan_say_in_which_order_it_works(tmp_path: Path) -> None:
+    """So its memory and its seconds are those of the order, whether or not ``--schedule`` says it again."""
+    asked = ["--objective", "training", "--mesh", "none", "--stages", "2", "--replicas", "1", "--schedule", "gpipe"]
+    model = ["compile", MLP, "-t", TWO, "--loss", "mse:y", "--plan-only", "-q", "-o"]
+    assert main([*model, str(tmp_path / "a"), *asked]) == 0
+    assert main([*model, str(tmp_path / "b"), "--plan", str(tmp_path / "a" / "plan.ir")]) == 0
+    made, again = (json.loads((tmp_path / name / "plan.json").read_text()) for name in "ab")
+    assert (tmp_path / "b" / "plan.ir").read_text().count("kind = gpipe") == 1
+    assert [stage["memory"] for stage in again["stages"]] == [stage["memory"] for stage in made["stages"]]
+    assert again["value"] == made["value"]
+
+
 @pytest.mark.skipif(importlib.util.find_spec("safetensors") is None, reason="needs dnnc[train]")
 @pytest.mark.parametrize("kind", [("--mesh", "2"), ("--schedule", "zb-v")])
 def test_the_plan_of_a_build_is_built_again(kind: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -122,6 +123,19 @@ def test_an_unedited_plan_replays_to_the_same_module(spec: str, step: ShardPass)
     module = run(step, prepared(spec))
     data = written(module)
     assert print_module(replayed(data, prepared(spec))) == print_module(module)
+
+
+def test_memory_is_that_of_the_order_of_work() -> None:
+    """GPipe holds all microbatches in every stage, 1F1B two and one."""
+    module = run(ShardPass(mesh="2", stages=2, training=True, microbatches=8, family="gpipe"), pair())
+    step = replay_from_json(written(module))
+    assert isinstance(step, ReplayPass)
+    held = {
+        family: [stage.workspace for stage in plan_of(run(replace(step, family=family), pair())).stages]
+        for family in ("", "gpipe")
+    }
+    assert held["gpipe"] == [stage.workspace for stage in plan_of(module).stages]
+    assert held["gpipe"] > held[""]
 
 
 def test_a_pass_that_replays_is_pipeline_text() -> None:

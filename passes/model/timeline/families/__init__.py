@@ -31,8 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ir.core.module import Action, Schedule
-from ir.ops.rows import RECEIVE, SEND, lane_of, unrolled
-from passes.model.learning import ASYNCHRONOUS
+from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of, unrolled
+from passes.model.learning import ASYNCHRONOUS, InFlight
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths
 from passes.model.timeline.families.base import Family, rows_of
@@ -59,6 +59,8 @@ FAMILIES: dict[str, Family] = {
 }
 """The orders of work of a training step, by the names that ``--schedule`` takes."""
 DEFAULT = "1f1b"
+SHARING = ("interleaved", "zb-v")
+"""The families that deal several stages to each device."""
 
 
 def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
@@ -70,6 +72,33 @@ def step(load: Workload, microbatches: int, family: str = DEFAULT) -> Schedule:
     ends = makespan(load, unrolled(schedule, load.flow, microbatches))
     period = max(steady_period(load, schedule), _busiest(load, rows)) if endless else ends
     return replace(schedule, period=period, latency=ends)
+
+
+def in_flight(stages: Sequence[tuple[str, ...]], microbatches: int, family: str, saved: Sequence[int]) -> InFlight:
+    """What a device of each stage has at most of steps that ``family`` orders (``InFlight.of``); stages of a family that shares
+    devices out among them, at the moment at which their device holds most. ``stages``: their devices; ``saved``: bytes of a
+    microbatch. Raises UsageError where the stages do not lie on the devices as the family needs them."""
+    counted = InFlight.of(microbatches, [len(on) for on in stages], family)
+    if family not in SHARING:
+        return counted
+    ones = (1.0,) * len(stages)
+    load = Workload(ones, tuple(stages), (), backward=ones, sync=ones, weights=ones)
+    most = list(counted.microbatches)
+    for device, order in FAMILIES[family](load, microbatches).items():
+        halved = {stage for kind, stage, _ in order if kind == WEIGHT_GRADIENT}
+        held = dict.fromkeys((stage for stage, on in enumerate(stages) if device in on), 0)
+        peak = (-1, -1)
+        for kind, stage, _ in order:
+            if kind == COMPUTE:
+                held[stage] += 1
+            elif kind == (WEIGHT_GRADIENT if stage in halved else BACKWARD):
+                held[stage] -= 1
+            now = sum(saved[one] * count for one, count in held.items()), sum(held.values())
+            if now > peak:
+                peak = now
+                for one, count in held.items():
+                    most[one] = count
+    return replace(counted, microbatches=tuple(most))
 
 
 def _busiest(load: Workload, rows: Mapping[str, Sequence[Action]]) -> float:
@@ -84,4 +113,4 @@ def _busiest(load: Workload, rows: Mapping[str, Sequence[Action]]) -> float:
     return max(spent.values(), default=0.0)
 
 
-__all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "step"]
+__all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "in_flight", "step"]

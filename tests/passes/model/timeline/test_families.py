@@ -15,7 +15,7 @@ from ir.ops.row_faults import faults
 from ir.ops.rows import delay as updates_behind
 from ir.ops.rows import shown, unrolled
 from passes.model.learning import InFlight
-from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, step
+from passes.model.timeline.families import ASYNCHRONOUS, FAMILIES, derived_depths, in_flight, step
 from passes.model.timeline.families.base import rows_of
 from passes.model.timeline.families.zero_bubble import split_turns
 from passes.model.timeline.simulate import Event, makespan, run_rows
@@ -289,6 +289,17 @@ def test_what_the_search_counts_in_flight_is_what_the_rows_have(family: str, sta
     assert peaks(unrolled(schedule, load.flow, shown(schedule))) == [
         *InFlight.of(microbatches, [1] * stages, family).microbatches
     ]
+
+
+@pytest.mark.parametrize(("family", "devices", "microbatches"), [("interleaved", 2, 8), ("interleaved", 3, 2), ("zb-v", 3, 8)])
+def test_what_stages_of_a_device_hold_together_is_what_its_rows_have(family: str, devices: int, microbatches: int) -> None:
+    load = placed(family, devices)
+    counted = in_flight(load.replicas, microbatches, family, [1] * len(load.replicas)).microbatches
+    schedule = step(load, microbatches, family)
+    of_device = [
+        sum(count for count, on in zip(counted, load.replicas, strict=True) if device in on) for device, _ in schedule.rows
+    ]
+    assert of_device == peaks(dict(schedule.rows))
 
 
 def test_what_replicas_have_in_flight() -> None:
