@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,8 +27,8 @@ from dnnc.machines import (
 )
 from dnnc.machines.cache import cache_file
 from dnnc.machines.kernels import training
-from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _type
-from dnnc.machines.probes import Sample
+from dnnc.machines.measure import _allowed, _fit, _Measured, _notes, _of_classes, _Taken, _type
+from dnnc.machines.probes import Probes, Sample
 from dnnc.machines.topology import load_topology, read_topology, topology_to_toml
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.topology import Topology
@@ -185,6 +187,39 @@ def test_rates_and_efficiencies_say_what_the_ops_took() -> None:
     assert found.efficiency == {"conv": 1.0, "matmul": 0.4, "softmax": 0.05}
     assert rates["f32"] == pytest.approx(200e9)
     assert rates["f64"] * found.efficiency["matmul"] == pytest.approx(40e9)
+
+
+def test_weights_that_lie_in_the_caches_take_nothing_off_an_op() -> None:
+    """A product that runs again and again has its weights at hand: its efficiency is its flops over its seconds. One with so
+    many weights for its flops that it would wait for memory tells nothing of arithmetic."""
+    found = _Measured(rates={"f32": (100e9, 0.0)}, bandwidth=(10e9, 0.0), cache=(50e9, 0.0), scalar=1e9)
+    many, one = (
+        samples._one(f"%y = onnx.MatMul(%x, @w) : tensor<{rows}x512xf32>", f"{rows}x512xf32", "512x512xf32")
+        for rows in (512, 1)
+    )
+    seconds = {id(many): many.cost.flops / 80e9, id(one): 1e-4}
+    assert many.cost.weight / 10e9 > 0.02 * seconds[id(many)]
+    _fit(found, *_of_classes(found, [many, one], seconds, 1 << 22))
+    assert found.ops == {"matmul": 1}
+    assert found.rates["f32"][0] * found.efficiency["matmul"] == pytest.approx(80e9, rel=0.01)
+
+
+def test_the_slowest_device_of_each_sweep_counts() -> None:
+    """Devices of a type work in turn or together, at the pace of the one that is slowest at that time; what it did is taken
+    as a whole, also the ops for which another device was slower."""
+    answers = iter([{0: [1.0, 1.2], 1: [5.0, 5.0]}, {0: [3.0], 1: [1.0]}, {0: [1.0], 1: [7.0]}, {0: [9.0], 1: [2.0]}])
+
+    class Answers(Probes):
+        def ask(self, order: Mapping[str, Any], asked: Iterable[int], *, rounds: int, warm: int = 3) -> dict[int, list[float]]:
+            assert list(asked) == [0, 1]
+            return next(answers)
+
+    taken = _Taken(Answers([], [[0], [1]], Path(), 0), {"core": [0, 1]})
+    for _ in range(2):
+        for key in ("a", "b"):
+            taken.take(key, "kernels", Path("model.onnx"), 1)
+        taken.end_sweep()
+    assert taken.seconds == {("a", "core"): [5.0, 5.0, 1.0], ("b", "core"): [1.0, 9.0]}
 
 
 def test_the_rate_of_8_bits_is_that_of_integer_products() -> None:
