@@ -11,21 +11,14 @@ have the same collectives and messages in the same order; a local type is that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ir.core.attributes import Attribute, AttrKind, Dense
 from ir.core.module import Module, Program, Stage
 from ir.core.names import unique
-from ir.core.ops import Op
-from ir.core.types import TensorType
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
-from passes.localize.member import member_programs
+from passes.localize.programs import members_of, stage_programs
 from passes.model.symbols import insert_symbols
-
-CONSTANT = "onnx.Constant"
-MEMBER = "comm.member"
 
 
 @dataclass(frozen=True)
@@ -45,61 +38,12 @@ class LocalizePass(Pass):
         programs: list[Program] = []
         members = 0
         for stage in module.of_type(Stage):
-            own = member_programs(module, stage)
-            members += len(own)
-            for program in _classes(own):
+            members += max(1, len(members_of(module, stage).devices))
+            for program in stage_programs(module, stage):
                 programs.append(replace(program, name=unique(f"@program{len(programs)}", taken)))
                 taken.add(programs[-1].name)
         context.count(self.name, members=members, programs=len(programs))
         return insert_symbols(module, programs)
-
-
-def _classes(members: Sequence[Program]) -> list[Program]:
-    """One program for all ``members`` that run the same text, in the order of the first of each."""
-    classes: list[list[Program]] = []
-    for member in members:
-        same = next((found for found in classes if _same_text(found[0], member)), None)
-        if same is None:
-            classes.append([member])
-        else:
-            same.append(member)
-    return [_merged(found) for found in classes]
-
-
-def _same_text(one: Program, other: Program) -> bool:
-    """Whether two members run the same but for the values of constants."""
-    return len(one.ops) == len(other.ops) and all(
-        a is b or a == b or _constants(a, b) for a, b in zip(one.ops, other.ops, strict=True)
-    )
-
-
-def _constants(one: Op, other: Op) -> bool:
-    """Whether both are constants of one name and type, of whole bytes."""
-    if one.name != CONSTANT or other.name != CONSTANT or one.results != other.results:
-        return False
-    a, b = one.get("value"), other.get("value")
-    if not isinstance(a, Dense) or not isinstance(b, Dense) or a.type != b.type:
-        return False
-    return isinstance(a.data, bytes) and isinstance(b.data, bytes) and a.type.dtype.bits % 8 == 0
-
-
-def _merged(members: Sequence[Program]) -> Program:
-    """The program of members that run the same text."""
-    first = members[0]
-    if len(members) == 1:
-        return first
-    ops = []
-    for op, *others in zip(*(member.ops for member in members), strict=True):
-        ops.append(op if all(other is op or other == op for other in others) else _listed([op, *others]))
-    return replace(first, devices=tuple(device for member in members for device in member.devices), ops=tuple(ops))
-
-
-def _listed(constants: Sequence[Op]) -> Op:
-    """The constant that is another for each member."""
-    values: list[Dense] = [op.get("value") for op in constants]
-    type_ = TensorType(values[0].type.dtype, (len(values), *(values[0].type.shape or ())))
-    listed = Dense(type_, b"".join(value.data for value in values if isinstance(value.data, bytes)))
-    return replace(constants[0], name=MEMBER, attributes=(("values", Attribute(AttrKind.TENSOR, listed)),))
 
 
 __all__ = ["LocalizePass"]
