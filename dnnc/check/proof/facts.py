@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ir.core.module import Mesh
 from ir.core.types import Partial, Replicate, TensorType, Type
-from ir.ops.boxes import Box, Placements, box, shape_of
+from ir.ops.boxes import Box, Placements, box, coordinates, shape_of
 
 
 class Part(NamedTuple):
@@ -85,6 +85,8 @@ class Boxes:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self._known: dict[tuple[Type, Placements], tuple[Box, ...]] = {}
+        self._types: dict[tuple[Type, Placements, tuple[int, ...]], tuple[Type, ...]] = {}
+        self._places: dict[tuple[tuple[int, ...], int], frozenset[int]] = {}
 
     def of(self, type_: Type, placements: Placements) -> tuple[Box, ...]:
         """The box of each member; empty boxes for what is no tensor of known shape."""
@@ -95,13 +97,37 @@ class Boxes:
             self._known[type_, placements] = found
         return found
 
+    def types(self, type_: Type, placements: Placements, members: tuple[int, ...]) -> tuple[Type, ...]:
+        """The different types of the parts of ``members``."""
+        key = (type_, placements, members)
+        found = self._types.get(key)
+        if found is None:
+            every = self.of(type_, placements)
+            found = tuple(dict.fromkeys(local_type(type_, every[member]) for member in members))
+            self._types[key] = found
+        return found
+
+    def places(self, members: tuple[int, ...], axis: int) -> frozenset[int]:
+        """The places of ``members`` along an axis."""
+        found = self._places.get((members, axis))
+        if found is None:
+            found = frozenset(coordinates(self.mesh, member)[axis] for member in members)
+            self._places[members, axis] = found
+        return found
+
     def local_shape(self, type_: Type, placements: Placements, members: tuple[int, ...]) -> tuple[int, ...] | None:
         """The shape of the part, if it is a tensor of known shape and all ``members`` have the same."""
         if shape_of(type_) is None or not isinstance(type_, TensorType):
             return None
-        every = self.of(type_, placements)
-        shapes = {tuple(length for _, length in every[member]) for member in members}
-        return shapes.pop() if len(shapes) == 1 else None
+        types = self.types(type_, placements, members)
+        return shape_of(types[0]) if len(types) == 1 else None
 
 
-__all__ = ["Boxes", "Facts", "Families", "Part", "is_partial", "reductions", "whole"]
+def local_type(type_: Type, here: Box) -> Type:
+    """The type of a part of a value in the box ``here``."""
+    if not here or not isinstance(type_, TensorType):
+        return type_
+    return TensorType(type_.dtype, tuple(length for _, length in here), None, type_.sparse)
+
+
+__all__ = ["Boxes", "Facts", "Families", "Part", "is_partial", "local_type", "reductions", "whole"]

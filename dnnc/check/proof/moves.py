@@ -13,8 +13,8 @@ from dnnc.check.proof.programs import Line, StageText, Unit
 from dnnc.check.proof.terms import Content
 from ir.core.module import Mesh
 from ir.core.ops import Op
-from ir.core.types import DType, Partial, Placement, Replicate, Shard, TensorType, Type, without_layout
-from ir.ops.boxes import Box, Placements, axis_number, box, coordinates, placements_of, shape_of
+from ir.core.types import DType, Partial, Placement, Replicate, Shard, Type, without_layout
+from ir.ops.boxes import Box, Placements, axis_number, box, placements_of, shape_of
 from ir.ops.opdefs import RESHARD_STEPS
 
 IDENTITY, SLICE, FILL = "onnx.Identity", "onnx.Slice", "onnx.ConstantOfShape"
@@ -27,14 +27,14 @@ def with_placement(placements: Placements, axis: int, placement: Placement) -> P
 # -- inside a member ---------------------------------------------------------------------------------------------------
 
 
-def identity(unit: Unit, mesh: Mesh, part: Part, families: Families, reductions: Sequence[str]) -> Iterator[Part]:
+def identity(unit: Unit, boxes: Boxes, part: Part, families: Families, reductions: Sequence[str]) -> Iterator[Part]:
     """What the Identity of a part is: the part; and, on members that are first along an axis, their term of the sum that the
     others have zeros of; of a maximum the value is a term on each. ``reductions``: those that the stage does."""
     yield part
     for axis, placement in enumerate(part.placements):
         if placement != Replicate():
             continue
-        if "sum" in reductions and all(coordinates(mesh, member)[axis] == 0 for member in unit.members):
+        if "sum" in reductions and boxes.places(unit.members, axis) == {0}:
             yield term_of(part, axis, "sum", families)
         if "max" in reductions:
             yield term_of(part, axis, "max", families)
@@ -135,13 +135,6 @@ def collective(text: StageText, op: Op, part: Part, families: Families) -> Part 
     return Part(part.node, placements, family)
 
 
-def local_type(type_: Type, here: Box) -> Type:
-    """The type of a part of a value in the box ``here``."""
-    if not here or not isinstance(type_, TensorType):
-        return type_
-    return TensorType(type_.dtype, tuple(length for _, length in here), None, type_.sparse)
-
-
 # -- between stages ----------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +168,6 @@ __all__ = [
     "collective",
     "crossing",
     "identity",
-    "local_type",
     "slices",
     "term_of",
     "with_placement",

@@ -20,7 +20,7 @@ from dnnc.check.proof.rules import Operand, OpRules
 from dnnc.check.proof.terms import ABSENT, constant_key
 from ir.core.ops import Op
 from ir.core.types import Partial, TensorType, Type, without_layout
-from ir.ops.boxes import coordinates, placements_of
+from ir.ops.boxes import placements_of
 from ir.ops.opdefs import is_collective
 
 MOST_TRIED = 1 << 10
@@ -135,7 +135,7 @@ class StageProof:
         """Facts that follow from ``part`` of the operand of ``line``."""
         unit, result = self.derived[number].unit, line.results[0]
         if line.op.name == moves.IDENTITY:
-            for found in moves.identity(unit, self.mesh, part, self.families, sorted(self.reductions)):
+            for found in moves.identity(unit, self.boxes, part, self.families, sorted(self.reductions)):
                 yield number, result, found
                 axis = next((i for i, (a, b) in enumerate(zip(part.placements, found.placements, strict=True)) if a != b), -1)
                 if axis >= 0 and found.placements[axis] == Partial("sum"):
@@ -150,11 +150,11 @@ class StageProof:
         """The zeros of the members that are not first along ``axis``, where ``term`` is a term of a sum."""
         type_ = self.model.types[value.node]
         for other, derived in enumerate(self.derived):
-            places = {coordinates(self.mesh, member)[axis] for member in derived.unit.members}
+            places = self.boxes.places(derived.unit.members, axis)
             shape = self.boxes.local_shape(type_, value.placements, derived.unit.members)
             if other != number and 0 not in places and shape is not None and isinstance(type_, TensorType):
                 if (type_.dtype, shape) not in derived.zeros:
-                    derived.zeros[type_.dtype, shape] = list(moves.zeros(derived.unit, type_.dtype, shape))
+                    derived.zeros[type_.dtype, shape] = list(dict.fromkeys(moves.zeros(derived.unit, type_.dtype, shape)))
                 for zero in derived.zeros[type_.dtype, shape]:
                     yield other, zero, term
 
@@ -184,9 +184,7 @@ class StageProof:
         whole_type = self.model.types[before.node]
         for derived, line in zip(self.derived, lines, strict=True):
             for name, part in ((line.op.operands[0], before), (line.op.results[0].name, after)):
-                every = self.boxes.of(whole_type, part.placements)
-                for here in dict.fromkeys(every[member] for member in derived.unit.members):
-                    expected = moves.local_type(whole_type, here)
+                for expected in self.boxes.types(whole_type, part.placements, derived.unit.members):
                     if not same_type(derived.unit.types[name], expected):
                         return f"{name} is {derived.unit.types[name]}, its part is {expected}"
         return after

@@ -61,6 +61,9 @@ BUILDS: dict[str, tuple[str, ...]] = {
     "tied weights": (GPT2, "-t", "preset:cpu-2", "--stages", "2", *STAGES, "--dropout", "on"),
     "tied weights on one device": (GPT2, "-t", "preset:cpu-2", *STAGES, "--schedule", "zb-v", "--optimizer", "sgd"),
     "tied weights on meshes": (GPT2, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--microbatches", "4"),
+    "tied weights of which one mesh keeps parts": (
+        GPT2, "-t", "preset:cpu-4", "--stages", "2", "--mesh", "2", "--strategy", "megatron", "--microbatches", "2",
+    ),
 }  # fmt: skip
 QUICK = ("pipeline",)
 

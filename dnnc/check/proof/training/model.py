@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dnnc.check.proof.model import Model, read_model
 from dnnc.check.proof.training.units import takes_statistics
 from ir.core.facets import phase_of
-from ir.core.module import Declared, Module
+from ir.core.module import Declared, Module, Resource
 from ir.core.ops import Op, all_reads
 from ir.ops.grads import ASSIGN
 from ir.ops.opdefs import RESHARD, is_collective
@@ -39,24 +39,29 @@ def step_model(module: Module) -> StepModel:
     entry = module.entry
     ops, assigned = resolved(entry.ops)
     func = replace(entry, ops=tuple(ops))
-    for name in assigned:  # what it holds at first is no constant of the step
-        if (resource := module.resources.get(name)) is not None:
-            module = module.replace(resource, replace(resource, data=Declared()))
+    symbols = tuple(  # what a resource that is assigned holds at first is no constant of the step
+        replace(symbol, data=Declared()) if isinstance(symbol, Resource) and symbol.name in assigned else symbol
+        for symbol in module.symbols
+    )
+    module = replace(module, symbols=symbols)
     return StepModel(read_model(module, func), assigned)
 
 
 def resolved(ops: Sequence[Op]) -> tuple[list[Op], dict[str, Final]]:
     """The ops without assignments, where a name of a resource that is read behind one is the assigned value; and what each
-    resource is assigned. Sums over replicas are other names of what they sum: each replica has a term of the whole value."""
+    resource is assigned. What a stage keeps of a resource (``once``) is another name of the resource. Sums over replicas are
+    other names of what they sum: each replica has a term of the whole value."""
     now: dict[str, str] = {}
     assigned: dict[str, Final] = {}
     made = []
     read = {name for op in ops for name in all_reads(op)}
+    kept = {op.results[0].name: op.operands[0] for op in ops if op.name == RESHARD and op.get("once")}
     for op in ops:
-        operands = op.operands if takes_statistics(op, read) else tuple(now.get(name, name) for name in op.operands)
+        own = tuple(kept.get(name, name) for name in op.operands) if kept else op.operands
+        operands = own if takes_statistics(op, read) else tuple(now.get(name, name) for name in own)
         if op.name == ASSIGN:
-            now[op.operands[0]] = operands[1]
-            assigned[op.operands[0]] = Final(phase_of(op.facets), operands[1])
+            now[own[0]] = operands[1]
+            assigned[own[0]] = Final(phase_of(op.facets), operands[1])
         elif is_collective(op):
             made.append(Op(RESHARD, operands, op.results, facets=op.facets))
         else:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dnnc.build.training import Channel, Step
 from dnnc.check.proof.explain import NOT_PROVEN, REFUTED, Failure, explain
 from dnnc.check.proof.model import Model
-from dnnc.check.proof.moves import local_type
 from dnnc.check.proof.programs import Line, StageText
 from dnnc.check.proof.segments import Unreadable
 from dnnc.check.proof.stage import Goal, StageProof, alike, completed, lines_by_channel, received_values, same_type
@@ -74,7 +73,7 @@ def _shared(step: Step) -> Iterator[tuple[str, str]]:
         held: dict[str, object] = {}
         shared = dict[str, None]()
         stages = step.stages_of(rank)
-        for stage in stages:
+        for stage in stages if len(stages) > 1 else ():
             for part in step.local(stage, rank).parts:
                 shared |= {part.name: None} if part.name in held else {}
                 if held.setdefault(part.name, part.box) != part.box:
@@ -184,10 +183,9 @@ def _mistyped(model: Model, proof: StageProof) -> Iterator[Failure]:
         for name, term in unit.env.items():
             expected = [unit.inner[term]] if term in unit.inner else []
             for part in derived.facts.of(term):
-                every = proof.boxes.of(model.types[part.node], part.placements)
-                expected += [local_type(model.types[part.node], every[member]) for member in unit.members]
-            for _, contents in unit.constants.get(term, ()):
-                expected += [TensorType(one.dtype, one.shape) for one in contents]
+                expected += proof.boxes.types(model.types[part.node], part.placements, unit.members)
+            for _, contents in unit.constants.get(term, ())[:1]:  # the others are of one type with it: one term
+                expected += dict.fromkeys(TensorType(one.dtype, one.shape) for one in contents)
             if (other := next((type_ for type_ in expected if not same_type(unit.types[name], type_)), None)) is not None:
                 yield Failure(
                     REFUTED, f"{name} is {unit.types[name]}, what it holds is {without_layout(other)}", unit.program.name
