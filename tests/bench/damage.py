@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,22 @@ from tests.dnnc.sealing import refresh
 
 Damage = Callable[[Path, random.Random], bool]
 """Changes a build at a random place; False where it has no place for it."""
+FLOATS = {TensorProto.FLOAT: 4, TensorProto.DOUBLE: 8}
+"""Bytes of an element of the types of weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``proof``: refused (by what opens a build), refuted, not proven or proven; ``runs``: refused, fail, differ or equal."""
+
+    proof: str
+    runs: str
+    message: str
+
+    @property
+    def missed(self) -> bool:
+        """Whether the proof holds for a build that computes something else."""
+        return self.proof == "proven" and self.runs != "equal"
 
 
 # -- ONNX models -------------------------------------------------------------------------------------------------------
@@ -168,7 +185,7 @@ def swapped_weights(folder: Path, rng: random.Random) -> bool:
             (a, b)
             for a in model.graph.initializer
             for b in model.graph.initializer
-            if a.name < b.name and a.data_type == b.data_type and a.dims == b.dims and a.data_type == TensorProto.FLOAT
+            if a.name < b.name and a.data_type == b.data_type and a.dims == b.dims and a.data_type in FLOATS
         ]
         if pairs:
             one, other = rng.choice(pairs)
@@ -181,16 +198,14 @@ def other_bytes(folder: Path, rng: random.Random) -> bool:
     """A weight, one of whose elements is another; or the bytes one element further in its file."""
     path = rng.choice(_models(folder))
     model = onnx.load(str(path), load_external_data=False)
-    floats = [t for t in model.graph.initializer if t.data_type == TensorProto.FLOAT]
+    floats = [t for t in model.graph.initializer if t.data_type in FLOATS]
     if not floats:
         return False
     tensor = rng.choice(floats)
     if tensor.data_location == TensorProto.EXTERNAL:
         entry = next(e for e in tensor.external_data if e.key == "offset")
-        size = int(next(e.value for e in tensor.external_data if e.key == "length"))
-        offset = int(entry.value)
-        entry.value = str(offset - 4 if offset >= 4 else offset + 4)
-        del size
+        size, offset = FLOATS[tensor.data_type], int(entry.value)
+        entry.value = str(offset - size if offset >= size else offset + size)
     else:
         array = numpy_helper.to_array(tensor).copy()
         array.reshape(-1)[rng.randrange(array.size)] += 1.0
@@ -446,4 +461,4 @@ KINDS: dict[str, Damage] = {
     )
 } | ORDER_KINDS  # fmt: skip
 
-__all__ = ["KINDS", "Damage"]
+__all__ = ["KINDS", "Damage", "Outcome"]

@@ -86,7 +86,9 @@ def rounded_value(folder: Path, rng: random.Random) -> bool:
     at = next(place for place, other in enumerate(model.graph.node) if other.output == node.output)
     node.output[0] = f"{own}.before"
     model.graph.node.insert(at + 1, helper.make_node("Cast", [node.output[0]], [f"{own}.half"], to=TensorProto.FLOAT16))
-    model.graph.node.insert(at + 2, helper.make_node("Cast", [f"{own}.half"], [own], to=TensorProto.FLOAT))
+    floats = {TensorProto.FLOAT, TensorProto.DOUBLE} & {tensor.data_type for tensor in model.graph.initializer}
+    wide = helper.make_node("Cast", [f"{own}.half"], [own], to=max(floats, default=TensorProto.FLOAT))
+    model.graph.node.insert(at + 2, wide)
     return _write(folder, path, model)
 
 
@@ -196,8 +198,9 @@ def filled_term(folder: Path, rng: random.Random) -> bool:
     if found is None:
         return False
     path, model, node = found
+    ones = [np.ones_like(numpy_helper.to_array(attribute.t)) for attribute in node.attribute] or [np.ones(1, np.float32)]
     del node.attribute[:]
-    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.ones(1, np.float32))))
+    node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(ones[0])))
     return _write(folder, path, model)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ir.core.attributes import Attribute, AttrKind
 from ir.core.facets import FORWARD, INPUT_GRADIENT, UPDATE, WEIGHT_GRADIENT, Phase, phase_of
-from ir.core.module import Action, Module, Program, Schedule
+from ir.core.module import Action, Module, Program, Schedule, Stage
 from ir.core.ops import Op, Value
 from ir.core.types import DType, TensorType, without_layout
 from ir.ops.grads import ACCUMULATE, ASSIGN, OPTIMIZERS
@@ -354,7 +354,7 @@ def in_order(ops: Ops | None) -> Ops | None:
 
 
 def in_step(module: Module, rng: random.Random, kind: Damage) -> Module | None:
-    """The damage that the entry function and each program have alike."""
+    """The damage that the entry function and each program have alike; of a module without programs, each stage."""
     seed = rng.random()
     entry = module.entry
     forward = {id(op) for op in entry.ops if phase_of(op.facets) == FORWARD}
@@ -364,7 +364,8 @@ def in_step(module: Module, rng: random.Random, kind: Damage) -> Module | None:
     old = {op.id: op for op in entry.ops if op.results}
     changed = {op.id: op for op in ops if op.results and old.get(op.id, op) != op}
     made = module.replace(entry, replace(entry, ops=ops))
-    for program in module.of_type(Program):
+    every: list[Program | Stage] = [*module.of_type(Program)]
+    for program in every or module.of_type(Stage):
         own = tuple(
             replace(op, operands=changed[op.id].operands, attributes=changed[op.id].attributes)
             if op.results and op.id in changed and op.name == changed[op.id].name

@@ -129,7 +129,7 @@ def test_what_one_member_is_to_add_alone_is_not_added_twice(builds: Path, tmp_pa
     name = "stages/stage0.member1.segment0.onnx"
     model = onnx.load(str(copy / name), load_external_data=False)
     (fill,) = (node for node in model.graph.node if node.op_type == "ConstantOfShape")
-    fill.attribute[0].t.raw_data = np.float32(1).tobytes()
+    fill.attribute[0].t.raw_data = np.float64(1).tobytes()
     (copy / name).write_bytes(model.SerializeToString())
     refresh(copy, name)
     ((_, failure),) = proof(copy).failures

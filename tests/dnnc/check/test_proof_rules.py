@@ -15,6 +15,7 @@ from ir.core.attributes import Attribute, AttrKind, attributes
 from ir.core.module import Mesh, Stage
 from ir.core.ops import Op
 from ir.core.types import DType, Layout, Partial, Placement, Replicate, Shard, TensorType
+from tests.golden import ROOT
 
 PAIR = """
 module @pair {opset.onnx = 20} {
@@ -145,6 +146,52 @@ def test_programs_follow_by_rules_alone(old: str, new: str, message: str) -> Non
     report = proof(PAIR.replace(old, new))
     assert [failure.message for _, failure in report.failures] == ([message] if message else [])
     assert report.verdict == ("refuted" if message else "proven")
+
+
+PARTS = """
+module @parts {opset.onnx = 20} {
+  func @main(%x : tensor<5x4xf32>) -> (%y : tensor<5x4xf32>) {
+    %y = onnx.Relu(%x) : tensor<5x4xf32>
+  }
+  mesh @mesh [x = 2] on [g0, g1]
+  stage @stage0 index 0 on [g0, g1] mesh @mesh (%x : tensor<5x4xf32>) -> (%y : tensor<5x4xf32>) {
+  }
+  program @program0 of @stage0 on [g0] (%x : tensor<5x4xf32>) -> (%y : tensor<5x4xf32>) {
+    %from = onnx.Constant() {value = dense(tensor<1xi64>, [0])} : tensor<1xi64>
+    %to = onnx.Constant() {value = dense(tensor<1xi64>, [3])} : tensor<1xi64>
+    %axis = onnx.Constant() {value = dense(tensor<1xi64>, [0])} : tensor<1xi64>
+    %part = onnx.Slice(%x, %from, %to, %axis) : tensor<3x4xf32>
+    %r = onnx.Relu(%part) : tensor<3x4xf32>
+    %y = comm.all_gather(%r) {axis = "x", channel = 0, dim = 0, mesh = @mesh} : tensor<5x4xf32>
+  }
+  program @program1 of @stage0 on [g1] (%x : tensor<5x4xf32>) -> (%y : tensor<5x4xf32>) {
+    %from = onnx.Constant() {value = dense(tensor<1xi64>, [3])} : tensor<1xi64>
+    %to = onnx.Constant() {value = dense(tensor<1xi64>, [5])} : tensor<1xi64>
+    %axis = onnx.Constant() {value = dense(tensor<1xi64>, [0])} : tensor<1xi64>
+    %part = onnx.Slice(%x, %from, %to, %axis) : tensor<2x4xf32>
+    %r = onnx.Relu(%part) : tensor<2x4xf32>
+    %y = comm.all_gather(%r) {axis = "x", channel = 0, dim = 0, mesh = @mesh} : tensor<5x4xf32>
+  }
+}
+"""
+
+
+@pytest.mark.parametrize(("rows", "verdict"), [(2, "proven"), (3, "refuted")])
+def test_each_member_has_the_type_of_its_own_part(rows: int, verdict: str) -> None:
+    """Types of parts are worked out once for equal members: the second program is not taken for the first."""
+    assert (
+        proof(PARTS.replace("onnx.Relu(%part) : tensor<2x4xf32>", f"onnx.Relu(%part) : tensor<{rows}x4xf32>")).verdict
+        == verdict
+    )
+
+
+def test_ops_that_differ_by_a_constant_or_an_attribute_alone_are_told_apart() -> None:
+    """What follows of an op is worked out once for all ops of its kind: one sums rows, the other columns."""
+    text = (ROOT / "passes" / "localize" / "kinds.out.ir").read_text()
+    assert proof(text).proven
+    at = text.index("program @program0")
+    for old, new in (("@columns", "@rows"), ("@rows", "@columns"), ("alpha = 0.25", "alpha = 0.5")):
+        assert proof(text[:at] + text[at:].replace(old, new)).verdict == "refuted"
 
 
 SUMS = """
