@@ -38,6 +38,11 @@ class Memory:
     buffers: int
     spare: int
 
+    def __add__(self, other: Memory) -> Memory:
+        """What two stages need on one device."""
+        both = (self.weights + other.weights, self.workspace + other.workspace, self.buffers + other.buffers)
+        return Memory(*both, self.spare + other.spare)
+
     @property
     def total(self) -> int:
         return self.weights + self.workspace + self.buffers

@@ -37,7 +37,8 @@ from passes.partition.search.throughput import solve
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 """Of one attempt to solve a changed problem."""
 _BISECTIONS = 24
-_HINT = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
+ADVICE = "use more devices, devices with more memory, a smaller batch, or weights of fewer bits"
+HOLDS_LESS = "--recompute stage or another --schedule holds less"
 _SECONDS = 8.0
 """Of the whole bisection. After these the error states the best shortage found, which may be more than the least."""
 
@@ -125,7 +126,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
         limit = problem.kinds[cost.kind].memory
         if limit is not None and cost.memory - limit > max(0, worst.get(cost.kind, (0,))[0]):
             worst[cost.kind] = (cost.memory - limit, index, cost)
-    hint = _HINT if held == "weights" else f"{_HINT}; --recompute stage or another --schedule holds less"
+    hint = ADVICE if held == "weights" else f"{ADVICE}; {HOLDS_LESS}"
     messages = [_short(problem.kinds[k], *shortage, held, topology, hint) for k, shortage in sorted(worst.items())]
     messages = messages or [NothingFits().at(topology.name)]
     if (lacking := _lacking(problem, topology)) > 0:
@@ -179,4 +180,4 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     return Infeasible(AskedTooMuch(claim, ", ".join(asked), advice), where=topology.name)
 
 
-__all__ = ["LEAST_SECONDS", "at_least_a_plan", "explain"]
+__all__ = ["ADVICE", "HOLDS_LESS", "LEAST_SECONDS", "at_least_a_plan", "explain"]

@@ -7,16 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from ir.core.diagnostics import Diagnostic, Infeasible
 from ir.core.module import Func
-from passes.model.graph import cuts_of
+from passes.model.graph import cuts_of, listing
 from passes.model.liveness import stage_live
 from passes.model.stages.arrays import Ints
 from passes.model.stages.bounds import lower_bound, prices
-from passes.model.stages.placement_from_ir import stage_memory
+from passes.model.stages.placement_from_ir import Memory, stage_memory
 from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
 from passes.model.work import now
+from passes.partition.bridge.explain import ADVICE, HOLDS_LESS
 from passes.partition.bridge.plan import Asked, with_stages
+from passes.partition.faults import NearestPlan
 from passes.partition.objective import TIGHT, Budget, Progress, Solution
 
 _ROUNDS = 4
@@ -26,35 +29,53 @@ OVERCOUNTED = "plans that fit only because the pieces on a device run one after 
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
 
-def within_memory(asked: Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution]) -> Solution:
+class Overfull(Infeasible):
+    """No plan was found whose stages fit their devices; that of the search has so many ``stages``. There may be one: its value
+    is not below ``bound``."""
+
+    proven = False
+
+    def __init__(self, fault: Diagnostic, stages: int, bound: float) -> None:
+        super().__init__(fault)
+        self.stages, self.bound = stages, bound
+
+
+def within_memory(
+    asked: Asked, safe: Problem, first: Solution, again: Callable[[Problem], Solution], chunks: int = 1
+) -> Solution:
     """The solution, or a tighter one where the exact memory of its stages, as ``place`` counts it, is over a limit; the
-    bound of the first search stays. ``again`` searches another problem.
+    bound of the first search stays. ``again`` searches another problem. Raises Overfull where no solution that was found fits;
+    with ``chunks`` stages on each device, whose limit here is an equal part of its memory, ``place`` judges them together.
 
     ``asked.problem`` counts the least workspace that a stage may have, so that its bound is one of all plans; ``safe`` at
     least what it has. Where the plan does not fit, what its stages that are too large have alive is counted for their
     nodes, and in the end ``safe`` is searched. Planner and exact count also differ in what no function of a stage alone
     can say: buffers of an edge over several stages, and in training how many microbatches are in flight, which depends on
-    the stages behind. So limits are lowered, by what is missing and to the same part of what the planner counts."""
+    the stages behind. So limits are lowered, by what is missing and to the same part of what the planner counts. A plan that
+    lacks some of these buffers alone runs, more slowly: it stands where no better one is found."""
     problem, entry = asked.problem, asked.module.entry
-    solution, tightened = first, problem
-    for left in reversed(range(_ROUNDS if safe is problem else 2 * _ROUNDS)):
+    solution, tightened, running = first, problem, None
+    for left in reversed(range(1 + (_ROUNDS if safe is problem else 2 * _ROUNDS))):
         assert solution.stages is not None
         members, needs = _needs(asked, solution)
         lower: dict[int, int] = {}
         large: list[tuple[int, ...]] = []
-        for (kind, nodes), own, total in zip(solution.stages, members, needs, strict=False):
-            limit = problem.kinds[kind].memory
+        fits, runs = True, True
+        for (kind, nodes), own, needed in zip(solution.stages, members, needs, strict=False):
+            limit, total = problem.kinds[kind].memory, needed.total
             if limit is not None and total > limit:
                 counted = stage_cost(problem, nodes, kind).memory if asked.steps is not None else total
                 wanted = min((tightened.kinds[kind].memory or 0) - (total - limit), counted * limit // total)
                 lower[kind] = max(0, min(wanted, lower.get(kind, wanted)))
                 large.append(own)
-        if not lower:
+                fits, runs = False, runs and needed.least <= limit
+        running = solution if runs else running
+        if fits or not left:
             break
         live = _with_live(tightened.live, entry, asked.groups, large)
-        if left > _ROUNDS and (live > tightened.live).any():
+        if left > 1 + _ROUNDS and (live > tightened.live).any():
             found = again(tightened := replace(tightened, live=live))
-        elif left >= _ROUNDS and tightened is not safe:
+        elif left > _ROUNDS and tightened is not safe:
             found = again(tightened := safe)
         else:
             kinds = tuple(replace(kind, memory=lower.get(k, kind.memory)) for k, kind in enumerate(tightened.kinds))
@@ -62,21 +83,51 @@ def within_memory(asked: Asked, safe: Problem, first: Solution, again: Callable[
         if found.stages is None:
             break
         solution = found
-    return first if solution is first else with_bound(solution, first.bound, first.reason)
+    if running is None:
+        if chunks == 1:
+            raise _overfull(asked, solution, needs, first.bound)
+        running = solution
+    return first if running is first else with_bound(running, first.bound, first.reason)
 
 
-def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[int]]:
-    """The ops of each part of a solution, and the bytes of each of its stages as ``place`` counts them."""
+def _overfull(asked: Asked, solution: Solution, needs: Sequence[Memory], bound: float) -> Overfull:
+    """The error that no plan fits: of the last that was found, the stage that lacks most bytes."""
+    stages, kinds = solution.stages or (), asked.problem.kinds
+    lacking = [
+        needed.least - limit if (limit := kinds[k].memory) is not None else 0
+        for (k, _), needed in zip(stages, needs, strict=True)
+    ]
+    number = max(range(len(stages)), key=lacking.__getitem__)
+    kind, needed = kinds[stages[number][0]], needs[number]
+    names = tuple(dict.fromkeys(kind.devices))
+    fault = NearestPlan(
+        device=f"each {kind.type} ({listing(names)})" if len(names) > 1 else names[0],
+        memory=kind.memory or 0,
+        part="",
+        stage=number,
+        needed=needed.least,
+        weights=needed.weights,
+        held="weights and their state" if asked.steps is not None else "weights",
+        workspace=needed.workspace,
+        buffers=needed.buffers - needed.spare,
+        short=lacking[number],
+        advice=ADVICE if asked.steps is None else f"{ADVICE}; {HOLDS_LESS}",
+    )
+    return Overfull(fault.at(asked.topology.name), len(stages), bound)
+
+
+def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[Memory]]:
+    """The ops of each part of a solution, and what each of its stages needs as ``place`` counts it."""
     assert solution.stages is not None
     parts = asked.parts(solution)
     members = asked.members(parts)
     placed = with_stages(asked.module, members)
     shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
     flight = asked.steps.in_flight(shared) if asked.steps is not None else None
-    needs = [0] * len(solution.stages)
+    needs = [Memory(0, 0, 0, 0)] * len(solution.stages)
     exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight)
     for (owner, _), needed in zip(parts, exact, strict=True):
-        needs[owner] += needed.total
+        needs[owner] += needed
     return members, needs
 
 
@@ -117,4 +168,4 @@ def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
-__all__ = ["against", "bounded", "with_bound", "within_memory"]
+__all__ = ["Overfull", "against", "bounded", "with_bound", "within_memory"]

@@ -56,7 +56,7 @@ from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.explain import at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
-from passes.partition.bridge.memory import against, bounded, within_memory
+from passes.partition.bridge.memory import Overfull, against, bounded, within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable
 from passes.partition.bridge.plan import (
     Asked,
@@ -202,6 +202,9 @@ class PartitionPass(Pass):
             return steps.quickest(plan_of, devices, beaten)
         except NoBetterPlan as error:  # a bound on periods
             raise NoBetterPlan(steps.least(error.bound, any_devices), self.name) from None
+        except Overfull as error:  # likewise
+            error.bound = steps.least(error.bound, any_devices)
+            raise
 
     def _in_chunks(self, topology: Topology, plan_of: Callable[[int], tuple[Module, Plan, float]]) -> Module:
         """The module with a plan of ``chunks`` stages on each device."""
@@ -316,7 +319,7 @@ class PartitionPass(Pass):
 
         # What a workload states is what either counts; of a sample alone an edge needs no more buffers.
         if not states_bytes(asked.module.entry) and not self._minimises.alone:
-            solution = within_memory(asked, held, solution, again)
+            solution = within_memory(asked, held, solution, again, self.chunks)
         return replace(asked, fine=asked.safe, problem=held), solution
 
     def _below(self, asked: Asked, solution: Solution, beaten: float) -> Solution:

@@ -25,7 +25,7 @@ from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
 from ir.core.topology import Topology
 from passes.model.exchange import BUCKET
-from passes.model.graph import cuts_of, reads, stage_members
+from passes.model.graph import reads
 from passes.model.learning import (
     ASYNCHRONOUS,
     InFlight,
@@ -41,10 +41,10 @@ from passes.model.network import Network
 from passes.model.op_time import bandwidth_of
 from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
-from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.model.work import is_over
+from passes.partition.bridge.memory import Overfull
 from passes.partition.search.replicas import replicated_kinds
 
 MOST_TRIED = 8
@@ -191,36 +191,30 @@ class Steps:
             single=self.microbatches * plan.single,
         )
 
-    def fits(self, module: Module, plan: Plan) -> bool:
-        """Whether the stages of a plan, each on devices of its own, fit their memory as ``place`` counts it."""
-        members = stage_members(module.entry)
-        own = [[i for i, stages in enumerate(members) if row.index in stages] for row in plan.stages]
-        flight = self.in_flight([row.replicas for row in plan.stages])
-        memory = stage_memory(module, own, cuts_of(module.entry), plan.comm, flight)
-        for row, needed in zip(plan.stages, memory, strict=True):
-            able = [one for one in self.topology.devices if one.name in row.devices or row.device_type in ("", one.type)]
-            limits = [self.topology.memory(one) for one in able]
-            if all(limit is not None and needed.least > limit for limit in limits):
-                return False
-        return True
-
     def quickest(
         self,
         plan_of: Callable[[int], tuple[Module, Plan, float]],
         devices: Callable[[int], range],
         beaten: float = math.inf,
     ) -> Module:
-        """The module of the best plan of any number of stages, of those that fit (``fits``) if any does. ``plan_of``: the best
-        of so many and a bound on their periods, 0 for the plan of the least load, whose bound is of any number; ``devices``:
-        how many so many stages may have; ``beaten``: seconds of a step of another kind: only better ones are looked for.
-        Raises Infeasible where no number has a plan."""
-        best, plan, period = plan_of(0)
-        asked = {key: text for key, text in plan.certificate if key == "problem"}  # what is proven is of any number of stages
-        count, holds = len(plan.stages), self.fits(best, plan)
-        bound = self.least(period, range(count, len(self.topology.devices) + 1))
+        """The module of the best plan of any number of stages. ``plan_of``: the best of so many and a bound on their periods,
+        0 for the plan of the least load, whose bound is of any number; ``devices``: how many so many stages may have;
+        ``beaten``: seconds of a step of another kind: only better ones are looked for. Raises Infeasible where no number has a
+        plan."""
+        best: tuple[Module, Plan] | None = None
+        asked: dict[str, str] = {}
+        failure: Overfull | None = None
+        try:
+            module, plan, period = plan_of(0)
+        except Overfull as error:  # a plan of as many stages, or fewer, may fit all the same
+            failure, period, count = error, error.bound, error.stages + 1
+        else:
+            best, count = (module, plan), len(plan.stages)
+            asked = {key: text for key, text in plan.certificate if key == "problem"}  # proven of any number of stages
+        bound = self.least(period, range(1 if best is None else count, len(self.topology.devices) + 1))
         for stages in range(count - 1, 0, -1):
             least = self.least(period, devices(stages))
-            worst = plan.value if holds else math.inf
+            worst = best[1].value if best is not None else math.inf
             if least < min(worst, beaten) and count - stages <= MOST_TRIED and not is_over():
                 try:
                     module, found, _ = plan_of(stages)
@@ -228,15 +222,18 @@ class Steps:
                     least = worst if error.proven else least
                 else:
                     least = max(least, found.bound)
-                    fits = self.fits(module, found)
-                    if (not fits, found.value) < (not holds, plan.value):
-                        best, plan, holds = module, found, fits
+                    if found.value < worst:
+                        best = module, found
             bound = min(bound, least)
+        if best is None:
+            assert failure is not None, "else there is the plan of the least load"
+            raise failure
+        module, plan = best
         bound = min(bound, plan.value)
         status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
         certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
         proven = replace(plan, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
-        return best.replace(plan, proven)
+        return module.replace(plan, proven)
 
 
 __all__ = ["Steps"]

@@ -25,7 +25,9 @@ from passes.model.liveness import stage_workspace
 from passes.model.network import network
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
+from passes.partition.bridge.memory import Overfull
 from passes.partition.bridge.steps import Steps
+from passes.partition.faults import NotProven
 from passes.place import PlacePass
 from passes.schedule import SchedulePass
 
@@ -283,42 +285,35 @@ def test_a_split_is_found_that_the_order_of_work_has_memory_for() -> None:
     assert fits.value > free.value
 
 
-def test_a_plan_fits_where_devices_have_as_much_as_place_counts() -> None:
+@pytest.mark.parametrize("stages", [0, 2])
+def test_a_plan_that_does_not_fit_is_not_returned(stages: int) -> None:
+    """The second stage of the best plan that the search finds needs 138,240 bytes in the order of its work, as place counts."""
+    module = chain([128, 32, 128, 16], 2, 131_328)
+    with pytest.raises(Infeasible, match=r"stage 1 of the plan that comes nearest needs 138240 .* 6912 short") as raised:
+        PartitionPass(objective="training", microbatches=4, stages=stages).run(module, PassContext())
+    assert not raised.value.proven
+    free = planned(chain([128, 32, 128, 16], 2), microbatches=4, stages=stages)
+    assert raised.value.bound >= free.bound > 0
+
+
+def test_a_plan_of_fewer_stages_that_fits_is_found_where_the_quickest_does_not_fit() -> None:
     module = chain([64, 64, 64, 64], 3)
-    found = PartitionPass(objective="training", microbatches=8, stages=2).run(module, PassContext())
-    plan, placed, topology = found.first(Plan), PlacePass().run(found, PassContext()).first(Plan), module.first(Topology)
-    assert plan is not None
-    assert placed is not None
-    assert topology is not None
-    needed = max(stage.memory for stage in placed.stages)
-    for limit, fits in ((needed, True), (needed - 1, False)):
-        small = replace(topology, types=tuple(replace(type_, memory=limit) for type_ in topology.types))
-        assert Steps(found, small, network(small), 8).fits(found, plan) == fits
-
-
-def test_no_plan_that_does_not_fit_stands_over_one_that_does() -> None:
-    """Of three stages the quickest, of two one that fits, of one stage one that does not."""
-    module = chain([64, 64, 64, 64], 3)
-    passes = {stages: PartitionPass(objective="training", microbatches=8, stages=stages) for stages in (1, 2, 3)}
-    plans = {stages: one.run(module, PassContext()) for stages, one in passes.items()}
-    seconds = {1: 1.5, 2: 2.0, 3: 1.0}
-
-    class Judged(Steps):
-        def fits(self, module: Module, plan: Plan) -> bool:
-            return len(plan.stages) == 2
+    plans = {n: PartitionPass(objective="training", stages=n).run(module, PassContext()) for n in (1, 2)}
 
     def plan_of(stages: int) -> tuple[Module, Plan, float]:
-        plan = plans[stages or 3].first(Plan)
+        if stages in (0, 3):
+            raise Overfull(NotProven().at("stage 0"), 3, 1e-9)
+        plan = plans[stages].first(Plan)
         assert plan is not None
-        told = replace(plan, value=seconds[stages or 3], bound=0.0)
-        return plans[stages or 3].replace(plan, told), told, 0.0
+        told = replace(plan, value={1: 1.5, 2: 1.0}[stages], bound=0.0)
+        return plans[stages].replace(plan, told), told, 0.0
 
     topology = module.first(Topology)
     assert topology is not None
-    steps = Judged(module, topology, network(topology), 8)
+    steps = Steps(module, topology, network(topology), 8)
     kept = steps.quickest(plan_of, lambda stages: range(stages, 4)).first(Plan)
     assert kept is not None
-    assert (len(kept.stages), kept.value) == (2, 2.0)
+    assert (len(kept.stages), kept.value, kept.status) == (2, 1.0, "feasible")
 
 
 def test_without_a_flush_old_versions_of_weights_count_and_filling_does_not() -> None:
