@@ -49,6 +49,17 @@ S = TypeVar("S", bound=Solution)
 B = TypeVar("B", bound=Budget)
 
 
+class Overfull(Infeasible):
+    """No plan was found whose stages fit their devices; that of the search has so many ``stages``. There may be one: its value
+    is not below ``bound``."""
+
+    proven = False
+
+    def __init__(self, fault: Diagnostic, stages: int, bound: float) -> None:
+        super().__init__(fault)
+        self.stages, self.bound = stages, bound
+
+
 def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     """``search(budget)``. Where its time is over with neither a plan nor a proof that there is none, and no plan of another
     kind is known (``Budget.beaten``), the search is repeated with ``LEAST_SECONDS`` and stops at its first plan."""
@@ -180,4 +191,4 @@ def _demands(problem: Problem, solution: Solution, topology: Topology) -> Infeas
     return Infeasible(AskedTooMuch(claim, ", ".join(asked), advice), where=topology.name)
 
 
-__all__ = ["ADVICE", "HOLDS_LESS", "LEAST_SECONDS", "at_least_a_plan", "explain"]
+__all__ = ["ADVICE", "HOLDS_LESS", "LEAST_SECONDS", "Overfull", "at_least_a_plan", "explain"]

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ir.core.diagnostics import Diagnostic, Infeasible
 from ir.core.module import Func
 from passes.model.graph import cuts_of, listing
 from passes.model.liveness import stage_live
@@ -17,7 +16,7 @@ from passes.model.stages.placement_from_ir import Memory, stage_memory
 from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
 from passes.model.work import now
-from passes.partition.bridge.explain import ADVICE, HOLDS_LESS
+from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
 from passes.partition.objective import TIGHT, Budget, Progress, Solution
@@ -27,17 +26,6 @@ _ROUNDS = 4
 
 OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
 """Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
-
-
-class Overfull(Infeasible):
-    """No plan was found whose stages fit their devices; that of the search has so many ``stages``. There may be one: its value
-    is not below ``bound``."""
-
-    proven = False
-
-    def __init__(self, fault: Diagnostic, stages: int, bound: float) -> None:
-        super().__init__(fault)
-        self.stages, self.bound = stages, bound
 
 
 def within_memory(
@@ -168,4 +156,4 @@ def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
 
 
-__all__ = ["Overfull", "against", "bounded", "with_bound", "within_memory"]
+__all__ = ["against", "bounded", "with_bound", "within_memory"]

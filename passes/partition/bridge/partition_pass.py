@@ -54,9 +54,9 @@ from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotien
 from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
-from passes.partition.bridge.explain import at_least_a_plan, explain
+from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
-from passes.partition.bridge.memory import Overfull, against, bounded, within_memory
+from passes.partition.bridge.memory import against, bounded, within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable
 from passes.partition.bridge.plan import (
     Asked,

@@ -44,7 +44,7 @@ from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
 from passes.model.work import is_over
-from passes.partition.bridge.memory import Overfull
+from passes.partition.bridge.explain import Overfull
 from passes.partition.search.replicas import replicated_kinds
 
 MOST_TRIED = 8

@@ -25,7 +25,7 @@ from passes.model.liveness import stage_workspace
 from passes.model.network import network
 from passes.model.op_time import op_seconds
 from passes.partition import PartitionPass
-from passes.partition.bridge.memory import Overfull
+from passes.partition.bridge.explain import Overfull
 from passes.partition.bridge.steps import Steps
 from passes.partition.faults import NotProven
 from passes.place import PlacePass
