@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from ir.core.module import Module, Program, Stage
 from ir.core.names import unique
+from ir.system.collector import collector_paused
 from passes.framework.base import Pass, PassContext
 from passes.framework.expanded import on_expanded
 from passes.localize.programs import members_of, stage_programs
@@ -32,6 +33,7 @@ class LocalizePass(Pass):
         done."""
         return self._localized(module.without(Program), context)
 
+    @collector_paused()
     @on_expanded
     def _localized(self, module: Module, context: PassContext) -> Module:
         taken = {symbol.name for symbol in module.symbols}

@@ -21,6 +21,7 @@ from dnnc.check.proof.verdict import ProofReport, StageVerdict
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Module, Plan, Program, Stage
 from ir.core.names import bare
+from ir.system.collector import collector_paused
 from passes.model.folding import expand
 
 Progress = Callable[[str, float | None], None]
@@ -76,6 +77,7 @@ def prover(module: Module) -> Mapping[str, int]:
     return {"stages": len(counted), "ops": ops, "collectives": collectives, "weights": weights}
 
 
+@collector_paused()
 def _proven(
     module: Module, files: Files | None, weights: Weights | None, progress: Progress
 ) -> tuple[tuple[StageVerdict, ...], tuple[Failure, ...]]:

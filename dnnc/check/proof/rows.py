@@ -35,8 +35,9 @@ def row_faults(module: Module, texts: Sequence[StageText]) -> Iterator[Failure]:
     rows = dict(schedule.rows)
     wanted: dict[str, Counter[tuple[str, int, int | None]]] = {device: Counter() for device in rows}
     for text in texts:
+        actions = _actions(text)
         for device in text.stage.devices:
-            wanted.setdefault(device, Counter()).update(_actions(text))
+            wanted.setdefault(device, Counter()).update(actions)
     in_order = plan is None or plan.comm == ONE_LANE
     for device, own in wanted.items():
         if fault := _fault(rows.get(device, ()), own, in_order):

@@ -50,6 +50,7 @@ from dnnc.check.proof.training.rows import row_faults
 from dnnc.check.proof.training.step import message_faults, prove_programs
 from dnnc.check.proof.verdict import KERNELS, LAYOUT_RULES, RUNTIME, ProofReport, StageVerdict
 from dnnc.engines.torch.files import read_step
+from ir.system.collector import collector_paused
 
 TRUSTED = (
     "the forward ops and the loss of plan.ir are the model: the importer, 'canonicalize' and 'training' are not checked",
@@ -85,6 +86,7 @@ def prove_step(step: Step) -> ProofReport:
     return ProofReport(step.module.name, stages, beside, False, time.perf_counter() - start, TRUSTED)
 
 
+@collector_paused()
 def _proven(step: Step, progress: Progress) -> tuple[tuple[StageVerdict, ...], tuple[Failure, ...]]:
     """A verdict for each stage, and what is wrong beside them."""
     plain, averages = without_averages(step)
