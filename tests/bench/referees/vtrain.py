@@ -4,8 +4,14 @@ the head in the last, each with the strategy ``megatron``.
 A seeded sample of the rows. Of several hosts the steps recompute each stage, without which most of these plans would not fit;
 the table does not say. One number, ``launch``, is fitted to these tables. ``before``: as if the host needed no time to start
 kernels; 5-fold: rows of the same hidden size, microbatch and tensor parallelism, whose layers are alike, are left out
-together; 20 rows: fitted to 20, judged on the rest. Then the error on each group of rows, fitted to the other groups, and the
-rows that are farthest off.
+together; 20 rows: fitted to 20, judged on the rest. Then the error on each group of rows, and on each of these shapes, fitted
+to the others, and the rows that are farthest off. Each row is planned once and its plan evaluated on two more machines, about
+three seconds of a core; what is known so far is told every ``TOLD_EVERY`` rows.
+
+What is left is where the host is too slow to keep the GPUs busy, and no pace of the host fits: of one host's rows with one
+stage and no replicas, hidden size 1024 on eight GPUs, a layer takes 5.1 ms for a microbatch of one sample, 4.2 for two and
+3.9 for four; hidden size 2048 on four takes 3.3 ms for one sample and 3.05 for two. A model in which more work never takes
+less time errs there by 13 % and 3 % at least.
 """
 
 from __future__ import annotations
@@ -36,20 +42,27 @@ from tests.bench.referees.fitting import TOLD, Floats
 
 ROWS = {"vtrain_single": 60, "vtrain_multi": 10}
 """How many are looked at."""
-GRID = (0.0, 45.0, 60.0, 75.0)
-"""Microseconds of ``launch`` at which a step is predicted; between them it is interpolated."""
+GRID = (0.0, 45.0, 75.0)
+"""Microseconds of ``launch`` at which a step is predicted; between them it is interpolated. A point at 60, too, changed the
+5-fold error from 8.3 % to 8.6 %."""
 GROUPS = ("hidden_size", "micro_batch", "tensor_parallelism", "pipeline_parallelism")
 TOGETHER = GROUPS[:3]
 """What rows have in common that are left out together."""
 WORST = 5
+TOLD_EVERY = 10
 
 
 def judge(path: Path) -> Iterator[str]:
     with path.open() as file:
         table = list(csv.DictReader(file))
     random.Random(0).shuffle(table)
-    rows, measured, predicted = [], [], []
-    for row in table[: ROWS[path.stem]]:
+    rows: list[Mapping[str, str]] = []
+    measured: list[float] = []
+    predicted: list[list[float]] = []
+    for number, row in enumerate(table[: ROWS[path.stem]]):
+        if number and number % TOLD_EVERY == 0 and rows:
+            errors = np.abs(at(np.array(predicted), preset_launch()) / np.array(measured) - 1)
+            yield f"  {number} of {ROWS[path.stem]} rows: preset {errors.mean():.1%}"
         recompute = "none" if path.stem == "vtrain_single" else "stage"
         try:
             predicted.append(steps(row, GRID, recompute))
@@ -66,14 +79,20 @@ def judge(path: Path) -> Iterator[str]:
     fold = np.array([order.index(shape) % 5 for shape in shapes])
     folds = np.concatenate([held_out(grid, seconds, fold != number) for number in range(5)])
     few = held_out(grid, seconds, np.arange(len(seconds)) < min(20, len(seconds) // 2))
-    errors = [np.abs(found / seconds - 1).mean() for found in (grid[:, 0], shipped * seconds)]
-    yield TOLD.format(f"a100 {len(seconds):5} rows", *errors, folds.mean(), few.mean()) + (
+    whole = [np.abs(found / seconds - 1).mean() for found in (grid[:, 0], shipped * seconds)]
+    yield TOLD.format(f"a100 {len(seconds):5} rows", *whole, folds.mean(), few.mean()) + (
         f"   launch {best_launch(grid, seconds):.0f} us"
     )
     for key in (key for key in GROUPS if len({row[key] for row in rows}) > 1):
         yield f"  left out by {key}: " + ", ".join(
             f"{group} {held_out(grid, seconds, ~of).mean():.1%} (preset {shipped[of].mean() - 1:+.1%})"
             for group, of in groups(rows, key)
+        )
+    yield f"  left out by shape, {', '.join(TOGETHER)}:"
+    for shape in sorted(set(shapes), key=lambda shape: tuple(map(int, shape))):
+        of = np.array([one == shape for one in shapes])
+        yield f"    {', '.join(shape):12} {of.sum():3} rows  {held_out(grid, seconds, ~of).mean():6.1%}" + (
+            f" (preset {shipped[of].mean() - 1:+.1%})"
         )
     for number in np.argsort(-np.abs(shipped - 1))[:WORST]:
         told = " ".join(f"{key} {value}" for key, value in rows[number].items())
