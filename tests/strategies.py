@@ -496,7 +496,7 @@ def plans(draw: st.DrawFn, topology: Topology, stages: int, name: str = "@plan")
         value=value,
         port_value=draw(seconds),
         bound=draw(st.sampled_from([0.0, value])),
-        status=draw(st.sampled_from(["optimal", "feasible"])),
+        status=draw(st.sampled_from(["optimal", "within-gap"])),
         single=draw(st.one_of(seconds, st.just(math.inf))),
         stages=tuple(entries),
         certificate=tuple(sorted(draw(st.dictionaries(words, words, max_size=2)).items())),

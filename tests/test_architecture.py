@@ -19,6 +19,7 @@ import networkx as nx
 import pytest
 
 from ir.core.objectives import OBJECTIVES
+from ir.core.outcomes import OUTCOMES
 from tests.source_nodes import PACKAGES, ROOT, nodes, sources, tree_of
 
 TOP_LEVEL = {"pyproject.toml", "README.md", "grammars", "ir", "passes", "dnnc", "golden", "tests"}
@@ -398,3 +399,17 @@ def test_reports_do_not_load_the_search_for_layouts() -> None:
     code = "import sys, dnnc.report; print('passes.shard' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_outcome_has_one_word() -> None:
+    """``status`` is set to and compared with the words of ``ir.core.outcomes`` alone; words of earlier versions stand there."""
+    told: list[tuple[Path, ast.AST]] = [(path, word.value) for path, word in nodes(ast.keyword) if word.arg == "status"]
+    told += [
+        (path, node)
+        for path, node in nodes(ast.Compare)
+        if any(isinstance(side, ast.Attribute) and side.attr == "status" for side in (node.left, *node.comparators))
+    ]
+    words = [(path, part) for path, node in told for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    words = [(path, part) for path, part in words if isinstance(part.value, str) and part.value not in OUTCOMES]
+    words += [(path, part) for path, part in nodes(ast.Constant) if part.value in ("feasible", "uncertain")]
+    assert [f"{path}:{part.lineno}: {part.value}" for path, part in words if path != Path("ir/core/outcomes.py")] == []

@@ -14,6 +14,7 @@ from dnnc.api.model import ModelFile, model_file
 from dnnc.api.options import PathLike, PlanOptions, compile_options
 from dnnc.api.terms import in_python, python_terms, warn
 from ir.core.diagnostics import DiagnosticSink, UsageError
+from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Plan:
 
     ``value``: seconds of what the objective counts: of throughput per microbatch of a stream, of latency one microbatch alone,
     of training a step. ``bound``: no plan is below it; ``gap``: how far the value may be above the best; ``status``:
-    ``optimal`` or ``feasible``."""
+    ``optimal`` or ``within-gap``."""
 
     _planned: PlannedModel
     _file: ModelFile
@@ -66,7 +67,7 @@ class Plan:
         return self.symbol.gap
 
     @property
-    def status(self) -> str:
+    def status(self) -> Outcome:
         return self.symbol.status
 
     @property

@@ -4,7 +4,7 @@ Schema ``dnnc.plan/2``::
 
     {"schema": "dnnc.plan/2",
      "objective": "throughput", "comm": "sum", "topology": "cpu2",
-     "value": 0.0021, "port_value": 0.0021, "bound": 0.0020, "gap": 0.05, "status": "feasible", "single": 0.0041,
+     "value": 0.0021, "port_value": 0.0021, "bound": 0.0020, "gap": 0.05, "status": "within-gap", "single": 0.0041,
      "stages": [{"index": 0, "device": "cpu0", "device_type": "core",
                  "seconds": {"compute": 0.002, "receive": 0.0, "send": 0.0001},
                  "memory": {"weights": 4096, "workspace": 1024, "buffers": 0},

@@ -75,8 +75,9 @@ def tree(imported: Collection[str] = _NAMES, *, listed: bool = True) -> typer.Ty
         name="dnnc",
         cls=PanelGroup,
         help=_HELP,
-        epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input or refused by the machine, 4 infeasible, "
-        "5 numerical check failed, 130 interrupted, 129 and 143 ended by SIGHUP and SIGTERM.",
+        epilog="Exit codes: 0 ok, 1 internal, 2 usage, 3 invalid input or refused by the machine, "
+        "4 no plan (infeasible or undecided), 5 numerical check failed, 130 interrupted, "
+        "129 and 143 ended by SIGHUP and SIGTERM.",
         no_args_is_help=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,

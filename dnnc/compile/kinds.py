@@ -338,7 +338,7 @@ def _planning_count(pipeline: Sequence[Pass]) -> int:
 
 def _nothing() -> Plan:
     """A plan of infinite value, which any other beats."""
-    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, math.inf, "feasible", math.inf, ())
+    return Plan("@plan", THROUGHPUT.name, "sum", math.inf, math.inf, math.inf, "within-gap", math.inf, ())
 
 
 def _with_loser(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
@@ -352,7 +352,7 @@ def _with_bound(plan: Plan, bound: float) -> Plan:
     """The plan with the least of its bound and ``bound``; it stays optimal only if its value equals that."""
     if bound >= min(plan.bound, plan.value * (1 - TIGHT)):
         return plan
-    return replace(plan, bound=bound, status="feasible" if plan.status == "optimal" else plan.status)
+    return replace(plan, bound=bound, status="within-gap")
 
 
 __all__ = [

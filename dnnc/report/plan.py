@@ -11,8 +11,8 @@ import math
 from dnnc.report.tables import Table, columns
 from ir.core.module import Plan, PlanStage
 from ir.core.topology import Topology
-from ir.text.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
-from passes.model.sizes import NOT_SHOWN
+from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
+from passes.model.sizes import NOT_SHOWN, SIZES
 from passes.model.stages.load import stage_seconds, step_period
 
 EVEN = 1e-6
@@ -131,14 +131,15 @@ def idle_text(plan: Plan, topology: Topology, reason: str = "") -> str:
 
 def proof_text(plan: Plan) -> str:
     """The proven distance of the plan from the optimum, in words."""
-    bound = f"lower bound {seconds_text(plan.bound)}, gap {percent_text(plan.gap)}"
     if unknown := unknown_sizes(plan):
         told = f"{unknown}: this plan may be far off"
         return told if NOT_SHOWN in told else f"{told}\n  measure them with --inputs FILE.npz, or bind dimensions with --dim"
     among = dict(plan.certificate).get("kinds", "").partition(";")[0] if plan.minimises.alone else ""
-    return f"{plan.status} among {among}: {bound}" if among else f"{plan.status}: {bound}"
+    gap = f", gap {percent_text(plan.gap)}" if plan.status == "optimal" else ""
+    words = outcome_text(plan.status, plan.gap) + (f" among {among}" if among else "")
+    return f"{words}: lower bound {seconds_text(plan.bound)}{gap}"
 
 
 def unknown_sizes(plan: Plan) -> str:
     """Number of sizes that were unknown to the plan, with an example; empty if all were known."""
-    return dict(plan.certificate).get("sizes", "") if plan.status == "uncertain" else ""
+    return dict(plan.certificate).get(SIZES, "")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.report.tables import Table, columns
 from ir.core.objectives import objective_of
-from ir.text.units import bytes_text, percent_text, seconds_text
+from ir.text.units import bytes_text, outcome_text, percent_text, seconds_text
 
 if TYPE_CHECKING:
     from dnnc.workloads.methods import Boundaries
@@ -63,12 +63,13 @@ def solve_headline(result: SolveResult) -> str:
             *chosen,
         ]
     )
+    gap = f", gap {percent_text(result.gap)}" if result.status == "optimal" else ""
     searched = f"{result.nodes} nodes, {result.ideals} ideals, {result.transitions} transitions"
     timed = ", ".join(f"{name} {seconds_text(result.seconds[name])}" for name in _told(result))
     return "\n".join(
         [
             f"{result.kind} ({told}): {number_text(result.objective)} {result.unit} on {devices}",
-            f"  {result.status}: lower bound {number_text(result.bound)} {result.unit}, gap {gap_text(result.gap)}",
+            f"  {outcome_text(result.status, result.gap)}: lower bound {number_text(result.bound)} {result.unit}{gap}",
             f"  {result.reason}",
             *([f"  {result.machines['seconds']}"] if result.machines.get("seconds") else []),
             *([_boundaries_text(result.boundaries)] if result.boundaries is not None else []),
@@ -96,6 +97,7 @@ def compare_table(result: SolveResult) -> Table:
     for row in result.compare:
         found = math.isfinite(row.objective)
         fits = "-" if row.fits is None else "yes" if row.fits else "no"
+        why = f": its plan breaks a limit: {row.why}" if row.why and found else f": {row.why}" if row.why else ""
         rows.append(
             (
                 row.method,
@@ -104,7 +106,7 @@ def compare_table(result: SolveResult) -> Table:
                 seconds_text(row.seconds),
                 row.split or "-",
                 fits,
-                row.status + (f": {row.why}" if row.why else ""),
+                row.status + why,
             )
         )
     return Table(columns(f"<method objective_({result.unit}) ratio time <split <fits <status"), tuple(rows))
@@ -112,7 +114,7 @@ def compare_table(result: SolveResult) -> Table:
 
 def compare_note(result: SolveResult) -> str:
     """A sentence if baselines beat the exact method, since these are not restricted to contiguous splits; else empty."""
-    usable = [row for row in result.compare if row.status in ("optimal", "feasible")]
+    usable = [row for row in result.compare if row.status in ("optimal", "within-gap")]
     better = [row.method for row in usable if row.split != result.split and row.ratio < 1 - 1e-9]
     if not better:
         return ""
@@ -121,10 +123,6 @@ def compare_note(result: SolveResult) -> str:
 
 def _option_text(name: str, value: object) -> str:
     return name if value is True else value if isinstance(value, str) else f"{name} {value}"
-
-
-def gap_text(gap: float) -> str:
-    return percent_text(gap) if math.isfinite(gap) else "unknown"
 
 
 def _told(result: SolveResult) -> Sequence[str]:

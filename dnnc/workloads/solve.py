@@ -27,6 +27,7 @@ from dnnc.workloads.methods import (
 from dnnc.workloads.profiled import read_problem
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module
+from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 from passes.model.work import within
 
@@ -65,15 +66,15 @@ class DeviceLoad:
 @dataclass(frozen=True, slots=True)
 class Compared:
     """Result of one method: ``objective`` in the unit of the file (inf without a plan), ``ratio`` to that of the exact method;
-    ``fits``: whether the memory suffices, None without a plan; ``status``: optimal, feasible, ``unfit`` (the plan breaks a
-    limit), unknown or infeasible (no plan); ``why``: the reason if it is not feasible."""
+    ``fits``: whether the memory suffices, None without a plan; ``why``: the limits that the plan breaks, or why there is none.
+    A plan that breaks a limit is no plan to ``status``; its objective stands for comparison."""
 
     method: str
     objective: float
     ratio: float
     split: str
     fits: bool | None
-    status: str
+    status: Outcome
     seconds: float
     why: str = ""
 
@@ -98,7 +99,7 @@ class SolveResult:
     objective: float = math.inf
     bound: float = 0.0
     gap: float = math.inf
-    status: str = "unknown"
+    status: Outcome = "undecided"
     reason: str = ""
     ideals: int = 0
     transitions: int = 0
@@ -167,8 +168,8 @@ class SolveResult:
 def solve_file(
     options: SolveOptions, *, sink: DiagnosticSink, progress: Progress = lambda label, fraction: None
 ) -> SolveResult:
-    """Reads a workload and solves it. If no plan fits, that is a result too: ``status`` is ``infeasible`` (``unknown`` if the
-    search ended before this was proven) and ``why`` the error that explains it. Raises InvalidInput, UsageError."""
+    """Reads a workload and solves it. If no plan fits, that is a result too: ``status`` is ``infeasible``, or ``undecided`` if
+    the search ended before this was proven, and ``why`` the error that explains it. Raises InvalidInput, UsageError."""
     from dnnc.compile.options import check_time_limit, warn_of_cut
     from dnnc.data.workloads import UNIT, in_unit
 
@@ -207,7 +208,7 @@ def solve_file(
         if limit.cut and solved.status != "optimal":
             warn_of_cut(sink, asked)
     except Infeasible as error:
-        status = "infeasible" if error.proven else "unknown"
+        status: Outcome = "infeasible" if error.proven else "undecided"
         exact = MethodResult(EXACT, math.inf, options.split, None, status, 0.0, error.diagnostics[0].message)
         return replace(
             result,

@@ -24,6 +24,7 @@ from ir.core.facets import Facets
 from ir.core.faults import NoFunction
 from ir.core.objectives import Objective, objective_of
 from ir.core.ops import Op, Value
+from ir.core.outcomes import Outcome
 from ir.core.shares import Shares, equal
 from ir.core.topology import Topology
 from ir.core.types import Type
@@ -249,9 +250,8 @@ class Plan:
 
     ``objective``: its name in ``ir.core.objectives``. ``comm``: how compute and transfers of a device add up (``sum``,
     ``overlap``, ``duplex``). ``value``: the objective on the real links (on the port model until ``place`` ran), in seconds;
-    ``port_value``: on the port model; ``bound``: no plan of the stated kind is better; ``status``: ``optimal`` (value equals
-    bound), ``feasible``, ``infeasible``, or ``uncertain`` (it was made with sizes that are unknown, as the certificate
-    says); ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how the bound was
+    ``port_value``: on the port model; ``bound``: no plan of the stated kind is better; ``status``: the outcome of the
+    search; ``single``: the best single device's value, or inf when the model fits none. ``certificate``: how the bound was
     reached, as sorted (key, text) pairs. ``microbatches``: of a training step; 0 where a profile trains as a stream of samples:
     the value is then the time between two. ``flush``: whether the pipeline is empty behind each step; where it is not, the
     value is the time between two steps."""
@@ -262,7 +262,7 @@ class Plan:
     value: float
     port_value: float
     bound: float
-    status: str
+    status: Outcome
     single: float
     stages: tuple[PlanStage, ...]
     certificate: tuple[tuple[str, str], ...] = ()

@@ -488,7 +488,7 @@ class Reader(TokenReader):
         name, *entries = children
         stages = _only(PlanStage, entries)
         plan = self.build(Plan, name, _only(Field, entries), name=self.name(name), stages=stages)
-        return self.placed(name, plan or Plan(self.name(name), "", "", 0.0, 0.0, 0.0, "", 0.0, stages))
+        return self.placed(name, plan or Plan(self.name(name), "", "", 0.0, 0.0, 0.0, "undecided", 0.0, stages))
 
 
 _CONSTANTS: dict[str, int | float] = {"inf": math.inf, "nan": math.nan, "true": 1, "false": 0}

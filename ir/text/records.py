@@ -12,6 +12,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, TypeVar
 
 from ir.core.names import quote_key, quote_text, quote_word
+from ir.core.outcomes import translated
 
 T = TypeVar("T")
 
@@ -162,6 +163,7 @@ CODECS: dict[str, Codec] = {
     "int": Codec(lambda v: str(int(v)), _int, "an integer"),
     "float": Codec(float_text, _float, "a number"),
     "str": Codec(quote_word, _str, "a word or text"),
+    "Outcome": Codec(quote_word, lambda v: translated(_str(v)), "a word or text"),  # the verifier judges it
     "bool": Codec(lambda v: "true" if v else "false", _bool, "true or false"),
     "int | None": Codec(lambda v: "none" if v is None else str(int(v)), _optional_int, "an integer or none"),
     "tuple[int, ...]": Codec(integers_text, _integers, "a list of integers such as [1, 2]"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from ir.core.outcomes import Outcome
+
 
 def _scaled(value: float, step: float, units: tuple[str, ...], whole: bool = True) -> str:
     """``value`` in the largest unit of which there is at least one (after rounding), with three digits; a whole number
@@ -52,6 +54,13 @@ def percent_text(fraction: float) -> str:
     if 0 < fraction < 0.0005:
         return "< 0.1 %"
     return f"{100 * (fraction if abs(fraction) >= 0.0005 else 0.0):.1f} %"
+
+
+def outcome_text(outcome: Outcome, gap: float) -> str:
+    """The outcome of a search in prose, with the gap where there is one: ``optimal``, ``within gap of 4.3 %``."""
+    if outcome != "within-gap":
+        return outcome
+    return f"within gap of {percent_text(gap)}" if math.isfinite(gap) else "within gap of unknown size"
 
 
 def ratio_text(ratio: float) -> str:

@@ -9,11 +9,11 @@ from ir.core.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
 from ir.core.module import Func, Plan, PlanStage, Resource, Schedule, Stage
 from ir.core.objectives import OBJECTIVES
 from ir.core.ops import Op
+from ir.core.outcomes import OUTCOMES
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
 from ir.core.types import TensorType, Type
 from ir.verifier.findings import Findings
 
-STATUSES = ("optimal", "feasible", "infeasible", "uncertain")
 COMM_MODELS = ("sum", "overlap", "duplex")
 SLACK = 1e-9
 """A bound may exceed the value by rounding."""
@@ -175,8 +175,8 @@ _TRAIN = tuple(objective.name for objective in OBJECTIVES if objective.trains)
 def _plan_faults(plan: Plan) -> Iterable[str]:
     if plan.objective not in (objective.name for objective in OBJECTIVES):
         yield f"unknown objective '{plan.objective}'; expected one of {', '.join(o.name for o in OBJECTIVES)}"
-    if plan.status not in STATUSES:
-        yield f"unknown status '{plan.status}'; expected one of {', '.join(STATUSES)}"
+    if plan.status not in OUTCOMES:
+        yield f"unknown status '{plan.status}'; expected one of {', '.join(OUTCOMES)}"
     if plan.comm not in COMM_MODELS:
         yield f"unknown communication model '{plan.comm}'; expected one of {', '.join(COMM_MODELS)}"
     for what, value in (("value", plan.value), ("port_value", plan.port_value), ("bound", plan.bound), ("single", plan.single)):

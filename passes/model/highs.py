@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ir.core.outcomes import Outcome
 from passes.model.work import clock_left, did, now
 
 SCALE = 1000.0
@@ -68,10 +69,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Answer:
-    """``status``: ``optimal`` (the gap asked for is reached), ``feasible``, ``infeasible`` or ``unknown``; ``values`` of the
-    columns, None without a solution; ``bound`` in seconds, infinite when infeasible; ``nodes`` of the search tree."""
+    """``values`` of the columns, None without a solution; ``bound`` in seconds, infinite when infeasible; ``nodes`` of the
+    search tree."""
 
-    status: str
+    status: Outcome
     values: tuple[float, ...] | None
     bound: float
     nodes: int
@@ -164,9 +165,9 @@ def solve_rows(
             rows, minimised, factor, start=None, seconds=left, gap=gap, threads=threads, seed=seed, watch=watch, options=options
         )
     if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible or not values:
-        return Answer("unknown", None, bound, nodes)
+        return Answer("undecided", None, bound, nodes)
     done = status == highspy.HighsModelStatus.kOptimal
-    return Answer("optimal" if done else "feasible", tuple(values), bound, nodes)
+    return Answer("optimal" if done and gap <= PROVEN else "within-gap", tuple(values), bound, nodes)
 
 
 __all__ = ["PROVEN", "SAFETY", "SCALE", "Answer", "Rows", "Watch", "solve_rows"]

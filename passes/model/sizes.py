@@ -2,7 +2,7 @@
 
 A type says no size where it depends on data (``NonZero``, ``NonMaxSuppression``, the output of a ``Loop``) or where an operator
 is not known. ``Measured`` facets hold what one run showed of such values. A plan that counts values of neither kind is a guess:
-``assessed`` says so in the plan, whatever was proven of the numbers that it was made with.
+``assessed`` says so in its certificate and never calls it optimal, whatever was proven of the numbers that it was made with.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from ir.core.facets import Measured, measured_shape
 from ir.core.module import Func, Plan
 from ir.core.ops import Op, Value, all_reads
+from ir.core.outcomes import outcome
 from ir.core.types import TensorType, Type, type_bytes
 
 NOT_SHOWN = ", which a run of the model did not show"
 """Said of sizes that stay unknown though inputs were given."""
 
-UNCERTAIN = "uncertain"
-"""The status of a plan made with sizes that nobody knows."""
+SIZES = "sizes"
+"""The key of a plan's certificate that says which sizes nobody knew; absent where all were known."""
 
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
@@ -87,19 +88,18 @@ def _values(ops: Iterable[Op]) -> Iterator[Value]:
 
 
 def assessed(plan: Plan, func: Func, value: float, bound: float, tight: float = TIGHT) -> Plan:
-    """The plan with this value and bound, and the status that follows: ``uncertain``, with the reason in its certificate, where
-    sizes of values in ``func`` are unknown; else ``optimal`` where the value is the bound up to ``tight``, relative, else
-    ``feasible``. Raises AssertionError for a value that is below its bound by more than that: one of the two is wrong."""
+    """The plan with this value and bound, and the outcome that follows: ``optimal`` where the value is the bound up to
+    ``tight``, relative, and every size was known, else ``within-gap``. The certificate says which sizes of values in ``func``
+    are unknown, if any are. Raises AssertionError for a value that is below its bound by more than that: one of the two is
+    wrong."""
     if value < bound * (1 - tight):
         raise AssertionError(f"the plan takes {value!r} s, and its bound says that none is below {bound!r} s: one is wrong")
     value = max(value, bound)  # less by rounding only
-    status = "optimal" if value <= bound * (1 + tight) else "feasible"
-    plan = replace(plan, value=value, bound=bound, status=status)
-    text = sizes(func).text
-    if not text:
-        return plan
-    certificate = {**dict(plan.certificate), "sizes": text}
-    return replace(plan, status=UNCERTAIN, certificate=tuple(sorted(certificate.items())))
+    certificate = {key: text for key, text in plan.certificate if key != SIZES}
+    status = outcome(value, bound, tight)
+    if unknown := sizes(func).text:
+        certificate[SIZES], status = unknown, "within-gap"
+    return replace(plan, value=value, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
 
 
-__all__ = ["NOT_SHOWN", "TIGHT", "UNCERTAIN", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]
+__all__ = ["NOT_SHOWN", "SIZES", "TIGHT", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

@@ -10,6 +10,7 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Self
 
+from ir.core.outcomes import Outcome
 from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages, solve_family
@@ -53,10 +54,10 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Solution:
-    """``stages`` is None when no plan was found; ``status`` is then ``infeasible`` when that is proven, else ``unknown``.
-    ``value`` and ``bound`` in seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
+    """``stages`` is None when no plan was found: ``status`` is then ``infeasible`` or ``undecided``. ``value`` and ``bound`` in
+    seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
 
-    status: str
+    status: Outcome
     stages: Stages | None
     value: float
     bound: float
@@ -140,9 +141,10 @@ class Anytime:
     def solution(self) -> Solution:
         """What the search has reached."""
         if self.best is None:
-            status, bound = ("infeasible", math.inf) if self.infeasible else ("unknown", self.bound)
-            return Solution(status, None, math.inf, bound, self.reason, self.statistics, self.interrupted)
-        status = "optimal" if self.tight() else "feasible"
+            without: Outcome = "infeasible" if self.infeasible else "undecided"
+            bound = math.inf if self.infeasible else self.bound
+            return Solution(without, None, math.inf, bound, self.reason, self.statistics, self.interrupted)
+        status: Outcome = "optimal" if self.tight() else "within-gap"
         bound = self.value if status == "optimal" else min(self.bound, self.value)
         return Solution(status, self.best, self.value, bound, self.reason, self.statistics, self.interrupted)
 

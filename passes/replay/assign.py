@@ -100,7 +100,7 @@ class AssignPass(StatedPass):
             value=math.inf,
             port_value=math.inf,
             bound=bound,
-            status="feasible",
+            status="within-gap",
             single=single,
             stages=tuple(
                 PlanStage(

@@ -108,7 +108,7 @@ class ReplayPass(StatedPass):
             value=math.inf,
             port_value=math.inf,
             bound=0.0,
-            status="feasible",
+            status="within-gap",
             single=stages.single() * self.microbatches,
             stages=(),
             microbatches=self.microbatches,

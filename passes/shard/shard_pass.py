@@ -175,7 +175,7 @@ class ShardPass(Pass):
             value=value,
             port_value=value,
             bound=bound,
-            status="feasible",
+            status="within-gap",
             single=microbatches * single,
             stages=(),
             certificate=tuple(sorted(certificate.items())),

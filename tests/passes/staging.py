@@ -58,7 +58,7 @@ def planned(module: Module, topology: Topology, given: Mapping[int, tuple[str, .
     count = 1 + max(s for o in module.entry.ops for s in o.facet(StageSet, StageSet((0,))).stages)
     stages = tuple(PlanStage(i, type_, (given or {}).get(i, ())) for i in range(count))
     inf = float("inf")
-    return module.extend([topology, Plan("@plan", "throughput", "sum", inf, inf, 0.0, "feasible", inf, stages)])
+    return module.extend([topology, Plan("@plan", "throughput", "sum", inf, inf, 0.0, "within-gap", inf, stages)])
 
 
 @st.composite

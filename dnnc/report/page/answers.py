@@ -20,7 +20,7 @@ from dnnc.report.timeline import TimelineSummary
 from ir.core.module import Mesh, Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
-from ir.text.units import bytes_text, count_text, percent_text, ratio_text, seconds_text
+from ir.text.units import bytes_text, count_text, outcome_text, percent_text, ratio_text, seconds_text
 from passes.model.stages.load import load, stage_seconds, step_period
 
 WORTH = 0.02
@@ -154,8 +154,8 @@ def _proof(plan: Plan) -> str:
         gap = f" (gap {percent_text(plan.gap)})" if plan.gap > 0 else ""
         return f"It is optimal: no plan {kind} takes less than {bound} on these machines, which is proven{gap}."
     if plan.bound <= 0:
-        return "No lower bound is known, so a better plan may exist."
-    return f"No plan {kind} takes less than {bound}, which is proven: this one takes {percent_text(plan.gap)} more (the gap)."
+        return "No lower bound is known, so a better plan may exist, and the gap is of unknown size."
+    return f"It is {outcome_text(plan.status, plan.gap)}: no plan {kind} takes less than {bound}, which is proven."
 
 
 # -- what limits it ----------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from dnnc.workloads.methods.faults import NothingFits, NothingFound, OptionNotOfObjective
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module
+from ir.core.outcomes import Outcome
 from ir.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class Solved:
 
     value: float
     bound: float
-    status: str
+    status: Outcome
     reason: str
     stages: tuple[SolvedStage, ...]
     ideals: int = 0
@@ -183,7 +184,7 @@ def budget_of(options: SolveOptions) -> Budget:
     return Budget(seconds=SECONDS if options.time_limit is None else options.time_limit)
 
 
-def does_not_fit(status: str, topology: Topology) -> Infeasible:
+def does_not_fit(status: Outcome, topology: Topology) -> Infeasible:
     """The error of a search without a plan that cannot name the device that is too small."""
     limits = [limit for device in topology.devices if (limit := topology.memory(device)) is not None]
     proven = status == "infeasible"

@@ -26,6 +26,7 @@ from dnnc.workloads.methods.faults import (
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module
 from ir.core.objectives import LATENCY, PIPEDREAM, TRAINING
+from ir.core.outcomes import Outcome, outcome
 
 if TYPE_CHECKING:
     from passes.model.stages.lattice.dp import Stages
@@ -44,13 +45,13 @@ milliseconds."""
 @dataclass(frozen=True, slots=True)
 class MethodResult:
     """One method in a comparison. ``value`` in seconds, inf without a plan; ``fits``: whether the memory suffices, None without
-    a plan; ``why``: the reason if it is not feasible."""
+    a plan; ``why``: the limits that the plan breaks, or why there is none. To ``status`` a plan that breaks a limit is none."""
 
     method: str
     value: float
     split: str
     fits: bool | None
-    status: str
+    status: Outcome
     seconds: float
     why: str = ""
 
@@ -114,9 +115,9 @@ def compare_all(module: Module, objective: str, options: SolveOptions, progress:
         plan = _run(name, module, case, options, max(0.0, min(SECONDS, SHARE * limit, left)), progress)
         took = time.perf_counter() - start
         if isinstance(plan, str):
-            rows.append(MethodResult(name, math.inf, "", None, "unknown", took, plan))
+            rows.append(MethodResult(name, math.inf, "", None, "undecided", took, plan))
         else:
-            status = "unfit" if plan.faults else _status(plan)
+            status: Outcome = "undecided" if plan.faults else _status(plan)
             rows.append(MethodResult(name, plan.value, plan.split, plan.fits, status, took, "; ".join(plan.faults[:2])))
     return tuple(rows)
 
@@ -130,8 +131,8 @@ def _check(objective: str, options: SolveOptions) -> None:
         raise UsageError(MethodWithoutPipeline(options.method))
 
 
-def _status(plan: Plan) -> str:
-    return "optimal" if plan.value <= plan.bound * (1 + 1e-9) else "feasible"
+def _status(plan: Plan) -> Outcome:
+    return outcome(plan.value, plan.bound, 1e-9)
 
 
 def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: float, progress: Progress) -> Plan | str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dnnc.workloads.methods.base import SECONDS, Progress, Solved, SolvedStage, SolveOptions, topology_of
 from ir.core.module import Module
+from ir.core.outcomes import outcome
 from passes.model.work import now
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
             SolvedStage("accelerator", ops, busy, compute, receive + send, memory, stage.replicas, device=stage.first)
         )
     ended = time.perf_counter()
-    optimal = plan.value <= plan.bound * (1 + 1e-9)
+    status = outcome(plan.value, plan.bound, 1e-9)
     counts = flat.statistics
     return Solved(
         plan.value,
-        plan.value if optimal else plan.bound,
-        "optimal" if optimal else "feasible",
+        plan.value if status == "optimal" else plan.bound,
+        status,
         plan.reason,
         tuple(stages),
         max(counts.ideals, plan.ideals),

@@ -8,9 +8,10 @@ from fractions import Fraction
 from typing import Any
 
 from dnnc.workloads.faults import BandwidthOfSplitUnknown
-from dnnc.workloads.verify_plan.numbers import CLOSE, Malformed, claim, fraction
+from dnnc.workloads.verify_plan.numbers import CLOSE, Malformed, claim, fraction, told
 from dnnc.workloads.verify_plan.workload import Id
 from ir.core.diagnostics import UsageError
+from ir.core.outcomes import OUTCOMES, Outcome, read_outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[
     if "devices" in claimed:
         if not isinstance(claimed["devices"], list) or not all(isinstance(row, dict) for row in claimed["devices"]):
             raise Malformed("'devices' must be a list of objects", result=True)
-        if claimed.get("status") in ("infeasible", "unknown"):
-            raise Malformed(f"the result holds no split: its status is {claimed['status']}", result=True)
+        if (status := claimed_outcome(claimed)) in ("infeasible", "undecided"):
+            raise Malformed(f"the result holds no split: its status is {status}", result=True)
         rows = [(str(row.get("kind")), str(row.get("name")), row) for row in claimed["devices"]]
         largest = claim(claimed, "objective")
     elif "fpgas" in claimed or "cpus" in claimed:
@@ -86,6 +87,15 @@ def claims_of(claimed: object, types: Mapping[str, str] | None = None) -> tuple[
     return devices, largest
 
 
+def claimed_outcome(statement: Mapping[str, Any]) -> Outcome | None:
+    """The ``status`` of a ``dnnc.solve/1``, of earlier versions too; None where it states none. Raises Malformed."""
+    status = statement.get("status")
+    try:
+        return None if status is None else read_outcome(status)
+    except ValueError:
+        raise Malformed(f"'status' is {told(status)}, expected one of {', '.join(OUTCOMES)}", result=True) from None
+
+
 def microbatches_of(options: Mapping[str, Any]) -> int | None:
     """Microbatches between two flushes; None if the result states none."""
     count = options.get("microbatches")
@@ -111,7 +121,7 @@ def groups_of(statement: Mapping[str, Any], bandwidth: Fraction | None) -> tuple
 
 def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -> Iterable[str]:
     """Contradictions among bound, gap, status and objective of a ``dnnc.solve/1``."""
-    bound, gap, status = claim(statement, "bound"), fraction(statement.get("gap")), statement.get("status")
+    bound, gap, status = claim(statement, "bound"), fraction(statement.get("gap")), claimed_outcome(statement)
     if bound is None or objective is None:
         return
     if bound > objective * (1 + Fraction(1, 10**9)):
@@ -123,4 +133,4 @@ def statement_faults(statement: Mapping[str, Any], objective: Fraction | None) -
         yield "the status is optimal, but the bound is below the objective"
 
 
-__all__ = ["Device", "Report", "claims_of", "groups_of", "microbatches_of", "statement_faults"]
+__all__ = ["Device", "Report", "claimed_outcome", "claims_of", "groups_of", "microbatches_of", "statement_faults"]

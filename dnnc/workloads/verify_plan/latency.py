@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from dnnc.workloads.verify_plan.claims import Report, statement_faults
+from dnnc.workloads.verify_plan.claims import Report, claimed_outcome, statement_faults
 from dnnc.workloads.verify_plan.numbers import CLOSE, Malformed, claim, same, some
 from dnnc.workloads.verify_plan.workload import ACCELERATOR, CPU, Id, Machine, Workload
 from ir.core.objectives import LATENCY
@@ -129,8 +129,8 @@ def _cpu_kind(workload: Workload) -> str:
 
 def _stated(claimed: Mapping[str, Any], workload: Workload, most: int) -> _Plan:
     """The plan of a ``dnnc.solve/1``."""
-    if claimed.get("status") in ("infeasible", "unknown"):
-        raise Malformed(f"the result holds no plan: its status is {claimed['status']}", result=True)
+    if (status := claimed_outcome(claimed)) in ("infeasible", "undecided"):
+        raise Malformed(f"the result holds no plan: its status is {status}", result=True)
     plan = _Plan(most=most, latency=claim(claimed, "objective"), cpu=_cpu_kind(workload))
     for row in _objects(claimed["devices"], "'devices'"):
         name, kind = str(row.get("name")), str(row.get("kind"))

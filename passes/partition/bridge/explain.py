@@ -64,7 +64,7 @@ def at_least_a_plan(search: Callable[[B], S], budget: B) -> S:
     """``search(budget)``. Where its time is over with neither a plan nor a proof that there is none, and no plan of another
     kind is known (``Budget.beaten``), the search is repeated with ``LEAST_SECONDS`` and stops at its first plan."""
     solution = search(budget)
-    if solution.status == "unknown" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
+    if solution.status == "undecided" and math.isinf(budget.beaten) and budget.seconds < LEAST_SECONDS:
         with unlimited():
             return search(replace(budget, seconds=LEAST_SECONDS, first=True))
     return solution
@@ -143,7 +143,7 @@ def _memory(problem: Problem, solution: Solution, topology: Topology, held: str)
     if (lacking := _lacking(problem, topology)) > 0:
         total = WeightsOverMemory(held, whole, len(topology.devices), whole - lacking, lacking).at(topology.name)
         messages = [total, *(replace(message, severity=Severity.NOTE) for message in messages)]
-    elif solution.status == "unknown":
+    elif solution.status == "undecided":
         messages.append(replace(NotProven().at("partition"), severity=Severity.NOTE))
     return Infeasible(messages)
 

@@ -68,7 +68,7 @@ def one_stage(asked: Asked, solution: Solution) -> Solution | None:
     if math.isinf(value):
         return None
     told = solution.bound, solution.reason, solution.statistics, solution.interrupted
-    return Solution("feasible", ((kind, nodes),), value, *told)
+    return Solution("within-gap", ((kind, nodes),), value, *told)
 
 
 def _one_load(asked: Asked, nodes: Sequence[int], kind: int) -> float:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ir.core.module import Func
+from ir.core.outcomes import outcome
 from passes.model.graph import cuts_of, listing
 from passes.model.liveness import stage_live
 from passes.model.stages.arrays import Ints
@@ -151,9 +152,8 @@ def against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floa
 
 def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     """The solution, ``bound`` proven of it."""
-    optimal = solution.value <= bound * (1 + TIGHT)
-    status = "optimal" if optimal else "feasible"
-    return replace(solution, status=status, bound=solution.value if optimal else bound, reason=reason)
+    status = outcome(solution.value, bound, TIGHT)
+    return replace(solution, status=status, bound=solution.value if status == "optimal" else bound, reason=reason)
 
 
 __all__ = ["against", "bounded", "with_bound", "within_memory"]

@@ -23,6 +23,7 @@ import numpy as np
 from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.objectives import THROUGHPUT
+from ir.core.outcomes import outcome
 from ir.core.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
@@ -105,8 +106,7 @@ def best_on_links(
     if kept is solution:
         return solution
     on_ports = max(cost.load for cost in plan_costs(problem, kept.stages or ()))
-    status = "optimal" if on_ports <= solution.bound * (1 + TIGHT) else "feasible"
-    return replace(kept, value=on_ports, status=status)
+    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound, TIGHT))
 
 
 def _unreplicated(problem: Problem) -> Problem | None:
@@ -189,7 +189,7 @@ def link_value(
         type_ = topology.devices[0].type
         shared = replicas or [1] * len(members)
         stages = tuple(PlanStage(index, type_, replicas=count) for index, count in enumerate(shared))
-    plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "feasible", math.inf, stages)
+    plan = Plan("@plan", THROUGHPUT.name, comm, math.inf, math.inf, 0.0, "within-gap", math.inf, stages)
     try:
         memory = stage_memory(module, members, cuts_of(module.entry), comm)
         problem = placement_problem(module, plan, topology, net, members, memory)

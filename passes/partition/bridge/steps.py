@@ -23,6 +23,7 @@ import numpy as np
 from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan
 from ir.core.objectives import TRAINING
+from ir.core.outcomes import outcome
 from ir.core.topology import Topology
 from passes.model.exchange import BUCKET
 from passes.model.graph import reads
@@ -230,8 +231,8 @@ class Steps:
             raise failure
         module, plan = best
         bound = min(bound, plan.value)
-        status = "optimal" if plan.value <= bound * (1 + 1e-9) else "feasible"
         certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
+        status = outcome(plan.value, bound, 1e-9)
         proven = replace(plan, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
         return module.replace(plan, proven)
 

@@ -24,6 +24,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ir.core.outcomes import Outcome
 from passes.model.highs import SAFETY, SCALE, Answer, Rows, Watch, solve_rows
 from passes.model.stages.problem import Problem, slots
 from passes.model.work import now
@@ -35,10 +36,10 @@ VANISHES = 1e-3
 
 @dataclass(frozen=True)
 class MilpResult:
-    """``status``: ``optimal`` (``gap`` reached), ``feasible``, ``infeasible`` (no plan at or below ``below``) or ``unknown``.
-    ``stages`` lists (kind, nodes) of each slot that holds nodes. ``fault``: how the process that solved it died, if it did."""
+    """``status``: the outcome of the search for a plan at or below ``below``. ``stages`` lists (kind, nodes) of each slot that
+    holds nodes. ``fault``: how the process that solved it died, if it did."""
 
-    status: str
+    status: Outcome
     stages: tuple[tuple[int, tuple[int, ...]], ...] | None
     bound: float
     nodes: int
@@ -66,7 +67,7 @@ def solve_milp(
         nearer = Model(problem, value, sides).solve(max(0.0, ends - now()), gap, watch)
         nodes = found.nodes + nearer.nodes
         if nearer.stages is None:
-            return replace(found, status="feasible", bound=0.0, nodes=nodes, fault=nearer.fault)
+            return replace(found, status="within-gap", bound=0.0, nodes=nodes, fault=nearer.fault)
         found, scale = replace(nearer, nodes=nodes), value
     return found
 

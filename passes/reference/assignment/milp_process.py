@@ -54,8 +54,8 @@ def solve_apart(
     watch: Watch,
     sides: Sides | None = None,
 ) -> MilpResult:
-    """``solve_milp`` in another process, which counts its work and ends by it; ``unknown`` with the last bound when it is ended
-    before, or dies."""
+    """``solve_milp`` in another process, which counts its work and ends by it; ``undecided`` with the last bound when it is
+    ended before, or dies."""
     known = {name: getattr(problem, name) for name in (*ARRAYS, *ROWS, "comm", "forced", "stages")}
     limits = [(kind.count, kind.memory) for kind in problem.kinds]
     apart = None if sides is None else (sides.seconds, sides.side)
@@ -92,7 +92,7 @@ def solve_apart(
             fault = f"its process ended with {process.wait()} before it had read the question"
         finally:
             process.kill()
-    return MilpResult("unknown", None, bound, 0, fault)
+    return MilpResult("undecided", None, bound, 0, fault)
 
 
 def answer() -> None:

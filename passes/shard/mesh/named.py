@@ -87,7 +87,7 @@ def named_plan(
     value, needs = given.problem.cost(choices), given.problem.memory(choices)
     if memory is not None and needs > memory:
         raise NoPlanError(needs)
-    return ShardPlan(choices, value, 0.0, needs, "feasible").bounded(bound, "strategy")
+    return ShardPlan(choices, value, 0.0, needs, "within-gap").bounded(bound, "strategy")
 
 
 def plans_by_name(

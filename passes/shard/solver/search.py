@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from ir.core.outcomes import Outcome, outcome
 from passes.model.work import now
 from passes.shard.elimination.elimination import BUDGET
 from passes.shard.elimination.folded import FoldedSearch, Priced, least_memory
@@ -53,15 +54,14 @@ Progress = Callable[[str, float | None], None]
 
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
-    """``choices[node]``; ``value`` seconds, ``bound`` seconds that no plan is below, ``memory`` bytes per device. ``status``:
-    ``optimal`` (value meets bound) or ``feasible``; ``reason`` why not optimal. ``interrupted``: the search was, from the
-    keyboard."""
+    """``choices[node]``; ``value`` seconds, ``bound`` seconds that no plan is below, ``memory`` bytes per device. ``reason``:
+    why not optimal. ``interrupted``: the search was, from the keyboard."""
 
     choices: tuple[int, ...]
     value: float
     bound: float
     memory: float
-    status: str
+    status: Outcome
     reason: str = ""
     interrupted: bool = False
 
@@ -72,8 +72,8 @@ class ShardPlan:
     def bounded(self, bound: float, reason: str, slack: float = TIGHT) -> ShardPlan:
         """The plan with a bound; ``reason``: why it is not optimal where it is further above that than ``slack``, relative."""
         bound = min(bound, self.value)
-        done = self.value <= bound * (1 + slack)
-        return replace(self, bound=bound, status="optimal" if done else "feasible", reason="" if done else reason)
+        status = outcome(self.value, bound, slack)
+        return replace(self, bound=bound, status=status, reason="" if status == "optimal" else reason)
 
 
 class NoPlanError(ValueError):
@@ -233,7 +233,7 @@ def searched(
             best, value = descend(problem, best, value, memory, ends)
         except KeyboardInterrupt:
             interrupted = True
-    plan = ShardPlan(best, value, bound, problem.memory(best), "", interrupted=interrupted)
+    plan = ShardPlan(best, value, bound, problem.memory(best), "within-gap", interrupted=interrupted)
     return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason), price
 
 

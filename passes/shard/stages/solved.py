@@ -216,7 +216,7 @@ class StageSolver:
             return None
         if value > within.bound * (1 + TIGHT):
             choices, value = descend(problem, choices, value, limit, min(self.until, now() + LONGEST))
-        return ShardPlan(choices, value, 0.0, problem.memory(choices), "feasible").bounded(within.bound, "width")
+        return ShardPlan(choices, value, 0.0, problem.memory(choices), "within-gap").bounded(within.bound, "width")
 
     def readers(self, sequence: _Sequence, cutter: Cutter, name: str, number: int) -> list[int]:
         """The stages that read a value, other than the one that makes it."""

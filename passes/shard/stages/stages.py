@@ -326,7 +326,7 @@ class StageSearch:
         if not self.flushes or len(spent) == 1 or value >= self.value:
             return made, made.seconds
         staged = tuple(map(self.solver.decided, made.stages))
-        plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "feasible", 0.0, (), microbatches=self.flushes)
+        plan = Plan("@plan", TRAINING.name, "sum", value, value, 0.0, "within-gap", 0.0, (), microbatches=self.flushes)
         found = written(self.bounding.module, staged, plan).first(Plan)
         assert found is not None
         if found.value > value * (1 + TIGHT):

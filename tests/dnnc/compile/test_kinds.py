@@ -181,7 +181,7 @@ def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypa
     monkeypatch.setattr(ShardPass, "run", interrupted)
     result = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2")
     assert result.interrupted
-    assert (result.plan.bound, result.plan.status) == (0.0, "feasible")
+    assert (result.plan.bound, result.plan.status) == (0.0, "within-gap")
     assert dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes: not searched to the end"
 
 
@@ -293,7 +293,7 @@ def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
     monkeypatch.setattr(ShardPass, "run", refused)
     plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2").plan
     assert plan.bound == (plan.value if proven else bound)
-    assert plan.status == ("optimal" if proven else "feasible")
+    assert plan.status == ("optimal" if proven else "within-gap")
     told = "none fits" if proven else f"none below {seconds_text(bound)}"
     assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages on meshes: {told}"
 

@@ -61,7 +61,7 @@ def claimed(seed: int, folder: Path, forced: int, placed: int, meshed: int) -> d
             claim = Claim(min(best, answer.value), answer.status, answer.value, answer.bound, near=SOLVED)
         else:
             bound = math.inf if answer.proven else answer.bound
-            claim = Claim(best, "infeasible" if answer.proven else "unknown", math.inf, bound, near=SOLVED)
+            claim = Claim(best, "infeasible" if answer.proven else "undecided", math.inf, bound, near=SOLVED)
         claims[f"case {seed}, {options}"] = claim
     return claims
 
@@ -83,7 +83,7 @@ def steered_claim(seed: int, folder: Path, most: int) -> tuple[object, Claim | N
         return asked, None
     if isinstance(answer, Infeasible):
         bound = math.inf if answer.proven else answer.bound
-        told = "infeasible" if answer.proven else "unknown"
+        told = "infeasible" if answer.proven else "undecided"
         return asked, Claim(min(values, default=math.inf), told, math.inf, bound, near=SOLVED)
     return asked, Claim(min([*values, answer.value]), answer.status, answer.value, answer.bound, near=SOLVED)
 

@@ -20,7 +20,7 @@ STAGES = (
         1, "core", ("cpu1",), 99, compute=0.0101, receive=0.0011, send=0.0, weights=30 << 20, workspace=1 << 20, buffers=2 << 20
     ),
 )
-PLAN = Plan("@plan", "throughput", "sum", 0.0132, 0.0132, 0.0120, "feasible", 0.0222, STAGES)
+PLAN = Plan("@plan", "throughput", "sum", 0.0132, 0.0132, 0.0120, "within-gap", 0.0222, STAGES)
 
 
 def test_columns_line_up_and_nothing_trails() -> None:
@@ -49,7 +49,7 @@ def test_headline_states_speedup_and_proof() -> None:
     text = plan_headline(PLAN)
     assert "13.2 ms per microbatch" in text
     assert "1.68x the speed of one device" in text
-    assert "feasible: lower bound 12.0 ms, gap 10.0 %" in text
+    assert "within gap of 10.0 %: lower bound 12.0 ms" in text
 
 
 @pytest.mark.parametrize(("hidden", "told"), [(0.0, False), (1e-19, False), (1e-3, True)])
@@ -75,7 +75,7 @@ def machines(count: int) -> Topology:
     [
         (2, "optimal", "", ""),
         (4, "optimal", "", "  not used: cpu2, cpu3 (no plan with them is faster)"),
-        (3, "feasible", "", "  not used: cpu2 (no faster plan with them was found)"),
+        (3, "within-gap", "", "  not used: cpu2 (no faster plan with them was found)"),
         (64, "optimal", "--stages 2 was asked for", "  not used: cpu2, cpu3 and 60 more (--stages 2 was asked for)"),
     ],
 )

@@ -67,7 +67,7 @@ def test_every_plan_verifies_and_none_beats_brute_force(tmp_path_factory: pytest
         result = solve(folder, data, comm=comm, method=name, time_limit=0.01)
         assert (result.method, math.isinf(result.objective)) == (name, result.why is not None)
         if result.why is not None:
-            assert (result.status, result.bound, result.devices) == ("unknown", 0.0, ())
+            assert (result.status, result.bound, result.devices) == ("undecided", 0.0, ())
             continue
         assert result.split in best
         least = best[result.split]
@@ -145,16 +145,16 @@ def test_a_comparison_has_a_row_for_each_method_and_ratios_to_the_exact_one(tmp_
 def test_a_comparison_tells_what_does_not_fit(tmp_path: Path) -> None:
     result = solve(tmp_path, chain([1.0, 1.0, 1.0, 1.0], maxSizePerFPGA=250), compare=True)
     row = next(row for row in result.compare if row.method == "one-device")
-    assert (row.fits, row.status, row.why) == (False, "unfit", "stage 0 needs 400 bytes, its accelerator has 250")
+    assert (row.fits, row.status, row.why) == (False, "undecided", "stage 0 needs 400 bytes, its accelerator has 250")
     alone = solve(tmp_path, chain([1.0, 1.0, 1.0, 1.0], maxSizePerFPGA=250), method="one-device")
-    assert alone.status == "unknown"
+    assert alone.status == "undecided"
     assert "needs 400 bytes" in str(alone.why)
 
 
 def test_a_comparison_stands_where_no_plan_fits(tmp_path: Path) -> None:
     result = solve(tmp_path, chain([1.0, 1.0], maxSizePerFPGA=10), compare=True)
     assert result.status == "infeasible"
-    assert [row.status for row in result.compare if row.method in ("exact", "topological")] == ["infeasible", "unknown"]
+    assert [row.status for row in result.compare if row.method in ("exact", "topological")] == ["infeasible", "undecided"]
     assert all(math.isinf(row.objective) or row.fits is False for row in result.compare)
 
 
@@ -199,7 +199,7 @@ def expert(folder: Path, split: object, data: dict[str, Any] | str = FOUR, **opt
 def test_an_expert_in_the_reference_format(tmp_path: Path) -> None:
     split = {"maxLoad": -1, "fpgas": [{"load": -1, "nodes": [0, 1]}, {"nodes": [3, 2]}], "cpus": [{"load": 0, "nodes": []}]}
     result = expert(tmp_path, split)
-    assert (result.objective, result.split, result.status) == (4.25, "contiguous", "feasible")
+    assert (result.objective, result.split, result.status) == (4.25, "contiguous", "within-gap")
     assert [device.nodes for device in result.devices] == [(0, 1), (2, 3), ()]
     assert check(tmp_path, result) == []
     result = expert(tmp_path, {"fpgas": [{"nodes": [0, 3]}, {"nodes": [1, 2]}]})

@@ -252,7 +252,7 @@ def test_any_split_equals_brute_force(tmp_path_factory: pytest.TempPathFactory, 
     best = brute_force(data, contiguous=False)
     result = solve(tmp_path_factory.mktemp("any"), data, split="any")
     if math.isinf(best):
-        assert result.status in ("infeasible", "unknown")
+        assert result.status in ("infeasible", "undecided")
         return
     assert result.status == "optimal"
     assert result.objective == pytest.approx(best, rel=1e-7, abs=1e-9)
@@ -310,5 +310,5 @@ def test_no_limit_is_too_short_for_a_plan_or_a_proof_that_there_is_none(tmp_path
         longer, short = (solve(tmp_path, data, **SHORT[name], time_limit=limit) for limit in (60.0, 0.0))
         assert longer.status == "optimal" or longer.status == short.status == "infeasible"
         if longer.status == "optimal":
-            assert short.status in ("optimal", "feasible")
+            assert short.status in ("optimal", "within-gap")
             assert short.bound <= longer.objective <= short.objective

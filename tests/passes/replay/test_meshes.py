@@ -214,7 +214,7 @@ def test_an_edited_strategy_is_priced_anew() -> None:
     moved = replayed(data, pair())
     assert plan_of(moved).value == pytest.approx(plan.value + 3 * 4096 / 4 / 1e9, rel=1e-3)
     assert seconds(moved) == [plan_of(moved).value]
-    assert (plan_of(moved).bound, plan_of(moved).status) == (plan.bound, "feasible")
+    assert (plan_of(moved).bound, plan_of(moved).status) == (plan.bound, "within-gap")
     del stage["weights"]
     assert plan_of(replayed(data, pair())).value == plan_of(moved).value
 

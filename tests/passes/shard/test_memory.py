@@ -91,7 +91,7 @@ def test_saved_bytes_are_those_of_the_ops_that_members_run(
     bill = price(module, module.entry, given_.mesh, decisions, training=True, uneven=uneven, in_flight=in_flight)
     assert bill.memory == pytest.approx(problem.memory(choices))
     stage = Staged(tuple(range(len(module.entry.ops))), given_.mesh, decisions, bill)
-    plan = Plan("@plan", "training", "sum", 1.0, 1.0, 0.0, "feasible", math.inf, ())
+    plan = Plan("@plan", "training", "sum", 1.0, 1.0, 0.0, "within-gap", math.inf, ())
     result = lowered(written(module.extend([topology(math.prod(sizes))]), [stage], plan))
     flows = flowing(module, given_)
     most = in_flight * max(

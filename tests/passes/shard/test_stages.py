@@ -139,7 +139,7 @@ def claimed(module: Module, stages: int = 0, microbatches: int = 0, memory: int 
     bound, value = searched(module, meshes, stages, microbatches, memory)
     tight = value <= bound * (1 + 1e-9)
     faults = [f"it takes {value / best} times what the best one takes"] if 4 * best < value < math.inf else []
-    status = "feasible" if not tight else "optimal" if value < math.inf else "infeasible"
+    status = "within-gap" if not tight else "optimal" if value < math.inf else "infeasible"
     return Claim(best, status, value, bound, faults, near=SOLVED)
 
 
@@ -578,7 +578,7 @@ def test_a_plan_whose_sums_come_last_is_worth_what_its_step_takes() -> None:
     made = search.solver.solve((StageRun(0, 2, one), StageRun(2, search.bounding.units.count, four)), math.inf)
     assert isinstance(made, SolvedStages)
     solved, spent = search.valued(made)
-    told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "feasible", 0.0, (), microbatches=8)
+    told = Plan("@plan", "training", "sum", 0.0, 0.0, 0.0, "within-gap", 0.0, (), microbatches=8)
     plan = written(module, solved.staged, told).first(Plan)
     assert plan is not None
     assert solved.value == pytest.approx(plan.value)

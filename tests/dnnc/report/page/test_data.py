@@ -160,8 +160,8 @@ def test_the_first_screen_answers(kind: str, question: str, expected: str) -> No
     ("bound", "status", "expected"),
     [
         (1.0, "optimal", "It is optimal"),
-        (0.5, "feasible", "which is proven: this one takes 100.0 % more (the gap)."),
-        (0.0, "feasible", "No lower bound is known"),
+        (0.5, "within-gap", "It is within gap of 100.0 %: no plan of the kinds that were searched takes less than"),
+        (0.0, "within-gap", "No lower bound is known"),
     ],
 )
 def test_what_is_said_of_the_bound_is_what_is_proven(bound: float, status: str, expected: str) -> None:
@@ -176,7 +176,7 @@ def test_what_is_said_of_the_bound_is_what_is_proven(bound: float, status: str, 
 def test_a_plan_of_unknown_sizes_claims_nothing() -> None:
     module = planned("stages")
     plan = plan_of(module)
-    unsure = replace(plan, status="uncertain", certificate=(("sizes", "3 sizes are unknown, such as that of %h"),))
+    unsure = replace(plan, status="within-gap", certificate=(("sizes", "3 sizes are unknown, such as that of %h"),))
     data = page_data(module.replace(plan, unsure))
     assert "How good it is cannot be said: 3 sizes are unknown, such as that of %h." in sentences(data, "How good is it?")
     assert sentences(data, "What would help?").startswith("Known sizes: 'dnnc compile --inputs FILE.npz' measures them")

@@ -33,7 +33,7 @@ module @m {opset.onnx = 20} {
     value = 1.0
     port_value = 1.0
     bound = 0.0
-    status = feasible
+    status = within-gap
     single = 1.0
     stage {index = 0, device_type = core, devices = [a, b], ops = 2, compute = 1.0, mesh = @mesh0}
     stage {index = 1, device_type = core, devices = [c, d], ops = 1, compute = 1.0, mesh = @mesh1}

@@ -192,7 +192,7 @@ def test_collectives_wait_for_the_largest_part(reader: str, kind: str, elements:
     (one,) = bill.collectives
     assert (one.kind, one.size) == (kind, 8 * 6 * 4)
     assert one.seconds == pytest.approx(elements * 4 / 1e10 + 2e-9)
-    plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 0.0, "feasible", math.inf, ())
+    plan = Plan("@plan", "throughput", "sum", 1.0, 1.0, 0.0, "within-gap", math.inf, ())
     result = lowered(written(module.extend([top]), [Staged((0, 1), mesh, decisions, bill)], plan))
     (counted,) = count(result)
     assert (counted.sent, counted.seconds) == pytest.approx((elements * 4, one.seconds))

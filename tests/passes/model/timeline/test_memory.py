@@ -65,7 +65,7 @@ module @m {opset.onnx = 20} {
     value = 12.0
     port_value = 12.0
     bound = 0.0
-    status = feasible
+    status = within-gap
     single = inf
     microbatches = 2
     stage {index = 0, device_type = t, devices = [d0], ops = 3, compute = 4.0, backward = 2.0, weights = 100}
@@ -107,7 +107,7 @@ module @m {opset.onnx = 20} {
     value = 1.0
     port_value = 1.0
     bound = 0.0
-    status = feasible
+    status = within-gap
     single = inf
     microbatches = 2
     stage {index = 0, device_type = t, devices = [d0, d1], ops = 2, compute = 1.0, mesh = @mesh}

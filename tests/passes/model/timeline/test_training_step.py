@@ -254,7 +254,7 @@ def test_a_value_is_never_below_the_step() -> None:
     module = sharded(model, "preset:cpu-8", training=True, **options)
     plan, schedule = planned(module)
     assert formula(workload(module), 4) * (1 + 1e-6) < schedule.latency == pytest.approx(plan.value, rel=1e-9)
-    assert plan.status == "feasible"
+    assert plan.status == "within-gap"
 
 
 def gathered(bill: Bill) -> float:
@@ -275,7 +275,7 @@ def test_what_a_step_takes_is_told_apart() -> None:
     synced = []
     for microbatches in (1, 6):
         bill = price(module, module.entry, mesh, decisions, training=True, microbatches=microbatches)
-        plan = Plan("@plan", "training", "sum", bill.total, bill.total, 0.0, "feasible", 1.0, (), (), microbatches)
+        plan = Plan("@plan", "training", "sum", bill.total, bill.total, 0.0, "within-gap", 1.0, (), (), microbatches)
         decided = written(module, [Staged(ops, mesh, decisions, bill)], plan).first(Plan)
         assert decided is not None
         stage = decided.stages[0]

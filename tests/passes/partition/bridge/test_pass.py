@@ -314,7 +314,7 @@ def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None
     def slow(problem: Problem, budget: Budget, progress: Progress) -> Solution:
         asked.append((budget.seconds, budget.first))
         found = solve(problem, budget, progress)
-        return replace(found, status="unknown", stages=None) if budget.seconds < 1 else found
+        return replace(found, status="undecided", stages=None) if budget.seconds < 1 else found
 
     monkeypatch.setitem(SOLVERS, ("throughput", "contiguous"), slow)
     module = run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.01)

@@ -174,7 +174,7 @@ def test_a_process_apart_ends_at_once() -> None:
     result = solve_apart(
         problem, below=math.inf, seconds=600.0, gap=0.0, watch=lambda value, bound: not asked.append(bound) and len(asked) < 3
     )
-    assert (result.status, result.stages) == ("unknown", None)
+    assert (result.status, result.stages) == ("undecided", None)
     assert len(asked) == 3
 
 
@@ -183,7 +183,7 @@ def test_a_process_apart_that_dies_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     problem = random_problem(3)
     monkeypatch.setattr(milp_process, "module_command", lambda name: [sys.executable, "-c", "import sys; sys.exit(9)"])
     result = solve_apart(problem, below=math.inf, seconds=600.0, gap=0.0, watch=lambda value, bound: True)
-    assert (result.status, result.stages) == ("unknown", None)
+    assert (result.status, result.stages) == ("undecided", None)
     assert "its process ended with 9" in result.fault
 
 

@@ -329,7 +329,7 @@ def test_inception_has_the_lattice_that_was_published() -> None:
 def test_a_lattice_too_large_still_gets_a_plan_and_a_bound() -> None:
     profile, machines = read(FOLDER / "nasnetamobile.txt"), Machines(8, 10e9)
     solution = solve_pipedream(profile, machines)
-    assert solution.status == "feasible"
+    assert solution.status == "within-gap"
     assert solution.bound <= solution.value <= 1.002 * solution.bound
 
 
