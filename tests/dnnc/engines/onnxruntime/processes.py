@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+LASTING: set[int] = set()
+"""Children of this process that serve many tests, which ``children`` leaves out."""
+
 
 @contextmanager
 def nothing_left() -> Iterator[None]:
@@ -37,7 +40,7 @@ def _descriptors() -> dict[str, str]:
 
 
 def children(parent: int) -> list[int]:
-    """The process ids of the children of ``parent``, zombies included."""
+    """The process ids of the children of ``parent``, zombies included, without ``LASTING``."""
     processes = []
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -47,7 +50,7 @@ def children(parent: int) -> list[int]:
                 continue
             if int(stat.rpartition(")")[2].split()[1]) == parent:
                 processes.append(int(name))
-    return processes
+    return [one for one in processes if one not in LASTING]
 
 
 def gone(processes: Iterable[int]) -> bool:

@@ -14,6 +14,11 @@ from ir.system.child import module_environment
 pytestmark = pytest.mark.skipif(not can_fork(), reason="needs Linux")
 
 
+@pytest.fixture(autouse=True)
+def warm_ranks() -> None:
+    """Here templates start as they do for users."""
+
+
 def test_where_the_template_fails_it_is_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here torch does not load: its exit status is the one to tell."""
     (tmp_path / "torch.py").write_text("raise SystemExit(7)")
