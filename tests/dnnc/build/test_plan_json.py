@@ -118,6 +118,13 @@ def test_faulty_entries_are_located(change: Any, where: str, message: str) -> No
     assert all(d.code.startswith("E03") and d.hint for d in raised.value.diagnostics)
 
 
+@pytest.mark.parametrize("status", ["feasible", "uncertain"])
+def test_a_plan_json_of_an_earlier_version_replays(status: str) -> None:
+    data = written()
+    assert data["status"] == "within-gap"
+    assert replayed(data | {"status": status}) == replayed(data)
+
+
 def test_files_that_are_no_plan(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text('{"schema": "dnnc.plan/1",\n "stages": [,]}')
     with pytest.raises(InvalidInput, match=r"broken\.json:2:13.*not valid JSON"):
