@@ -91,7 +91,8 @@ class WhatIf:
         factor = self.factor(row)
         what = row.added_type
         if row.value == math.inf:
-            return f"{what} would not help: still no plan fits"
+            proven = row.bound == math.inf
+            return f"{what} would not help: still no plan fits" if proven else f"{what}: undecided, no plan was found with it"
         if self.whole.value == math.inf:
             return f"{what} would help: the model fits then"
         if factor >= HELPS:

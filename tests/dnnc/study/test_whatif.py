@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,9 @@ def test_sentences() -> None:
         told(none, PlanOnPart(("a", "b", "c"), "x", 1.0, 1.0, added_type="1 more t"))
         == "1 more t would help: the model fits then."
     )
-    assert told(none, PlanOnPart(("a",), added_type="1 more t")) == "1 more t would not help: still no plan fits."
+    short = PlanOnPart(("a",), bound=math.inf, added_type="1 more t")
+    assert told(none, short) == "1 more t would not help: still no plan fits."
+    assert told(none, replace(short, bound=0.0)) == "1 more t: undecided, no plan was found with it."
     assert told(whole, PlanOnPart((), "x", 1.0, 0.5, added_type="1 more t")) == (
         "1 more t would not help as far as was found, and 2.00 times as fast is the most that is possible."
     )
