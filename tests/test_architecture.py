@@ -77,9 +77,6 @@ BELOW_PASSES = {"passes.framework": ("passes.framework", "passes.model"), "passe
 """The rooms that all passes share, and what of ``passes`` each may import. A pass may import these rooms and itself."""
 
 EXCEPTIONS = {
-    ("passes.partition.bridge.handover", "passes.reference"): "latency of a model is searched by the pass partition",
-    ("passes.partition.bridge.memory", "passes.reference"): "any split of a model is searched by the pass partition",
-    ("passes.partition.bridge.partition_pass", "passes.reference"): "latency, any splits and colours by the pass partition",
     ("passes.replay.stage_by_stage", "passes.shard"): "a stated plan is decided and bounded as the problem that shard solves",
 }
 """Modules that import a pass which is not theirs, with the reason."""
@@ -144,12 +141,7 @@ def test_no_circle_of_modules() -> None:
 def test_no_circle_of_rooms() -> None:
     """Nor of the files and folders at the top of each package: ``dnnc.engines.onnxruntime.write`` writes what
     ``dnnc.engines.onnxruntime`` reads by way of ``dnnc.build``."""
-    rooms = {
-        (room_of(name), room_of(target))
-        for name, targets in imported().items()
-        for target in targets
-        if (name, room_of(target)) not in EXCEPTIONS
-    }
+    rooms = {(room_of(name), room_of(target)) for name, targets in imported().items() for target in targets}
     graph = nx.DiGraph((room, target) for room, target in rooms if room != target)
     circles = sorted(sorted(part) for part in nx.strongly_connected_components(graph) if len(part) > 1)
     assert not circles, f"each room of a circle needs all others; move what they share below them: {circles}"

@@ -63,7 +63,10 @@ def test_the_list_is_up_to_date(update_golden: bool) -> None:
     assert LIST.read_text() == text, "pytest tests/test_faults.py --update-golden writes it anew"
 
 
-SHARED = {"08": {"dnnc.machines.faults", "dnnc.machines.topology.faults"}}
+SHARED = {
+    "08": {"dnnc.machines.faults", "dnnc.machines.topology.faults"},
+    "32": {"passes.partition.faults", "passes.reference.faults"},
+}
 """Digits of more than one file: codes stay when kinds move to a file of their own."""
 
 

@@ -28,7 +28,7 @@ from dnnc.compile.faults import (
     SharesNotAnnotated,
     StagesRecompute,
 )
-from dnnc.compile.flags import TAG
+from dnnc.compile.flags import PLANNERS, TAG
 from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_callers, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
     CompileOptions,
@@ -306,7 +306,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
 
     def passed(name: str, seconds: float) -> None:
         clock.add(name, seconds)
-        if name in ("partition", "shard"):
+        if name in (*PLANNERS, "shard"):
             counted = context.statistics.get(name, {})
             clock.add("search", float(counted.get("seconds", 0.0)) - float(counted.get("build", 0.0)))
 

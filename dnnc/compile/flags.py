@@ -18,6 +18,8 @@ from ir.core.limits import LIMITS, Limits
 SEARCHES = ("certified", "tag")
 """Which search plans: dnnc's own, which bounds all plans, or TAG's (``dnnc.search_tag``)."""
 TAG = SEARCHES[1]
+PLANNERS = ("partition", "reference")
+"""The passes that split a model into stages whose tensors stay whole; the second by problems of the literature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +113,20 @@ _OF_TRAINING = {
 }
 
 FLAGS: tuple[Flag, ...] = (
-    Flag("--cut", "cuts", ("partition",), (PLAN, MESH)),
-    Flag("--pin", "pins", ("partition",), (PLAN, MESH)),
-    Flag("--stages", "stages", ("partition", "shard"), (PLAN, TAG_SEARCH)),
-    Flag("--time-limit", "time_limit", ("partition", "shard"), (PLAN, TAG_SEARCH)),
-    Flag("--replicas", "replicas", ("partition",), (PLAN, MESH)),
-    Flag("--pieces", "pieces", ("partition",), (PLAN, MESH)),
-    Flag("--objective", "objective", ("partition",), (PLAN,)),
-    Flag("--split", "split", ("partition",), (PLAN, MESH)),
+    Flag("--cut", "cuts", PLANNERS, (PLAN, MESH)),
+    Flag("--pin", "pins", PLANNERS, (PLAN, MESH)),
+    Flag("--stages", "stages", (*PLANNERS, "shard"), (PLAN, TAG_SEARCH)),
+    Flag("--time-limit", "time_limit", (*PLANNERS, "shard"), (PLAN, TAG_SEARCH)),
+    Flag("--replicas", "replicas", PLANNERS, (PLAN, MESH)),
+    Flag("--pieces", "pieces", ("reference",), (PLAN, MESH)),
+    Flag("--objective", "objective", PLANNERS, (PLAN,)),
+    Flag("--split", "split", ("reference",), (PLAN, MESH)),
     Flag("--comm", "comm", (), (MESH,)),
     Flag("--mesh", "mesh", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--strategy", "strategy", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--uneven", "uneven", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
     Flag("--shares", "shares", ("shard",), (PLAN, TAG_SEARCH, PROFILE)),
-    Flag("--microbatches", "microbatches", ("partition", "shard"), (PLAN, PROFILE)),
+    Flag("--microbatches", "microbatches", (*PLANNERS, "shard"), (PLAN, PROFILE)),
     Flag("--explain", "explain", (), (PROFILE,)),
     Flag("--inputs", "inputs", (), (PROFILE,)),
     Flag("--plan", "plan", (), (TAG_SEARCH,)),
@@ -167,6 +169,7 @@ __all__ = [
     "OF_TRAINING",
     "ON_MESHES",
     "PLAN",
+    "PLANNERS",
     "PROFILE",
     "SEARCHES",
     "TAG",

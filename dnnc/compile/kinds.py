@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
+from dnnc.compile.flags import PLANNERS
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT
@@ -96,7 +97,7 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
     """The kind of plans that a pipeline searches, as a person reads it."""
     if _shard_of(pipeline) is not None:
         return "stages on meshes"
-    alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name == "partition")
+    alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name in PLANNERS)
     return "stages of single devices" if alone else "stages with replicas"
 
 

@@ -36,6 +36,7 @@ from dnnc.compile.flags import (
     OF_TRAINING,
     ON_MESHES,
     PLAN,
+    PLANNERS,
     PROFILE,
     TAG,
     TAG_SEARCH,
@@ -59,7 +60,7 @@ from dnnc.compile.training import with_training
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.facets import SYNCS
 from ir.core.module import Func, Module
-from ir.core.objectives import ANY, THROUGHPUT, TRAINING, Planned, objective_of, offered
+from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, TRAINING, Planned, objective_of, offered
 from ir.core.topology import Topology
 from passes.framework.base import Pass
 
@@ -176,19 +177,38 @@ def build_pipeline(options: CompileOptions, *, profiled: bool = False) -> tuple[
         raise UsageError(OnlyOnMeshes(("--explain",)))
     if options.plan_only:
         pipeline = _plan_alone(pipeline)
-    changes = changes_of(options, "partition")
+    if _of_literature(options, profiled=profiled):
+        pipeline = tuple(_by_reference(step) if step.name == "partition" else step for step in pipeline)
+    planner = next((step.name for step in pipeline if step.name in PLANNERS), "")
+    changes = changes_of(options, planner or "reference")
     if options.pins:
         changes["pins"] = tuple(f"{node}={device}" for node, device in options.pins.items())
-    if changes and not any(step.name == "partition" for step in pipeline):
+    if changes and not planner:
         flags = given(options, [flag for flag in FLAGS if flag.field in changes])
         raise UsageError(PassMissing(flags, "partition"), where="--passes")
-    pipeline = tuple(replace(step, **changes) if step.name == "partition" else step for step in pipeline)
+    pipeline = tuple(replace(step, **changes) if step.name == planner else step for step in pipeline)
     if options.time_limit is not None:
         limit = {"time_limit": options.time_limit}
         pipeline = tuple(replace(step, **limit) if step.name == "place" else step for step in pipeline)
     if options.comm:  # every pass that adds up compute and transfers must do it the same way
         pipeline = tuple(_with_comm(step, options.comm) for step in pipeline)
     return pipeline
+
+
+def _of_literature(options: CompileOptions, *, profiled: bool) -> bool:
+    """Whether the options ask for a problem of the literature, which is searched by the pass ``reference``."""
+    other = options.pieces is not None or options.split not in ("", CONTIGUOUS)
+    if not options.objective:
+        return other
+    objective = objective_of(options.objective)
+    return other or objective.alone or (profiled and objective.trains)
+
+
+def _by_reference(step: Pass) -> Pass:
+    """The pass ``reference`` with the options of a pass ``partition``."""
+    from passes.framework.registry import PASSES
+
+    return PASSES["reference"](**{option.name: getattr(step, option.name) for option in fields(step)})
 
 
 def _check_search(options: CompileOptions) -> None:
@@ -260,7 +280,7 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
     if clash := excluded_by(options, PLAN):
         raise UsageError(NotWithPlan(clash))
     own = parse_pipeline(options.pipeline)
-    if own and not any(step.name in ("partition", "shard") for step in own):
+    if own and not any(step.name in (*PLANNERS, "shard") for step in own):
         raise UsageError(PlanReplacesNothing("partition"), where="--passes")
     stated, schedule = read_plan(options.plan)
     stated = replace(stated, made_for=_made_for(options.plan))
@@ -280,11 +300,11 @@ def _replay(options: CompileOptions) -> tuple[Pass, ...]:
         pipeline = with_training(pipeline, training, plan_only=options.plan_only)
         family: dict[str, Any] = {"family": training.schedule} if meshes else {}
         stated = replace(stated, **family)
-    replaced = "shard" if meshes else "partition"
-    if not any(step.name == replaced for step in pipeline):
-        raise UsageError(PlanReplacesNothing(replaced), where="--passes")
+    replaced = ("shard",) if meshes else PLANNERS
+    if not any(step.name in replaced for step in pipeline):
+        raise UsageError(PlanReplacesNothing(replaced[0]), where="--passes")
     # Groups serve the search alone; the plan is per op.
-    pipeline = tuple(stated if step.name == replaced else step for step in pipeline if step.name != "contract")
+    pipeline = tuple(stated if step.name in replaced else step for step in pipeline if step.name != "contract")
     rows: dict[str, Any] = {"stated": schedule, "source": str(options.plan)} if schedule else {}
     pipeline = tuple(replace(step, **rows) if step.name == "schedule" else step for step in pipeline)
     if options.plan_only:

@@ -106,6 +106,7 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
             raise UsageError(PassMissing(flags, name), where="--passes")
     if not options.flush:
         changes["partition"]["replicas"] = 1
+    changes["reference"] = changes["partition"]
     return tuple(replace(step, **changes[step.name]) if changes.get(step.name) else step for step in pipeline)
 
 

@@ -1,7 +1,7 @@
 """The schedule for ``dnnc simulate``: of a build, of a plan without programs, or of a split that ``dnnc solve`` wrote.
 
 A split names a workload and says which of its nodes are on which device. That becomes a plan: stages are the pieces that a
-device runs without interruption (``passes.partition.bridge.pieces``), ``assign`` gives them devices, ``place`` computes their
+device runs without interruption (``passes.reference.pieces``), ``assign`` gives them devices, ``place`` computes their
 costs, ``schedule`` orders them. For PipeDream's objective, the forward and backward pass of each stage are simulated, with
 transfers that overlap compute; the averaging of weights is left out.
 """
@@ -91,7 +91,7 @@ def _of_split(path: Path, workload: str, topology_file: str, sink: DiagnosticSin
     from passes.framework.pipeline import parse_pipeline
     from passes.model.network import network
     from passes.model.stages.from_ir import problem_of
-    from passes.partition.bridge.pieces import pieces
+    from passes.reference.pieces import pieces
     from passes.replay.assign import AssignPass
 
     claimed = parse_json(read_input_text(path, "a split of 'dnnc solve'", LIMITS.text_bytes), str(path))

@@ -46,6 +46,7 @@ LISTED: dict[str, Listed] = {
     "contract": Listed("passes.contract:ContractPass", _SEARCHED, (Property.GROUPED,)),
     "shard": Listed("passes.shard:ShardPass", _SEARCHED, _SHARDED, _PROGRAMS),
     "partition": Listed("passes.partition:PartitionPass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)),
+    "reference": Listed("passes.reference.reference_pass:ReferencePass", _SEARCHED, _STAGED, (Property.SHARDED, *_PROGRAMS)),
     "assign": Listed("passes.replay.assign:AssignPass", _SEARCHED[:1], _STAGED, (Property.SHARDED, *_PROGRAMS)),
     "replay": Listed("passes.replay.meshes:ReplayPass", _SEARCHED, _SHARDED, _PROGRAMS),
     "place": Listed("passes.place:PlacePass", (Property.TOPOLOGY, *_STAGED), (Property.PLACED,)),

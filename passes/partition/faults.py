@@ -65,24 +65,6 @@ class NearestPlan(Fault, code="E3206"):
     advice: str
 
 
-class NotBothPasses(Fault, code="E3207"):
-    """PipeDream's objective counts forward and backward times, and the workload lacks one of them."""
-
-    message = "{op} does not state both of its passes on {type}"
-    hint = "PipeDream's objective needs a PipeDream profile, which holds forward and backward times of each node"
-    op: str
-    type: str
-
-
-class NoSplit(Fault, code="E3208"):
-    """This way to split a model is not offered for this objective."""
-
-    message = "there is no split={split} of objective={objective}{more}"
-    split: str
-    objective: str
-    more: str = ""
-
-
 class WithoutFlush(Fault, code="E3209"):
     """Schedules without a flush keep weights of several versions, and are of plain pipelines only."""
 
@@ -112,14 +94,6 @@ class NotAnOption(Fault, code="E3212"):
     hint = "leave it out"
     options: str
     chosen: str
-
-
-class FreeTransfers(Fault, code="E3213"):
-    """The latency of a model is counted with the time of its transfers, which this type of device does not pay for."""
-
-    message = "{types}: latency of a model is of devices that pay for transfers"
-    hint = "give the type no free transfers; 'dnnc solve' takes the CPUs of profiles"
-    types: str
 
 
 class CutJoined(Fault, code="E3220"):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Self, TypeAlias
 
 from ir.core.outcomes import Outcome
 from passes.model.interrupts import interruptible
@@ -20,6 +20,8 @@ from passes.model.stages.reduce import Groups
 from passes.model.work import now
 
 Progress = Callable[[str, float | None], None]
+Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
+"""Stages of a plan in pipeline order: the position of the solution's stage that it is part of, and its nodes."""
 TIGHT = 1e-9
 """Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 SLACK = 1e-11
@@ -55,7 +57,9 @@ class Statistics:
 @dataclass(frozen=True)
 class Solution:
     """``stages`` is None when no plan was found: ``status`` is then ``infeasible`` or ``undecided``. ``value`` and ``bound`` in
-    seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard."""
+    seconds per sample; ``reason``: how the bound was reached; ``interrupted``: from the keyboard. ``apart``: where a device
+    runs several stages, all stages of the plan, as ``parts``. ``devices``: by name, of each of ``stages``; empty where
+    ``place`` chooses them."""
 
     status: Outcome
     stages: Stages | None
@@ -64,29 +68,18 @@ class Solution:
     reason: str
     statistics: Statistics
     interrupted: bool = False
-
-
-@dataclass(frozen=True)
-class AnySolution(Solution):
-    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
-
-    contiguous: Stages | None = None
-    contiguous_value: float = math.inf
-
-
-@dataclass(frozen=True)
-class PieceSolution(Solution):
-    """``stages`` holds the nodes of each device; ``parts``: (device, by its place in ``stages``, nodes) of each piece, in the
-    order in which data flows."""
-
-    parts: tuple[tuple[int, tuple[int, ...]], ...] = ()
-
-
-@dataclass(frozen=True)
-class PlacedSolution(Solution):
-    """``devices``: by name, of each stage."""
-
+    apart: Parts = ()
     devices: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def parts(self) -> Parts:
+        """The stages of the plan."""
+        return self.apart or uncut(self.stages or ())
+
+
+def uncut(stages: Stages) -> Parts:
+    """Each stage of a solution as a stage of the plan."""
+    return tuple((position, nodes) for position, (_, nodes) in enumerate(stages))
 
 
 class Anytime:
@@ -222,13 +215,12 @@ class SearchObjective(ABC):
 __all__ = [
     "SLACK",
     "TIGHT",
-    "AnySolution",
     "Anytime",
     "Budget",
-    "PieceSolution",
-    "PlacedSolution",
+    "Parts",
     "Progress",
     "SearchObjective",
     "Solution",
     "Statistics",
+    "uncut",
 ]

@@ -2,6 +2,8 @@
 
 The rooms import the passes, and no pass imports them: what compiles a model by default needs none of this.
 
+- ``reference_pass``: the pass ``reference``, for a model or a workload: ``partition`` with the searches below.
+- ``several_stages``, ``pieces``: plans in which a device runs several stages.
 - ``from_workload``: from the ops of a workload to the problems of the papers.
 - ``assignment``: any assignment of ops to devices, contiguous or not, by annealing and mixed-integer programmes (Tarnawski et
   al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020; its contiguous splits are those of the

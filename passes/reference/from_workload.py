@@ -17,7 +17,7 @@ from passes.model.liveness import value_bytes
 from passes.model.network import Network
 from passes.model.stages.colocation import FORWARD
 from passes.model.stages.from_ir import problem_of
-from passes.partition.faults import NotBothPasses
+from passes.reference.faults import NotBothPasses
 from passes.reference.pipedream import Profile
 from passes.reference.training import TrainingGraph
 

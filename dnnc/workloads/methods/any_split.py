@@ -27,7 +27,7 @@ from ir.core.module import Module
 
 if TYPE_CHECKING:
     from passes.partition import Budget
-    from passes.partition.objective import AnySolution
+    from passes.reference.assignment.solver import AnySolution
 
 ANY_SECONDS = 120.0
 """Longest search without a limit. It suffices for a bound within 1 % on the public workloads."""

@@ -1,4 +1,4 @@
-"""Runs the pass ``partition``, which ``dnnc compile`` uses too, for methods of ``dnnc solve``."""
+"""Runs the passes ``partition`` and ``reference``, which ``dnnc compile`` uses too, for methods of ``dnnc solve``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_partition(module: Module, options: SolveOptions, progress: Progress, sol
     for v, op in enumerate(module.entry.ops):
         for index in op.facet(StageSet, StageSet(())).stages:
             members[index].append(v)
-    return PartitionResult(plan, tuple(map(tuple, members)), dict(context.statistics["partition"]))
+    return PartitionResult(plan, tuple(map(tuple, members)), dict(context.statistics[solver.name]))
 
 
 __all__ = ["PartitionResult", "run_partition"]

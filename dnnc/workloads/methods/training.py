@@ -85,11 +85,11 @@ def training(module: Module, options: SolveOptions, progress: Progress) -> Solve
 
 
 def _by_pass(module: Module, options: SolveOptions, progress: Progress, graph: TrainingGraph, schedule: str) -> Solved:
-    """By the pass ``partition``, whose forward and backward stage of a device become one stage here."""
-    from passes.partition import PartitionPass
+    """By the pass ``reference``, whose forward and backward stage of a device become one stage here."""
+    from passes.reference.reference_pass import ReferencePass
     from passes.reference.training import training_load, units
 
-    result = run_partition(module, options, progress, PartitionPass(objective=TRAINING.name))
+    result = run_partition(module, options, progress, ReferencePass(objective=TRAINING.name))
     problem, nodes_of = units(graph)
     unit_of = {v: unit for unit, nodes in enumerate(nodes_of) for v in nodes}
     devices: dict[object, tuple[str, list[int]]] = {}

@@ -14,14 +14,14 @@ form), value and bound are of what is certain.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from ir.core.topology import Topology
 from passes.model.stages.placement_from_ir import stage_memory
 from passes.model.stages.problem import Kind, Problem, stage_cost
 from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.plan import Asked, Parts
+from passes.partition.bridge.plan import Asked
 from passes.partition.objective import Solution
 
 
@@ -37,14 +37,22 @@ def common(problem: Problem, topology: Topology) -> float:
     return min(_seconds(problem.kinds, topology)) if problem.comm == "sum" else 0.0
 
 
-def with_handover(asked: Asked, solution: Solution, pieces: int = 0) -> Solution:
+def slowest(problem: Problem, solution: Solution) -> float:
+    """The largest load of a solution's stages."""
+    return max(stage_cost(problem, nodes, kind).load for kind, nodes in solution.stages or ())
+
+
+def with_handover(asked: Asked, solution: Solution, value_of: Callable[[Problem, Solution], float] = slowest) -> Solution:
     """The solution with hand-over in its value and bound, or the model as one stage where that is faster and allowed.
-    ``pieces``: of a sample alone, how many a device may run; 0 for a stream."""
+    ``value_of``: what the objective says of a solution of several stages."""
     problem, topology = asked.problem, asked.topology
     if not solution.stages or not any(_seconds(problem.kinds, topology)):
         return solution
-    parts, single = asked.parts(solution), one_stage(asked, solution)
-    value = _value(asked, solution, parts, pieces) if len(parts) > 1 else _one_load(asked, parts[0][1], solution.stages[0][0])
+    parts, single = solution.parts, one_stage(asked, solution)
+    if len(parts) > 1:
+        value = value_of(_raised(asked, solution), solution)
+    else:
+        value = _one_load(asked, parts[0][1], solution.stages[0][0])
     bound = min(solution.bound + common(problem, topology), value if len(parts) == 1 else math.inf)
     if single is not None:
         bound = min(bound, single.value)
@@ -92,20 +100,13 @@ def _seconds(kinds: Sequence[Kind], topology: Topology) -> list[float]:
     return [topology.type(kind.type).handover / kind.replicas for kind in kinds]
 
 
-def _value(asked: Asked, solution: Solution, parts: Parts, pieces: int) -> float:
-    """What a plan of several stages takes with hand-over: as much longer computes the first node of each."""
+def _raised(asked: Asked, solution: Solution) -> Problem:
+    """The problem with hand-over in the compute of the first node of each stage."""
     problem, stages = asked.problem, solution.stages or ()
     own, seconds = _seconds(problem.kinds, asked.topology), problem.seconds.copy()
-    for owner, nodes in parts:
+    for owner, nodes in solution.parts:
         seconds[stages[owner][0], nodes[0]] += own[stages[owner][0]]
-    raised = replace(problem, seconds=seconds)
-    if not pieces:
-        return max(stage_cost(raised, nodes, kind).load for kind, nodes in stages)
-    from passes.reference.latency.build import latency_problem
-    from passes.reference.latency.problem import Piece, schedule
-
-    built = latency_problem(raised, [False] * len(problem.kinds), (), pieces)
-    return schedule(built.problem, [Piece(stages[owner][0], owner, nodes) for owner, nodes in parts]).latency
+    return replace(problem, seconds=seconds)
 
 
 __all__ = ["common", "counting", "one_stage", "whole_model", "with_handover"]

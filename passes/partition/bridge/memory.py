@@ -12,21 +12,17 @@ from ir.core.outcomes import outcome
 from passes.model.graph import cuts_of, listing
 from passes.model.liveness import stage_live
 from passes.model.stages.arrays import Ints
-from passes.model.stages.bounds import lower_bound, prices
+from passes.model.stages.bounds import prices
 from passes.model.stages.placement_from_ir import Memory, stage_memory
 from passes.model.stages.problem import Floats, Problem, stage_cost
 from passes.model.stages.reduce import Groups
-from passes.model.work import now
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
-from passes.partition.objective import TIGHT, Budget, Progress, Solution
+from passes.partition.objective import TIGHT, Solution
 
 _ROUNDS = 4
 """Searches with lowered limits, and as many with more workspace counted before."""
-
-OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
-"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
 
 
 def within_memory(
@@ -108,7 +104,7 @@ def _overfull(asked: Asked, solution: Solution, needs: Sequence[Memory], bound: 
 def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], list[Memory]]:
     """The ops of each part of a solution, and what each of its stages needs as ``place`` counts it."""
     assert solution.stages is not None
-    parts = asked.parts(solution)
+    parts = solution.parts
     members = asked.members(parts)
     placed = with_stages(asked.module, members)
     shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
@@ -118,24 +114,6 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
     for (owner, _), needed in zip(parts, exact, strict=True):
         needs[owner] += needed
     return members, needs
-
-
-def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progress: Progress) -> Solution:
-    """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
-    weights, so what is proven where these alone count is proven of all."""
-    from passes.reference.assignment.solver import solve_any
-
-    problem = asked.problem
-    known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
-    if solution.interrupted or known.status == "optimal":
-        return known
-    weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
-    left = replace(budget, seconds=max(0.0, ends - now()))
-    least = solve_any(weights, left, progress, starts=[solution.stages or ()])
-    if least.bound <= known.bound:
-        return replace(known, interrupted=least.interrupted)
-    reason = f"{least.reason}; of memory the weights alone counted"
-    return replace(with_bound(solution, least.bound, reason), interrupted=least.interrupted)
 
 
 def _with_live(live: Ints, func: Func, groups: Groups, stages: Sequence[Sequence[int]]) -> Ints:
@@ -156,4 +134,4 @@ def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     return replace(solution, status=status, bound=solution.value if status == "optimal" else bound, reason=reason)
 
 
-__all__ = ["against", "bounded", "with_bound", "within_memory"]
+__all__ = ["against", "with_bound", "within_memory"]

@@ -33,10 +33,9 @@ from passes.model.stages.placement_from_ir import placement_problem, stage_memor
 from passes.model.stages.placement_search import search
 from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.work import did, now
-from passes.partition.bridge.memory import with_bound
-from passes.partition.bridge.plan import Asked, own_devices, with_stages
+from passes.partition.bridge.plan import with_stages
 from passes.partition.groups.solver import Hierarchy, best_along, best_packed, solve_groups
-from passes.partition.objective import TIGHT, AnySolution, PlacedSolution, Solution
+from passes.partition.objective import TIGHT, Solution
 
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""
@@ -95,8 +94,7 @@ def best_on_links(
     def value(found: Solution) -> float:
         assert found.stages is not None
         shared = [problem.kinds[kind].replicas for kind, _ in found.stages]
-        named = found.devices if isinstance(found, PlacedSolution) else ()
-        return link_value(module, topology, net, problem.comm, members(found.stages), named, shared, started + seconds)
+        return link_value(module, topology, net, problem.comm, members(found.stages), found.devices, shared, started + seconds)
 
     kept, least = solution, value(solution)
     for found in candidates:
@@ -127,7 +125,7 @@ def _in_groups(
     solution: Solution,
     topology: Topology,
     seconds: float,
-) -> PlacedSolution | None:
+) -> Solution | None:
     """The plan for hosts as groups, stages on up to ``most`` devices of one; None where the number of stages is prescribed, or
     the plan at hand has no such form."""
     if problem.stages is not None:
@@ -141,32 +139,11 @@ def _in_groups(
     if found.interrupted:
         raise KeyboardInterrupt
     names = [device.name for device in topology.devices]
-    return PlacedSolution(
-        **{
-            **vars(solution),
-            "stages": tuple((stage.replicas - 1, stage.nodes) for stage in found.stages),
-            "devices": tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
-        }
+    return replace(
+        solution,
+        stages=tuple((stage.replicas - 1, stage.nodes) for stage in found.stages),
+        devices=tuple(tuple(names[stage.first : stage.first + stage.replicas]) for stage in found.stages),
     )
-
-
-def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> Solution:
-    """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
-    receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
-    device, does not see."""
-    problem = asked.problem
-    parts = asked.parts(solution)
-    if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
-        return solution
-    plain = replace(solution, stages=solution.contiguous)
-    values = []
-    for found in (solution, plain):
-        here, names = asked.parts(found), own_devices(problem, found)
-        on = [names[owner] for owner, _ in here]
-        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on, ends=ends))
-    if values[0] < values[1] or math.isinf(values[1]):
-        return solution
-    return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
 
 
 def link_value(
@@ -205,4 +182,4 @@ def link_value(
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["best_on_links", "hierarchy_of", "link_value", "worth_its_boundaries"]
+__all__ = ["best_on_links", "hierarchy_of", "link_value"]

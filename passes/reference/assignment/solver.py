@@ -31,7 +31,7 @@ from passes.model.stages.colocation import components
 from passes.model.stages.lattice.dp import Stages
 from passes.model.stages.problem import Problem, violations
 from passes.model.stages.reduce import Groups, completed, groups_of, members_of, ordered, quotient, reduce
-from passes.partition.objective import AnySolution, Anytime, Budget, Progress, Solution
+from passes.partition.objective import Anytime, Budget, Progress, Solution
 from passes.partition.search.throughput import solve
 from passes.reference.assignment.local_search import Assignment, Sides, local_search, plain_search, sided_value, stages_of
 from passes.reference.assignment.reduce import reduce_any
@@ -54,6 +54,14 @@ class Policy:
 
 
 POLICY = Policy()
+
+
+@dataclass(frozen=True)
+class AnySolution(Solution):
+    """``contiguous``: the contiguous plan that the search began with, for comparison, and its value."""
+
+    contiguous: Stages | None = None
+    contiguous_value: float = math.inf
 
 
 def solve_any(

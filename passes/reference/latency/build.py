@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from passes.model.stages.problem import Kind, Problem, slots
-from passes.partition.objective import Budget, PieceSolution
+from passes.partition.objective import Budget, Solution
 from passes.reference.latency.liveness import Liveness
 from passes.reference.latency.problem import LatencyProblem, Programs
 from passes.reference.latency.solver import LatencyBudget, solve_latency
@@ -87,7 +87,7 @@ def solve_pieces(
     progress: Callable[[str, float | None], None],
     pieces: int,
     liveness: Liveness | None = None,
-) -> PieceSolution:
+) -> Solution:
     """The least latency with up to ``pieces`` pieces per device, none of which transfers for free. ``liveness``: what is alive
     in a piece of a model. Raises TooManyKindsError, ValueError for demands that a single sample cannot
     meet."""
@@ -102,7 +102,7 @@ def solve_pieces(
         parts.append((list(devices).index((piece.kind, piece.device)), piece.nodes))
     stages = tuple((built.kinds[kind], tuple(sorted(nodes))) for (kind, _), nodes in devices.items())
     shared = {name: value for name, value in vars(found).items() if name != "schedule"}
-    return PieceSolution(**{**shared, "stages": stages if found.schedule is not None else None}, parts=tuple(parts))
+    return Solution(**{**shared, "stages": stages if found.schedule is not None else None, "apart": tuple(parts)})
 
 
 __all__ = ["BuiltLatency", "latency_problem", "solve_pieces"]

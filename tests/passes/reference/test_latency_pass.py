@@ -14,8 +14,8 @@ from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.verifier import verify
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
-from passes.partition import PartitionPass
 from passes.place import PlacePass
+from passes.reference.reference_pass import ReferencePass
 from passes.schedule import SchedulePass
 from tests.passes.partition.groups.test_along_order import random_module
 from tests.passes.staging import chain, devices, op, value
@@ -38,9 +38,9 @@ def branches(count: int, seconds: float) -> Module:
 def test_branches_run_side_by_side() -> None:
     """Alone 1 + 9 + 9 + 1 s. One branch on the other device costs two tensors of a second each way, beside the other branch."""
     module = branches(2, 9.0).extend([devices(2)])
-    alone = plan_of(PartitionPass(objective="latency").run(module, PassContext()))
+    alone = plan_of(ReferencePass(objective="latency").run(module, PassContext()))
     assert alone.value == 20.0
-    found = PartitionPass(objective="latency", pieces=3).run(module, PassContext())
+    found = ReferencePass(objective="latency", pieces=3).run(module, PassContext())
     plan = plan_of(found)
     # First 1 + 1 sent; then 9 + 1 in + 1 out on either side; then 1 + 1 in.
     assert plan.value < 20.0
@@ -62,7 +62,7 @@ def test_place_values_one_sample_as_the_search_does(seed: int, pieces: int) -> N
     """On links that are all alike the routes are what the ports say; more pieces are never worse."""
     module = random_module(seed).extend([devices(2)])
     context = PassContext()
-    plans = [PartitionPass(objective="latency", pieces=q).run(module, context) for q in (1, pieces)]
+    plans = [ReferencePass(objective="latency", pieces=q).run(module, context) for q in (1, pieces)]
     few, many = (plan_of(found) for found in plans)
     assert many.value <= few.value * (1 + 1e-9)
     placed = plan_of(PlacePass().run(plans[1], context))
@@ -77,12 +77,12 @@ def test_place_values_one_sample_as_the_search_does(seed: int, pieces: int) -> N
 def test_a_model_that_fits_is_planned_where_counting_every_input_of_an_op_would_refuse_it() -> None:
     """Five ops of which each keeps two tensors of 1024 bytes alive: one device of 4096 bytes runs them all."""
     module = chain([0] * 5).extend([devices(2, memory=4096)])
-    plan = plan_of(PlacePass().run(PartitionPass(objective="latency").run(module, PassContext()), PassContext()))
+    plan = plan_of(PlacePass().run(ReferencePass(objective="latency").run(module, PassContext()), PassContext()))
     assert (plan.value, plan.status, len(plan.stages)) == (5.0, "optimal", 1)
     assert "held at once" not in dict(plan.certificate)["bound"]
     with pytest.raises(Infeasible, match=r"bytes too many|short"):
         PlacePass().run(
-            PartitionPass(objective="latency").run(chain([0] * 5).extend([devices(2, memory=1024)]), PassContext()),
+            ReferencePass(objective="latency").run(chain([0] * 5).extend([devices(2, memory=1024)]), PassContext()),
             PassContext(),
         )
 
@@ -94,7 +94,7 @@ def test_slower_routes_make_it_later_not_the_bound() -> None:
     topology = Topology("@top", (DeviceType("t"),), (Host("h"),), tuple(Device(n, "t", "h") for n in names), (), links)
     plan = plan_of(
         PlacePass().run(
-            PartitionPass(objective="latency", pieces=2).run(branches(3, 9.0).extend([topology]), PassContext()), PassContext()
+            ReferencePass(objective="latency", pieces=2).run(branches(3, 9.0).extend([topology]), PassContext()), PassContext()
         )
     )
     assert plan.bound <= plan.port_value <= plan.value
@@ -113,11 +113,11 @@ def test_slower_routes_make_it_later_not_the_bound() -> None:
 )
 def test_what_does_not_go_together(options: dict[str, object], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        PartitionPass(**{"objective": "latency", **options}).run(chain([0, 0]).extend([devices(2)]), PassContext())  # type: ignore[arg-type]
+        ReferencePass(**{"objective": "latency", **options}).run(chain([0, 0]).extend([devices(2)]), PassContext())  # type: ignore[arg-type]
 
 
 def test_devices_with_free_transfers_are_no_cpus_of_a_model() -> None:
     type_ = DeviceType("t", free_transfers=True)
     topology = Topology("@top", (type_,), (Host("h"),), (Device("a", "t", "h"),))
     with pytest.raises(UsageError, match="devices that pay for transfers"):
-        PartitionPass(objective="latency").run(chain([0]).extend([topology]), PassContext())
+        ReferencePass(objective="latency").run(chain([0]).extend([topology]), PassContext())

@@ -14,8 +14,8 @@ from ir.core.module import Module, Plan
 from ir.core.topology import Device, DeviceType, Host, Link, Topology
 from ir.core.types import DType, TensorType
 from passes.framework.base import PassContext
-from passes.partition.bridge.partition_pass import PartitionPass
 from passes.place import PlacePass
+from passes.reference.reference_pass import ReferencePass
 
 
 def _chain(flops: tuple[int, ...], handover: tuple[float, ...]) -> Module:
@@ -39,7 +39,7 @@ def _chain(flops: tuple[int, ...], handover: tuple[float, ...]) -> Module:
 
 def _plan(module: Module, **options: object) -> Plan:
     context = PassContext()
-    placed = PlacePass().run(PartitionPass(**options).run(module, context), context)  # type: ignore[arg-type]
+    placed = PlacePass().run(ReferencePass(**options).run(module, context), context)  # type: ignore[arg-type]
     plan = placed.first(Plan)
     assert plan is not None
     assert {s for op in placed.entry.ops for s in op.facet(StageSet, StageSet(())).stages} == set(range(len(plan.stages)))

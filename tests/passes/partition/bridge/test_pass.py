@@ -19,8 +19,8 @@ from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.partition import Budget, PartitionPass, Solution, solve
+from passes.partition.bridge import partition_pass
 from passes.partition.bridge.explain import LEAST_SECONDS
-from passes.partition.bridge.partition_pass import SOLVERS
 from passes.partition.objective import Progress
 from passes.place import PlacePass
 from tests.passes.staging import chain, devices, op, value
@@ -316,14 +316,13 @@ def test_a_short_limit_ends_with_a_plan(monkeypatch: pytest.MonkeyPatch) -> None
         found = solve(problem, budget, progress)
         return replace(found, status="undecided", stages=None) if budget.seconds < 1 else found
 
-    monkeypatch.setitem(SOLVERS, ("throughput", "contiguous"), slow)
+    monkeypatch.setattr(partition_pass, "solve", slow)
     module = run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.01)
     assert (plan_of(module).value, asked) == (10.0, [(0.01, False), (LEAST_SECONDS, True)])
 
 
-@pytest.mark.parametrize("split", ["contiguous", "any"])
-def test_no_time_at_all_ends_with_a_plan(split: str) -> None:
-    plan = plan_of(run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.0, split=split))
+def test_no_time_at_all_ends_with_a_plan() -> None:
+    plan = plan_of(run(chain([0] * 6, seconds=3.0), devices(2), time_limit=0.0))
     assert 9.0 <= plan.bound <= plan.value <= 18.0
 
 

@@ -31,6 +31,7 @@ from passes.partition.bridge.on_links import hierarchy_of
 from passes.partition.groups.solver import GroupStage, Hierarchy, best_along, group_value
 from passes.place import PlacePass, stage_ops
 from passes.reference.pipedream import Machines, Profile, plan_faults, solve_pipedream
+from passes.reference.reference_pass import ReferencePass
 from tests.passes.claims import Claim
 from tests.passes.partition.instances import random_problem
 from tests.passes.reference.pipedream.test_pipedream import random_profile
@@ -147,7 +148,7 @@ def test_pieces_are_made_only_where_they_pay_on_real_links(seed: int) -> None:
     context = PassContext()
     plans = [
         PlacePass(nodes=0)
-        .run(PartitionPass(split=split, time_limit=2.0, hosts=False).run(module, context), context)
+        .run(ReferencePass(split=split, time_limit=2.0, hosts=False).run(module, context), context)
         .first(Plan)
         for split in ("any", "contiguous")
     ]

@@ -21,13 +21,13 @@ from passes.framework.base import PassContext
 from passes.model.liveness import stage_workspace
 from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
-from passes.partition import PartitionPass
 from passes.place import PlacePass
 from passes.reference.latency import LatencyProblem, Piece, kernels, latency_problem
 from passes.reference.latency.engine import graph_of
 from passes.reference.latency.liveness import liveness
 from passes.reference.latency.problem import piece_bytes, schedule
 from passes.reference.latency.reduce import reduced
+from passes.reference.reference_pass import ReferencePass
 from tests.passes.partition.groups.test_along_order import random_module
 from tests.passes.staging import devices, staged_modules
 
@@ -121,9 +121,9 @@ def test_a_model_is_refused_only_where_nothing_fits(seed: int) -> None:
     given_ = module.extend([devices(count, memory=limit)])
     if math.isinf(best):
         with pytest.raises(Infeasible):
-            PartitionPass(objective="latency", pieces=pieces).run(given_, PassContext())
+            ReferencePass(objective="latency", pieces=pieces).run(given_, PassContext())
         return
-    found = PartitionPass(objective="latency", pieces=pieces).run(given_, PassContext())
+    found = ReferencePass(objective="latency", pieces=pieces).run(given_, PassContext())
     plan = PlacePass().run(found, PassContext()).first(Plan)
     assert plan is not None
     assert plan.value == pytest.approx(best)

@@ -24,9 +24,9 @@ from passes.model.network import network
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Problem
 from passes.model.timeline.simulate import simulate
-from passes.partition import PartitionPass
-from passes.partition.bridge.pieces import pieces
 from passes.place import PlacePass
+from passes.reference.pieces import pieces
+from passes.reference.reference_pass import ReferencePass
 from passes.schedule import SchedulePass
 from tests.passes.partition.instances import random_problem
 from tests.passes.reference.any_brute import brute_force_any
@@ -116,7 +116,7 @@ def test_options_of_contiguous_splits_are_refused() -> None:
     module = chain([0, 0]).extend([devices(2)])
     for options, flag in (({"stages": 2}, "--stages"), ({"replicas": 2}, "--replicas")):
         with pytest.raises(UsageError, match=f"{flag}: not an option of split=any"):
-            PartitionPass(split="any", **options).run(module, PassContext())
+            ReferencePass(split="any", **options).run(module, PassContext())
 
 
 def there_and_back() -> Module:
@@ -131,8 +131,8 @@ def there_and_back() -> Module:
 
 def test_a_split_that_no_contiguous_one_replaces() -> None:
     with pytest.raises(Infeasible):
-        PartitionPass().run(there_and_back(), PassContext())
-    module = PartitionPass(split="any").run(there_and_back(), PassContext())
+        ReferencePass().run(there_and_back(), PassContext())
+    module = ReferencePass(split="any").run(there_and_back(), PassContext())
     plan = module.first(Plan)
     assert plan is not None
     assert [op_.facet(StageSet, StageSet(())).stages for op_ in module.entry.ops] == [(0,), (1,), (2,)]
@@ -148,8 +148,8 @@ def test_a_split_that_no_contiguous_one_replaces() -> None:
 def test_where_memory_may_bind_the_bound_is_of_all_plans() -> None:
     """The search counts the pieces of a device as held at once, so plans that it leaves out may fit and be better. Every plan
     holds its weights: what is proven with these alone counts."""
-    free = PartitionPass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2)]), PassContext()).first(Plan)
-    tight = PartitionPass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2, memory=9_000)]), PassContext())
+    free = ReferencePass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2)]), PassContext()).first(Plan)
+    tight = ReferencePass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2, memory=9_000)]), PassContext())
     plan = tight.first(Plan)
     assert free is not None
     assert plan is not None
@@ -178,7 +178,7 @@ def test_bounds_where_memory_binds_hold_for_weights_alone(seed: int) -> None:
     topology = devices(rng.randint(2, 3), memory=rng.choice((4_000, 6_000, 9_000)))
     module = Module("@m", (*weights, func, topology))
     try:
-        plan = PartitionPass(split="any", time_limit=5.0).run(module, PassContext()).first(Plan)
+        plan = ReferencePass(split="any", time_limit=5.0).run(module, PassContext()).first(Plan)
     except Infeasible:
         return
     assert plan is not None
@@ -193,7 +193,7 @@ def test_bounds_where_memory_binds_hold_for_weights_alone(seed: int) -> None:
 def test_pieces_that_cost_what_they_save_are_not_made() -> None:
     """Nodes that hand over and take back gain nothing once every hand-over is paid for: as many stages as devices remain, and
     the certificate tells what is received."""
-    plan = PartitionPass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2)]), PassContext()).first(Plan)
+    plan = ReferencePass(split="any").run(chain([0] * 6, seconds=3.0).extend([devices(2)]), PassContext()).first(Plan)
     assert plan is not None
     assert len(plan.stages) == 2
     assert dict(plan.certificate)["boundaries"] == "transfers per sample: 1, pairs of devices: 1"
@@ -202,7 +202,14 @@ def test_pieces_that_cost_what_they_save_are_not_made() -> None:
 def test_a_contiguous_answer_has_one_stage_per_device() -> None:
     """Where going back and forth does not pay the plan is what the contiguous split gives."""
     module = chain([0] * 6, seconds=3.0).extend([devices(2)])
-    plan = PartitionPass(split="any").run(module, PassContext()).first(Plan)
+    plan = ReferencePass(split="any").run(module, PassContext()).first(Plan)
     assert plan is not None
     assert plan.value == 10.0
     assert [stage.devices for stage in plan.stages] == [(), ()]
+
+
+def test_no_time_at_all_ends_with_a_plan() -> None:
+    module = chain([0] * 6, seconds=3.0).extend([devices(2)])
+    plan = ReferencePass(split="any", time_limit=0.0).run(module, PassContext()).first(Plan)
+    assert plan is not None
+    assert 9.0 <= plan.bound <= plan.value <= 18.0

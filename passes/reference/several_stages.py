@@ -1,0 +1,85 @@
+"""Plans of several stages on a device: their stages and devices, what crosses between devices, and what is proven of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from passes.model.stages.bounds import lower_bound
+from passes.model.stages.problem import Problem
+from passes.model.work import now
+from passes.partition.bridge.memory import against, with_bound
+from passes.partition.bridge.on_links import link_value
+from passes.partition.bridge.plan import Asked
+from passes.partition.objective import Budget, Parts, Progress, Solution
+from passes.reference.assignment.solver import AnySolution, solve_any
+from passes.reference.pieces import pieces
+
+S = TypeVar("S", bound=Solution)
+OVERCOUNTED = "plans that fit only because the pieces on a device run one after the other were not searched"
+"""Of any split: its search holds workspace and buffers of all pieces on a device at once. So what it refutes is no bound."""
+
+
+def in_pieces(problem: Problem, solution: S) -> S:
+    """The solution, each of its stages cut into the pieces that a device runs one after another (``pieces``)."""
+    return replace(solution, apart=pieces(problem, [nodes for _, nodes in solution.stages or ()]))
+
+
+def own_devices(problem: Problem, solution: Solution) -> tuple[tuple[str, ...], ...]:
+    """A device for each stage of the solution, the first of its kind that is free."""
+    free = [list(kind.devices) for kind in problem.kinds]
+    return tuple((free[kind].pop(0),) for kind, _ in solution.stages or ())
+
+
+def boundaries_text(problem: Problem, parts: Parts) -> str:
+    """How many tensors devices receive for a sample, each once per stage that reads it, and over how many pairs."""
+    home = {v: (owner, index) for index, (owner, nodes) in enumerate(parts) for v in nodes}
+    crossing = {
+        (h, home[v])
+        for h, (maker, readers) in enumerate(zip(problem.producer.tolist(), problem.consumers, strict=True))
+        for v in readers
+        if home[v][0] != home[maker][0]
+    }
+    pairs = {(home[int(problem.producer[h])][0], owner) for h, (owner, _) in crossing}
+    return f"transfers per sample: {len(crossing)}, pairs of devices: {len(pairs)}"
+
+
+def bounded(solution: Solution, asked: Asked, budget: Budget, ends: float, progress: Progress) -> Solution:
+    """The solution with a bound of all plans, also of those that the search's count of memory refuses: every plan holds its
+    weights, so what is proven where these alone count is proven of all."""
+    problem = asked.problem
+    known = against(solution, asked.fine, lower_bound, OVERCOUNTED)
+    if solution.interrupted or known.status == "optimal":
+        return known
+    weights = replace(problem, live=np.zeros_like(problem.live), tensor_bytes=np.zeros_like(problem.tensor_bytes))
+    left = replace(budget, seconds=max(0.0, ends - now()))
+    least = solve_any(weights, left, progress, starts=[solution.stages or ()])
+    if least.bound <= known.bound:
+        return replace(known, interrupted=least.interrupted)
+    reason = f"{least.reason}; of memory the weights alone counted"
+    return replace(with_bound(solution, least.bound, reason), interrupted=least.interrupted)
+
+
+def worth_its_boundaries(asked: Asked, solution: AnySolution, ends: float) -> Solution:
+    """The solution, or the contiguous one that it began with where that is no worse on the real links: in pieces, a device
+    receives what several of them read for each, and pays latencies that the search, which knows one set of nodes per
+    device, does not see."""
+    problem = asked.problem
+    parts = solution.parts
+    if solution.contiguous is None or solution.stages is None or len(parts) <= len(solution.contiguous):
+        return solution
+    plain = in_pieces(problem, replace(solution, stages=solution.contiguous))
+    values = []
+    for found in (solution, plain):
+        here, names = found.parts, own_devices(problem, found)
+        on = [names[owner] for owner, _ in here]
+        values.append(link_value(asked.module, asked.topology, asked.net, problem.comm, asked.members(here), on, ends=ends))
+    if values[0] < values[1] or math.isinf(values[1]):
+        return solution
+    return with_bound(replace(plain, value=solution.contiguous_value), solution.bound, solution.reason)
+
+
+__all__ = ["boundaries_text", "bounded", "in_pieces", "own_devices", "worth_its_boundaries"]
