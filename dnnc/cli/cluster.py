@@ -49,12 +49,12 @@ def check(
             (
                 one.host,
                 str(one.node),
-                str(one.cores),
-                bytes_text(one.memory),
-                bytes_text(one.disk),
+                str(one.facts.cores),
+                bytes_text(one.facts.memory),
+                bytes_text(one.facts.disk),
                 f"{one.clock * 1e3:+.1f} ms",
-                ", ".join(f"{name} {version}" for name, version in one.versions.items() if version),
-                ", ".join(name.removesuffix("ExecutionProvider") for name in one.providers),
+                ", ".join(f"{name} {version}" for name, version in one.facts.versions.items() if version),
+                ", ".join(name.removesuffix("ExecutionProvider") for name in one.facts.providers),
             )
             for one in found
         )

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from dnnc.engines.cluster.actor import NodeAgent
+from dnnc.engines.cluster.answers import Answers
 from dnnc.engines.cluster.faults import ClusterNotReached, EndpointNotReached, NodeAmbiguous, NodeForTwoHosts
 from dnnc.engines.cluster.nodes import HostNeeds, Node
 from dnnc.engines.cluster.options import ClusterOptions
-from dnnc.engines.cluster.ray_cluster import RayAgents, connected, version_faults
+from dnnc.engines.cluster.ray_cluster import RayAgents, connected
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, Receiver, Sender, ValueSpec
 from dnnc.machines.detect import detected
@@ -38,7 +39,7 @@ from dnnc.machines.probes import Sample
 from dnnc.machines.topology import read_topology, topology_to_toml
 from dnnc.machines.topology.writer import Notes
 from dnnc.onnx.elements import BY_NAME
-from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 from ir.core.topology import Device, DeviceType, Link, Topology
 from ir.text.units import percent_text
 
@@ -53,6 +54,9 @@ GROUPS, STREAM = 8, 4
 REACH_SECONDS = 30.0
 MEASURE_SECONDS = 600.0
 """How long a node may take to measure its devices."""
+_MOST_TOML = 1 << 22
+"""Characters of a node's topology: a host of a thousand devices has less."""
+_LEAST_SECONDS = 1e-9
 _BYTE = BY_NAME["uint8"].number
 _LINKS = 4
 """Edges between two nodes: small and large tensors, each way."""
@@ -194,13 +198,12 @@ def measured_cluster(
         }
         agents = RayAgents(ray, nodes, needs, where, NodeMeter)
         try:
-            if unlike := version_faults(agents.answers(agents.begin({name: ("versions",) for name in nodes})), where):
-                raise InvalidInput(fault for _, fault in unlike)
+            agents.require_versions()
             when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
             progress(f"measure the devices of {', '.join(nodes)}", None)
             asked = agents.begin({name: ("describe", name, devices, seed) for name in nodes})
             hosts = {
-                name: _host(name, answer)
+                name: _host(name, answer, where)
                 for name, answer in agents.answers(asked, "its devices were measured", MEASURE_SECONDS).items()
             }
             pairs = _network(agents, nodes, cluster.ports, progress)
@@ -226,7 +229,9 @@ def named_nodes(nodes: Sequence[Node], stated: Mapping[str, str], where: str) ->
     for node in nodes:
         if node.resources.get("CPU", 0) < 1:
             continue
-        marks = sorted(key.removeprefix("host:") for key in node.resources if key.startswith("host:"))
+        marks = sorted(
+            key.removeprefix("host:") for key in node.resources if len(key) > len("host:") and key.startswith("host:")
+        )
         base = name = marks[0] if marks else re.sub(r"[^A-Za-z0-9_-]+", "-", node.name.partition(".")[0]).strip("-") or "host"
         number = 2
         while name in named:
@@ -237,11 +242,34 @@ def named_nodes(nodes: Sequence[Node], stated: Mapping[str, str], where: str) ->
     return dict(sorted(named.items()))
 
 
-def _host(name: str, answer: Mapping[str, Any]) -> _Host:
+def _host(name: str, answer: Any, where: str) -> _Host:
+    """What a node answered of itself. Raises InvalidInput for what it refused, or what is no topology of this one host."""
+    answers = Answers(name, where)
+    answer = answers.table(answer, "its devices")
     if "refused" in answer:
-        raise InvalidInput(Diagnostic.from_json(diagnostic) for diagnostic in answer["refused"])
-    notes = {(table, key): text for table, key, text in answer["notes"]}
-    return _Host(read_topology(answer["toml"], name=name), notes, answer["share"], answer["processor"])
+        raise InvalidInput(answers.diagnostics(answer["refused"]))
+    text = answers.text(answer.get("toml"), "its topology", _MOST_TOML)
+    try:
+        topology = read_topology(text, name=name)
+    except DnncError as error:
+        raise answers.refuse("its topology", error.diagnostics[0].message, "a topology") from None
+    hosts = {name, *(host.name for host in topology.hosts), *(device.host for device in topology.devices)}
+    if len(hosts) > 1 or not topology.devices or len(topology.hosts) != 1:
+        raise answers.refuse("its topology", sorted(hosts), f"devices of the host '{name}' alone")
+    notes = {}
+    for note in answers.items(answer.get("notes"), "notes"):
+        table, key, words = (answers.text(one, "a note") for one in answers.items(note, "a note", 3))
+        notes[table, key] = words
+    share = answers.real(answer.get("share"), "share", 0.0, 1.0)
+    return _Host(topology, notes, share, answers.text(answer.get("processor"), "processor"))
+
+
+def _seconds(answers: Answers, answer: Any, name: str) -> Sample:
+    """The sample of seconds that an answer states under a name."""
+    times = answers.items(answers.table(answer, "its measurement").get(name), name)
+    if not times:
+        raise answers.refuse(name, times, "seconds")
+    return Sample.of([answers.real(one, name, _LEAST_SECONDS, MEASURE_SECONDS) for one in times])
 
 
 def tournament(names: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
@@ -260,12 +288,12 @@ def _network(
     if len(nodes) < 2:
         return {}
     doing = "the network was measured"
-    offers = {name: agents.offered(name, "listen", node.address, ports) for name, node in nodes.items()}
+    offers = {name: agents.listen(name, node.address, ports) for name, node in nodes.items()}
     others = {name: {other: offer for other, offer in offers.items() if other != name} for name in nodes}
     asked = agents.begin({name: ("reach", others[name], REACH_SECONDS) for name in nodes})
     faults = [
         EndpointNotReached(name, endpoint).at(agents.where)
-        for name, unreached in agents.answers(asked, doing).items()
+        for name, unreached in agents.unreached(asked, offers, doing).items()
         for endpoint in unreached
     ]
     if faults:
@@ -280,8 +308,9 @@ def _network(
         asked = agents.begin({name: ("exchange", begins) for name, (_, begins) in sides.items()})
         answers = agents.answers(asked, doing, MEASURE_SECONDS)
         for one, other in pairs:
-            slower = max((Sample.of(answers[name]["large"]) for name in (one, other)), key=lambda sample: sample.median)
-            trip = Sample.of(answers[one]["trip"])
+            received = (_seconds(Answers(name, agents.where), answers[name], "large") for name in (one, other))
+            slower = max(received, key=lambda sample: sample.median)
+            trip = _seconds(Answers(one, agents.where), answers[one], "trip")
             latency = Sample(trip.median / 2, trip.spread / 2)
             found[one, other] = _Pair(latency, LARGE / slower.median, slower.relative)
     return found

@@ -1,6 +1,8 @@
 """Runs a build on several hosts.
 
 - ``relay``: carries slots and tokens of edges, and streams of bytes, between hosts by ZeroMQ, encrypted by keys of the run;
+  ``slots``: what a message about a link must fit;
+- ``answers``: reads what other hosts answer, each field with its type and range;
 - ``network``: the transport of the engine between hosts, made of that; shared memory stays the one inside a host;
 - ``agent``: starts the processes of one host for a starter elsewhere; ``agents``: launches agents;
 - ``starting``: the processes of all hosts as the starter has them;

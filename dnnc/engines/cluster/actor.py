@@ -12,10 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dnnc.engines.cluster.agent import Agent
+from dnnc.engines.cluster.answers import Answers
 from dnnc.engines.cluster.cache import default_folder
 from dnnc.engines.cluster.relay import Relay
 from ir.core.diagnostics import InvalidInput
@@ -23,6 +25,32 @@ from ir.system.host import local_cores, local_memory
 
 PACKAGES = ("dnnc", "onnxruntime", "numpy", "pyzmq")
 """Their versions decide whether hosts compute the same and understand each other."""
+_MOST_BYTES = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a node answers that it has (``NodeAgent.facts``). ``memory``: bytes; ``disk``: bytes that are free for files."""
+
+    versions: dict[str, str]
+    cores: int
+    memory: int
+    providers: tuple[str, ...]
+    disk: int
+
+    @classmethod
+    def read(cls, answer: Any, host: str, where: str) -> Facts:
+        """Raises InvalidInput where a field is not what it should be."""
+        answers = Answers(host, where)
+        facts = answers.table(answer, "facts")
+        versions = answers.table(facts.get("versions"), "versions").items()
+        found = {name: answers.text(text, f"version of {name}") for name, text in versions}
+        cores, memory, disk = (
+            answers.integer(facts.get(name), name, least, most)
+            for name, least, most in (("cores", 1, 1 << 20), ("memory", 0, _MOST_BYTES), ("disk", 0, _MOST_BYTES))
+        )
+        providers = [answers.text(name, "a provider") for name in answers.items(facts.get("providers"), "providers")]
+        return cls(found, cores, memory, tuple(providers), disk)
 
 
 class NodeAgent:
@@ -67,6 +95,7 @@ class NodeAgent:
 
     def listen(self, address: str, ports: tuple[int, int]) -> dict[str, Any]:
         """Opens a port to try whether others reach it; returns what is offered, or what was refused."""
+        self.close()
         try:
             self._relay = Relay(address, ports)
         except InvalidInput as error:
@@ -101,4 +130,4 @@ def versions(packages: Sequence[str] = PACKAGES) -> dict[str, str]:
     return found
 
 
-__all__ = ["PACKAGES", "NodeAgent", "versions"]
+__all__ = ["PACKAGES", "Facts", "NodeAgent", "versions"]

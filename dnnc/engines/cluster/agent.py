@@ -4,8 +4,9 @@ There is one agent per host, because processes that share memory inherit it from
 (``agents``) gives it its settings and passes on what its relay offers; everything else goes through relays:
 
 - the stream of commands, lines of JSON from the starter: ``{"start": .., "roles": .., "files": .., "pin": ..}``, ``"clock"``;
-- the stream of answers, lines of JSON: ``{"wants": keys}``, ``{"started": pids}`` or ``{"refused": diagnostics}``;
-  ``{"clock": seconds}``; then ``{"status": rows}`` and ``{"ended": [process, exit status]}`` when they change;
+- the stream of answers, lines of JSON: ``{"wants": keys}``, ``{"started": pids}`` or ``{"refused": diagnostics}``, and
+  ``{"hashed": part}`` before these while a file is hashed; ``{"clock": seconds}``; then ``{"status": rows}`` and
+  ``{"ended": [process, exit status]}`` when they change;
 - the link of parts, by which it receives the files that its cache lacks (``parts``);
 - of each process its standard input, its control pipe and its standard error, as on one host.
 
@@ -20,9 +21,10 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from dnnc.engines.cluster.cache import Progress
 from dnnc.engines.cluster.faults import HostRefused
 from dnnc.engines.cluster.parts import PIECES, PartFiles, cached_parts
 from dnnc.engines.cluster.relay import Relay
@@ -40,6 +42,10 @@ ORDERS, CONTROL, ERRORS = range(3)
 """Numbers of the streams of a process from its own on."""
 PARTS_LINK = 1 << 24
 """The number of the link of parts of the first agent; links of a build have smaller numbers."""
+HASHED_SECONDS = 0.5
+"""How often a host that hashes files says so."""
+ERROR_BYTES = 1 << 16
+"""Bytes of a process's standard error that are kept for the starter while it does not read them, the last ones."""
 _PERIOD = 0.2
 """Seconds between two looks at the status of the processes."""
 
@@ -50,6 +56,20 @@ def readable(descriptors: Iterable[int], seconds: float | None = None) -> list[i
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
     return [descriptor for descriptor, _ in poll.poll(None if seconds is None else max(0.0, 1e3 * seconds))]
+
+
+def wants_and_progress(answer: Callable[[Mapping[str, Any]], None]) -> tuple[Callable[[list[str]], None], Progress]:
+    """What ``cached_parts`` calls for the parts that it wants, and while it hashes: ``answer`` tells both, the latter once in
+    ``HASHED_SECONDS``."""
+    told = time.monotonic()
+
+    def progress(fraction: float) -> None:
+        nonlocal told
+        if time.monotonic() - told >= HASHED_SECONDS:
+            told = time.monotonic()
+            answer({"hashed": fraction})
+
+    return lambda keys: answer({"wants": keys}), progress
 
 
 def stream_of(agent: int, process: int, which: int) -> int:
@@ -124,7 +144,7 @@ class Agent:
     def _start(self, command: Mapping[str, Any]) -> None:
         """Gets the files and starts the processes."""
         files = command["files"]
-        entries = cached_parts(files["parts"], self.settings, self._parts, lambda keys: self._answer({"wants": keys}))
+        entries = cached_parts(files["parts"], self.settings, self._parts, *wants_and_progress(self._answer))
         roles = command["roles"]
         self._host.start(roles, PartFiles(files["models"], files["weights"], entries), pin=command["pin"])
         for process in self._host.every:
@@ -173,4 +193,4 @@ if __name__ == "__main__":
     main()
 
 
-__all__ = ["Agent", "readable", "stream_of"]
+__all__ = ["Agent", "readable", "stream_of", "wants_and_progress"]

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from dnnc.engines.cluster.answers import MOST_TEXT, Answers
+from ir.core.diagnostics import InvalidInput
 from ir.system.child import module_command, module_environment
 
 _MODULE = "dnnc.engines.cluster.agent"
@@ -54,9 +56,13 @@ class LocalAgents:
         self.processes[settings["host"]] = process
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(json.dumps(settings) + "\n")
-        process.stdin.flush()
-        return offered(json.loads(process.stdout.readline() or "{}"), settings["host"])
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its output says too
+            process.stdin.write(json.dumps(settings) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline(MOST_TEXT)
+        if not line:
+            raise ConnectionError(f"the agent of host '{settings['host']}' ended")
+        return offered(Answers(settings["host"]).line(line.encode()), settings)
 
     def back(self, until: float, stopped: Callable[[], bool]) -> Mapping[str, str]:
         return {}
@@ -74,14 +80,14 @@ class LocalAgents:
         self.processes = {}
 
 
-def offered(answer: Mapping[str, Any], host: str) -> tuple[str, str]:
-    """What an agent offers. Raises InvalidInput where it refuses to start, ConnectionError where it said nothing."""
+def offered(answer: Any, settings: Mapping[str, Any]) -> tuple[str, str]:
+    """What an agent with these ``settings`` (``host``, ``address``, ``ports``) offers. Raises InvalidInput where it refuses to
+    start or answers anything else."""
+    answers = Answers(settings["host"])
+    answer = answers.table(answer, "an offer")
     if "refused" in answer:
-        raise InvalidInput(Diagnostic.from_json(diagnostic) for diagnostic in answer["refused"])
-    if "offer" not in answer:
-        raise ConnectionError(f"the agent of host '{host}' ended")
-    endpoint, key = answer["offer"]
-    return endpoint, key
+        raise InvalidInput(answers.diagnostics(answer["refused"]))
+    return answers.offer(answer.get("offer"), "offer", settings["address"], settings["ports"])
 
 
 __all__ = ["Agents", "LocalAgents", "offered"]

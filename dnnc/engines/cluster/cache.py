@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,8 @@ from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile, digest_file, has_digest
 from ir.system.scratch import whole_file
 
+Progress = Callable[[float], None]
+"""Called with the part of a file that is hashed."""
 LIMIT = 100 << 30
 """Bytes that entries take at most, by default."""
 _ENTRY = re.compile(r"[0-9a-f]{64}-[0-9a-f]{64}")
@@ -44,15 +46,15 @@ class Cache:
     folder: Path
     limit: int = LIMIT
 
-    def find(self, key: str) -> OpenFile | None:
-        """The entry of a key, open; None where there is none. Raises OSError."""
+    def find(self, key: str, progress: Progress = lambda fraction: None) -> OpenFile | None:
+        """The entry of a key, open; None where there is none. ``progress``: of hashing its bytes. Raises OSError."""
         for name in self._names():
             if not name.startswith(f"{key}-"):
                 continue
             with suppress(FileNotFoundError):
                 file = os.fdopen(os.open(self.folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
                 content = f"sha256:{name.partition('-')[2]}"
-                if has_digest(file, content):
+                if has_digest(file, content, progress):
                     self._use(name)
                     return OpenFile(file, content)
                 file.close()
@@ -60,9 +62,9 @@ class Cache:
         return None
 
     @contextmanager
-    def write(self, key: str) -> Iterator[BinaryIO]:
-        """An open file that becomes the entry of a key when the block ends without an exception. Raises InvalidInput where the
-        disk refuses, or others may write to the folder."""
+    def write(self, key: str, progress: Progress = lambda fraction: None) -> Iterator[BinaryIO]:
+        """An open file that becomes the entry of a key when the block ends without an exception. ``progress``: of hashing its
+        bytes then. Raises InvalidInput where the disk refuses, or others may write to the folder."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self._is_ours():
             raise InvalidInput(FolderOfOthers(), where=str(self.folder))
@@ -70,7 +72,7 @@ class Cache:
             yield file
             file.flush()
             file.seek(0)
-            content = digest_file(file).removeprefix("sha256:")
+            content = digest_file(file, progress).removeprefix("sha256:")
         with suppress(FileNotFoundError):  # another run has written the same just now
             os.replace(self.folder / key, self.folder / f"{key}-{content}")
         self._use(f"{key}-{content}")
@@ -122,4 +124,4 @@ def default_folder() -> Path:
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "dnnc" / "parts"
 
 
-__all__ = ["LIMIT", "Cache", "default_folder"]
+__all__ = ["LIMIT", "Cache", "Progress", "default_folder"]

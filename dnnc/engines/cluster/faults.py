@@ -237,3 +237,14 @@ class NotWithCluster(Fault, code="E2228"):
     message = "--cluster says where it runs, so {flags} cannot go with it"
     hint = "leave out {flags}"
     flags: tuple[str, ...]
+
+
+class AnswerUnlike(Fault, code="E2229"):
+    """What a host answered lacks the type or the range that every host of this version answers with."""
+
+    message = "host '{host}' answered {found} as {field}, expected {expected}"
+    hint = "is the same dnnc installed there, and is the machine in order?"
+    host: str
+    field: str
+    found: str
+    expected: str

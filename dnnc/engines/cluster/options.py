@@ -14,7 +14,7 @@ PORTS = (26000, 26999)
 PORTS_TEXT = f"{PORTS[0]}-{PORTS[1]}"
 WAIT_SECONDS = 60.0
 """How long a run waits for a lost host by default."""
-_MOST_PORT = (1 << 16) - 1
+MOST_PORT = (1 << 16) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,13 @@ def port_range(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isascii() and first.isdecimal() and last.isascii() and last.isdecimal()):
         raise UsageError(NotPorts(text), where=f"--ports {text}")
-    if not 0 < int(first) <= int(last) <= _MOST_PORT:
+    if not 0 < int(first) <= int(last) <= MOST_PORT:
         raise UsageError(NotPorts(text), where=f"--ports {text}")
     return int(first), int(last)
 
 
 __all__ = [
+    "MOST_PORT",
     "PORTS",
     "PORTS_TEXT",
     "WAIT_SECONDS",

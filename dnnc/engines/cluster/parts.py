@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from dnnc.build.snapshot import Snapshot
-from dnnc.engines.cluster.cache import LIMIT, Cache, default_folder
+from dnnc.engines.cluster.cache import LIMIT, Cache, Progress, default_folder
 from dnnc.engines.cluster.faults import PartDamaged
 from dnnc.engines.onnxruntime.starter.host import models_of
 from dnnc.engines.onnxruntime.starter.roles import Role
@@ -152,13 +152,15 @@ def part_of(file: OpenFile, wanted: Iterable[Range]) -> Part:
 # Sending
 
 
-_DAMAGED = bytes(32)
+_DIGEST = 32
+_DAMAGED = bytes(_DIGEST)
 """The digest that is stated of a part whose file was written to, so that the receiver does not keep it."""
 
 
 def send_parts(sender: Sender, wanted: Needed, keys: Iterable[str]) -> int:
-    """Sends the parts of these keys; returns how many bytes that were. Raises EOFError when the receiver has gone. The receiver
-    finds a part damaged whose file was written to since its digest was known, or ends too early."""
+    """Sends the parts of these ``keys``, each of which is one of ``wanted``; returns how many bytes that were. Raises EOFError
+    when the receiver has gone. The receiver finds a part damaged whose file was written to since its digest was known, or ends
+    too early."""
     by_key, sent = {part.key: part for part in wanted.parts}, 0
     for key in keys:
         source, digest, whole = wanted.sources[key], hashlib.sha256(), True
@@ -197,18 +199,20 @@ def cached_parts(
     settings: Mapping[str, Any],
     receiver: Receiver,
     want: Callable[[list[str]], None],
+    progress: Progress = lambda fraction: None,
 ) -> dict[str, OpenFile]:
     """The open files of the ``listed`` parts in this host's cache, by key. ``want`` asks for those that it lacks, which it
-    then receives. ``settings``: ``cache`` and ``cache_bytes``, empty and 0 for the defaults. Raises as ``receive_parts``."""
+    then receives; ``progress`` is called while a file is hashed. ``settings``: ``cache`` and ``cache_bytes``, empty and 0 for
+    the defaults. Raises as ``receive_parts``."""
     parts = {part.key: part for part in map(Part.from_json, listed)}
     folder = Path(settings["cache"]) if settings["cache"] else default_folder()
     cache = Cache(folder, int(settings["cache_bytes"]) or LIMIT)
-    entries = {key: entry for key in parts if (entry := cache.find(key)) is not None}
+    entries = {key: entry for key in parts if (entry := cache.find(key, progress)) is not None}
     wanted = [part for key, part in parts.items() if key not in entries]
     want([part.key for part in wanted])
-    receive_parts(receiver, wanted, cache)
+    receive_parts(receiver, wanted, cache, progress)
     for part in wanted:
-        entry = cache.find(part.key)
+        entry = cache.find(part.key, progress)
         if entry is None:
             raise FileNotFoundError(f"{folder}: another program has removed a file of this run")
         entries[part.key] = entry
@@ -216,7 +220,7 @@ def cached_parts(
     return entries
 
 
-def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> None:
+def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache, progress: Progress = lambda fraction: None) -> None:
     """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput or OSError where the disk refuses,
     InvalidInput where the bytes are not those that were asked for; then too it has received all of them, so the sender need
     not know."""
@@ -225,7 +229,7 @@ def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> No
         pieces = received(receiver, part)
         try:
             if refused is None:
-                _store(pieces, part, cache)
+                _store(pieces, part, cache, progress)
         except (InvalidInput, OSError) as error:
             refused = error
         for _ in pieces:
@@ -234,9 +238,9 @@ def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> No
         raise refused
 
 
-def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache) -> None:
+def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache, progress: Progress) -> None:
     digest, stated = hashlib.sha256(), b""
-    with cache.write(part.key) as file:
+    with cache.write(part.key, progress) as file:
         file.truncate(part.size)
         for offset, data in pieces:
             if offset < 0:
@@ -250,17 +254,26 @@ def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache) -> Non
 
 
 def received(receiver: Receiver, part: Part) -> Iterator[tuple[int, bytes]]:
-    """The pieces of a part with their offsets, then the digest that the sender states of them, with offset -1."""
+    """The pieces of a part with their offsets, then the digest that the sender states of them, with offset -1. Raises
+    ValueError for what are no bytes of it."""
     for first, count in (*part.ranges, (-1, 1)):
         at = first
         while at < first + count:
             while not receiver.complete:
                 receiver.read_tokens()
             slot = receiver.take()
-            data = receiver.values(slot)["piece"].data.tobytes()
+            data = _piece(receiver.values(slot)["piece"])
             receiver.release(slot)
+            if not 0 < len(data) <= (first + count - at if first >= 0 else _DIGEST):
+                raise ValueError(f"{len(data)} bytes of a part, of which {first + count - at} are left")
             yield at, data
             at += len(data) if first >= 0 else 1
+
+
+def _piece(value: Any) -> bytes:
+    if not isinstance(value, Raw):
+        raise ValueError(f"a {type(value).__name__} in place of bytes of a part")
+    return value.data.tobytes()
 
 
 class PartFiles:

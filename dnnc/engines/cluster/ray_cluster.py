@@ -23,8 +23,9 @@ from typing import Any
 
 from dnnc.build.build import Build
 from dnnc.build.elsewhere import device_hosts, host_addresses
-from dnnc.engines.cluster.actor import PACKAGES, NodeAgent, versions
+from dnnc.engines.cluster.actor import PACKAGES, Facts, NodeAgent, versions
 from dnnc.engines.cluster.agents import offered
+from dnnc.engines.cluster.answers import Answers
 from dnnc.engines.cluster.faults import (
     ClusterNotReached,
     ClusterWithoutToken,
@@ -38,7 +39,7 @@ from dnnc.engines.cluster.faults import (
     VersionsDiffer,
 )
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts, nodes_again
-from dnnc.engines.cluster.options import ClusterOptions
+from dnnc.engines.cluster.options import MOST_PORT, ClusterOptions
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
@@ -52,6 +53,7 @@ _PEER_SECONDS = 5.0
 """How long a host that failed may have done so before Ray says that another one has gone."""
 _LOOK_SECONDS, _REACH_SECONDS = 0.5, 1.0
 """How often a lost host is looked for, and how long a node may take to be reached."""
+_MOST_OF_A_RESOURCE = float(1 << 62)
 _WITHOUT_TOKEN = """import sys
 from ray._raylet import GcsClient
 GcsClient(address=sys.argv[1]).internal_kv_keys(b"", None, timeout=10)"""
@@ -132,17 +134,31 @@ class RayAgents:
                 continue
         return ""
 
-    def offered(self, host: str, method: str, *arguments: Any) -> tuple[str, str]:
-        """What the relay offers that a method of a host's actor opens. Raises InvalidInput for what it refuses."""
-        return offered(self.ask(host, method, *arguments), host)
+    def listen(self, host: str, address: str, ports: tuple[int, int]) -> tuple[str, str]:
+        """What a relay offers that a host's actor opens. Raises InvalidInput for what it refuses."""
+        return offered(self.ask(host, "listen", address, ports), {"host": host, "address": address, "ports": ports})
+
+    def unreached(
+        self, asked: Mapping[str, Any], offers: Mapping[str, tuple[str, str]], doing: str = ""
+    ) -> dict[str, list[str]]:
+        """By host, the endpoints among ``offers`` that it has not reached, when it was asked to ``reach`` them."""
+        found = {}
+        for host, answer in self.answers(asked, doing).items():
+            answers = Answers(host, self.where)
+            found[host] = answers.items(answer, "endpoints that it does not reach")
+            if strange := [one for one in found[host] if one not in [endpoint for endpoint, _ in offers.values()]]:
+                raise answers.refuse(
+                    "an endpoint that it does not reach", strange[0], "one of those that it was asked to reach"
+                )
+        return found
 
     def launch(self, settings: Mapping[str, Any]) -> tuple[str, str]:
-        return self.offered(settings["host"], "launch", settings)
+        return offered(self.ask(settings["host"], "launch", settings), settings)
 
-    def require_versions(self) -> None:
+    def require_versions(self, packages: Sequence[str] = PACKAGES) -> None:
         """Raises InvalidInput where a host has other versions than this one."""
         there = self.answers(self.begin({name: ("versions",) for name in self.actors}))
-        if unlike := version_faults(there, self.where):
+        if unlike := version_faults(there, self.where, packages):
             raise InvalidInput(fault for _, fault in unlike)
 
     def back(self, until: float, stopped: Callable[[], bool]) -> dict[str, str]:
@@ -169,10 +185,19 @@ class RayAgents:
 
 
 def nodes_of(ray: Any) -> tuple[Node, ...]:
-    """The nodes of the cluster that Ray takes to be there, by address and id."""
-    names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname", "Resources", "NodeManagerPort")
-    nodes = (Node(*(node[name] for name in names)) for node in ray.nodes() if node["Alive"])
+    """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput for one that Ray describes
+    otherwise than it should."""
+    nodes = (_node(node) for node in ray.nodes() if node.get("Alive"))
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
+
+
+def _node(told: Mapping[str, Any]) -> Node:
+    names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname")
+    answers = Answers(str(told.get("NodeManagerHostname") or told.get("NodeID")), "the nodes of the cluster")
+    id, address, hostname = (answers.text(told.get(name), name) for name in names)
+    resources = answers.table(told.get("Resources"), "Resources")
+    offered = {name: answers.real(value, name, 0.0, _MOST_OF_A_RESOURCE) for name, value in resources.items()}
+    return Node(id, address, hostname, offered, answers.integer(told.get("NodeManagerPort"), "NodeManagerPort", 0, MOST_PORT))
 
 
 def reached(nodes: Iterable[Node]) -> tuple[Node, ...]:
@@ -294,12 +319,12 @@ def host_needs(build: Build, of: Mapping[str, str], threads: int) -> dict[str, H
     return needs
 
 
-def version_faults(
-    there: Mapping[str, Mapping[str, str]], where: str, packages: Sequence[str] = PACKAGES
-) -> list[tuple[str, Diagnostic]]:
+def version_faults(there: Mapping[str, Any], where: str, packages: Sequence[str] = PACKAGES) -> list[tuple[str, Diagnostic]]:
     """Each host on which Python (but for its last number) or a package has another version than here, with the fault."""
     here, faults = _comparable(versions(packages)), []
-    for host, found in there.items():
+    for host, answer in there.items():
+        answers = Answers(host, where)
+        found = {name: answers.text(text, f"version of {name}") for name, text in answers.table(answer, "versions").items()}
         known = _comparable(found)
         unlike = tuple(f"{name} {known.get(name)} (here {mine})" for name, mine in here.items() if known.get(name) != mine)
         if unlike:
@@ -319,8 +344,8 @@ def _require_providers(build: Build, of: Mapping[str, str], agents: RayAgents, w
             wanted.setdefault(of[device], set()).add(name)
     faults = []
     for host, names in wanted.items():
-        available: Sequence[str] = agents.ask(host, "facts")["providers"]
-        faults += [ProviderMissingThere(host, name, tuple(available)).at(where) for name in sorted(names - set(available))]
+        available = Facts.read(agents.ask(host, "facts"), host, where).providers
+        faults += [ProviderMissingThere(host, name, available).at(where) for name in sorted(names - set(available))]
     if faults:
         raise InvalidInput(faults)
 

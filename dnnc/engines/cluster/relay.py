@@ -21,7 +21,9 @@ Invariants:
    sent without a copy, and received in place;
 4. when a peer is gone, every end and stream that leads to it ends here: who reads it gets the end of file;
 5. when the thread ends, by an error too, all peers are gone: ends and streams that are opened later end at once;
-6. messages of a link or stream are numbered: one that follows a message that was lost ends it, since ZeroMQ connects again.
+6. messages of a link or stream are numbered: one that follows a message that was lost ends it, since ZeroMQ connects again;
+7. a message that fits no link or stream of its sender (``slots``) is not followed: its sender counts as gone, with the reason
+   in ``unfit``; no frame is larger than the largest that a relay sends.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ import random
 import struct
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -44,10 +46,9 @@ from zmq.utils.monitor import recv_monitor_message
 
 from dnnc.engines.cluster.faults import NoFreePort
 from dnnc.engines.cluster.options import PORTS
+from dnnc.engines.cluster.slots import Slots, Unfit
 from dnnc.engines.onnxruntime.faults import NoPipe
-from dnnc.engines.onnxruntime.transport.codec import ALIGNMENT
 from dnnc.engines.onnxruntime.transport.edges import (
-    LENGTH,
     TOKEN,
     Descriptors,
     Edge,
@@ -73,12 +74,24 @@ PIECE = 1 << 21
 """Bytes of a value that are sent at once. A larger value goes in pieces, the last one with the token: each is encrypted while
 the one before it is under way (16 MB at 1 Gbit/s: 0.99 of the pace of a plain socket; 0.84 at once)."""
 _TEXT_BYTES = 1 << 16
+_OVERHEAD = 256
+"""Bytes that encryption adds to a frame, at most."""
+_QUEUED = 1000
+"""Messages of a peer that ZeroMQ reads ahead of the relay's thread."""
+_EARLY_BYTES = 1 << 24
+"""Bytes that may come of streams of a peer before they are opened here."""
+_WAITING_BYTES = 1 << 30
+"""Bytes of a stream that may wait for who reads it here."""
+_REFUSALS = 5
+"""Connections that the system of a peer refuses, a tenth of a second apart, before the peer counts as gone: it listened when it
+told where."""
 _AT_ONCE = 64
 """Messages that are received before pipes get a turn."""
 _DOMAIN = b"dnnc"
 _Side = TypeVar("_Side", Sender, Receiver)
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_CLOSED
     | zmq.EVENT_DISCONNECTED
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -87,70 +100,43 @@ _WATCHED = (
 
 @dataclass(slots=True)
 class _Peer:
-    """A process that this one sends to. ``ends``: what to call when it has gone."""
+    """A process that this one sends to. ``refused``: connections that its system refused; ``ends``: what to call when it has
+    gone."""
 
     endpoint: str
     socket: Any
     monitor: Any
     connected: bool = False
+    refused: int = 0
     ends: list[Callable[[], None]] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class _Slots:
-    """The relay's side of an end of an edge: the same memory, and the far ends of its pipes. ``left``: bytes of the value that
-    streams out just now which are still to be sent; ``begun``: by slot and number, bytes of a value that came in pieces."""
-
-    edge: Edge
-    memory: Array
-    read: int
-    write: int
-    left: int = 0
-    begun: dict[tuple[int, int], int] = field(default_factory=dict)
-
-    def place(self, slot: int, number: int) -> tuple[int, int]:
-        """Where the place of a value begins and its bytes."""
-        size = self.edge.values[number].size
-        first = slot * self.edge.slot_bytes + self.edge.offsets[number]
-        return first, self.edge.room(number) if size is None else size
-
-    def outgoing(self, slot: int, number: int, more: int) -> Array:
-        """The bytes of a value, or of a piece of it, that are to be sent."""
-        first, size = self.place(slot, number)
-        if self.edge.values[number].size is None:
-            if not self.left:
-                (total,) = LENGTH.unpack(self.memory[first : first + LENGTH.size].tobytes())
-                self.left = ALIGNMENT + total
-            size = min(size, self.left)
-            self.left = self.left - size if more else 0
-        return self.memory[first : first + size]
-
-    def incoming(self, slot: int, number: int) -> Array:
-        """Where a value, or a piece of it, is received."""
-        first, size = self.place(slot, number)
-        return self.memory[first : first + size]
-
-    def numbers(self, first: int, count: int) -> range:
-        """The values that a token counts; an edge without values counts one that is none."""
-        return range(first, min(first + count, len(self.edge.values)))
-
-
 class Relay:
-    """``address``: of this host, to listen on; ``ports``: first and last of those to choose from. Raises InvalidInput where
-    none is free."""
+    """``address``: of this host, to listen on; ``ports``: first and last of those to choose from. ``unfit``: of each peer that
+    sent what it cannot have meant, that in words; ``told`` is called with both, by the relay's thread. Raises InvalidInput
+    where no port is free."""
 
-    def __init__(self, address: str, ports: tuple[int, int] = PORTS) -> None:
+    def __init__(
+        self,
+        address: str,
+        ports: tuple[int, int] = PORTS,
+        told: Callable[[str, str], None] = lambda peer, words: None,
+    ) -> None:
+        self.unfit: dict[str, str] = {}
+        self._told = told
+        self._names: dict[str, str] = {}  # of peers, by their public keys
         self._context = zmq.Context()
         self._peers: dict[str, _Peer] = {}
         self._allowed: set[bytes] = set()
         self._awaited: dict[bytes, tuple[str, str, bytes]] = {}  # by key, whom to connect to when it has connected
-        self._slots: dict[int, _Slots] = {}
+        self._slots: dict[int, Slots] = {}
         self._streams: dict[int, _Text] = {}
-        self._early: dict[int, list[bytes]] = {}
+        self._early: dict[tuple[str, int], list[bytes]] = {}
         self._ended: set[int] = set()
         self._handlers: dict[Any, Callable[[int], None]] = {}
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._meeting: tuple[set[str], threading.Event] | None = None
+        self._met = False  # whether the last meeting ended with everybody met
         self._own: list[int] = []
         self._sent: Counter[tuple[bool, int]] = Counter()  # messages of each stream (True) and link (False)
         self._received: Counter[tuple[bool, int]] = Counter()
@@ -166,6 +152,7 @@ class Relay:
             self._guard.bind("inproc://zeromq.zap.01")  # where libzmq asks whether a key may connect
             self._inbox = self._socket(zmq.PULL, f"{address}:")
             self._inbox.curve_server = True
+            self._inbox.rcvhwm, self._inbox.maxmsgsize = _QUEUED, max(PIECE, _TEXT_BYTES) + _OVERHEAD
             self._inbox.zap_domain = _DOMAIN
             self.endpoint = _bind(self._inbox, address, ports)
             self._wakeup, self._waker = os.pipe()
@@ -184,24 +171,31 @@ class Relay:
         """What others are told to ``meet`` this process: its endpoint and its public key."""
         return self.endpoint, self.key
 
-    def admit(self, offers: Iterable[Sequence[str]]) -> None:
-        """Lets in processes that offer these: before they are told of this one, which they would ask once and in vain."""
-        keys = {z85.decode(key) for _, key in offers}
-        self._do(lambda: self._allowed.update(keys))
+    def admit(self, peers: Mapping[str, Sequence[str]]) -> None:
+        """Lets in processes, by name what they ``offer``, before they are told of this one, which they would ask once and in
+        vain."""
+        names = {key: name for name, (_, key) in peers.items()}
+        keys = set(map(z85.decode, names))
+
+        def begin() -> None:
+            self._names |= names
+            self._allowed |= keys
+
+        self._do(begin)
 
     def meet(self, peers: Mapping[str, Sequence[str]], seconds: float = CONNECT_SECONDS, *, called: bool = False) -> None:
         """Admits processes and connects to them: by name, what they ``offer``. ``called``: once they have connected to this
         one, since they do not know its key yet. Raises ConnectionError that names the endpoints of those that were not reached
-        in time."""
+        in time, or whose system says that nobody listens there any more."""
         done = threading.Event()
+        self.admit(peers)
 
         def begin() -> None:
             if self._over:
                 done.set()
                 return
-            self._meeting = set(peers), done
+            self._meeting, self._met = (set(peers), done), False
             for name, (endpoint, key) in peers.items():
-                self._allowed.add(z85.decode(key))
                 if called:
                     self._awaited[z85.decode(key)] = name, endpoint, key.encode()
                 else:
@@ -211,7 +205,7 @@ class Relay:
             self._note_met()
 
         self._do(begin)
-        if not done.wait(seconds) or self._over:
+        if not done.wait(seconds) or self._over or not self._met:
             met = {name for name, peer in self._peers.items() if peer.connected and name not in self.lost}
             missing = [endpoint for name, (endpoint, _) in peers.items() if name not in met]
             raise ConnectionError(", ".join(sorted(missing)))
@@ -229,10 +223,11 @@ class Relay:
         closes the descriptor. Streams are numbered alike at both sides."""
         self._do(lambda: self._add_stream(number, _Text(peer, read=descriptor)))
 
-    def receive_stream(self, number: int, peer: str, descriptor: int) -> None:
-        """Writes what ``peer`` sends by a stream to a descriptor, and closes it at the end."""
+    def receive_stream(self, number: int, peer: str, descriptor: int, *, last: int = 0) -> None:
+        """Writes what ``peer`` sends by a stream to a descriptor, and closes it at the end. ``last``: where more bytes than
+        these wait for who reads the descriptor, the older ones are dropped; 0 to keep all."""
         os.set_blocking(descriptor, False)
-        self._do(lambda: self._add_stream(number, _Text(peer, write=descriptor)))
+        self._do(lambda: self._add_stream(number, _Text(peer, write=descriptor, last=last)))
 
     def close(self) -> None:
         """Ends the thread and closes the port and every descriptor of the relay; may be called again. What was not sent yet is
@@ -256,7 +251,7 @@ class Relay:
         os.set_blocking(relay_out, False)
         self._own += (here_in, here_out)
         side = kind(edge, Descriptors(memory, here_in, here_out))
-        slots = _Slots(edge, map_memory(memory, edge.nbytes), relay_in, relay_out)
+        slots = Slots(peer, side.incoming, edge, map_memory(memory, edge.nbytes), relay_in, relay_out)
         os.close(memory)
         forward = self._send_free if side.incoming else self._send_values
 
@@ -350,10 +345,19 @@ class Relay:
             self._note_met()
         elif event == zmq.EVENT_DISCONNECTED and peer.connected:
             self._lose(peer)
+        elif event == zmq.EVENT_CLOSED and not peer.connected:
+            peer.refused += 1
+            if peer.refused == _REFUSALS:
+                self._lose(peer)
 
     def _note_met(self) -> None:
         met = {name for name, peer in self._peers.items() if peer.connected}
         if self._meeting is not None and self._meeting[0] <= met:
+            self._end_meeting(True)
+
+    def _end_meeting(self, met: bool) -> None:
+        if self._meeting is not None:
+            self._met = met
             self._meeting[1].set()
             self._meeting = None
 
@@ -362,7 +366,10 @@ class Relay:
         if peer.socket.closed:
             return
         self._forget(peer.monitor)
-        self.lost |= {name for name, other in self._peers.items() if other is peer}
+        names = {name for name, other in self._peers.items() if other is peer}
+        self.lost |= names
+        if self._meeting is not None and names & self._meeting[0]:
+            self._end_meeting(False)
         for end in peer.ends:
             end()
         peer.ends.clear()
@@ -380,7 +387,8 @@ class Relay:
         version, request, _, _, _, mechanism, *credentials = self._guard.recv_multipart()
         known = mechanism == b"CURVE" and len(credentials) == 1 and credentials[0] in self._allowed
         status, text = (b"200", b"OK") if known else (b"400", b"the key is not of this run")
-        self._guard.send_multipart([version, request, status, text, b"", b""])
+        user = z85.encode(credentials[0]) if known else b""  # every message of this connection says it
+        self._guard.send_multipart([version, request, status, text, user, b""])
         if known and (awaited := self._awaited.pop(credentials[0], None)) is not None:
             self._connect(*awaited)
 
@@ -435,48 +443,107 @@ class Relay:
         """Takes messages: values into their slots, tokens to their pipes, text to its descriptor."""
         for _ in range(_AT_ONCE):
             try:
-                kind, link, before, slot, first, count, more = _HEADER.unpack(self._inbox.recv(zmq.NOBLOCK))
+                frame = self._inbox.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
-            if before != self._received[kind == _TEXT, link] & _WORD:  # the connection had broken
-                (self._end_stream if kind == _TEXT else self._end_slots)(link)
-            self._received[kind == _TEXT, link] += 1
-            if kind == _TEXT:
-                self._receive_text(link, self._inbox.recv())
-            elif (slots := self._slots.get(link)) is not None:
-                if kind == _PIECE:
-                    number, begin = first, count * PIECE
-                    self._inbox.recv_into(slots.incoming(slot, number)[begin : begin + PIECE].data)
-                    slots.begun[slot, number] = begin + PIECE
-                    continue
-                if kind == _DATA:
-                    for number in slots.numbers(first, count):
-                        target = slots.incoming(slot, number)[slots.begun.pop((slot, number), 0) :]
-                        size = self._inbox.recv_into(target.data)
-                        if size > target.nbytes or (size < target.nbytes and slots.edge.values[number].size is not None):
-                            raise RuntimeError(f"value {number} of link {link} has {size} bytes, its place {target.nbytes}")
+            sender = self._names.get(frame.get("User-Id"), "")
+            if sender not in self.unfit:
                 try:
-                    os.write(slots.write, TOKEN.pack(slot, first, count, more))
-                except BrokenPipeError:
-                    pass
-                except BlockingIOError:  # more tokens than there can be
-                    self._end_slots(link)
+                    self._take(sender, frame.bytes)
+                except Unfit as unfit:
+                    self._refuse(sender, str(unfit))
             while self._inbox.rcvmore:  # of a link that has ended
                 self._inbox.recv_into(bytearray())
 
+    def _refuse(self, sender: str, words: str) -> None:
+        self.unfit[sender] = words
+        self._told(sender, words)
+        if (peer := self._peers.get(sender)) is not None:
+            self._lose(peer)
+
+    def _take(self, sender: str, header: bytes) -> None:
+        """Takes the rest of a message, whose header came from ``sender``. Raises Unfit."""
+        if len(header) != _HEADER.size:
+            raise Unfit(f"a header of {len(header)} bytes")
+        kind, link, before, slot, first, count, more = _HEADER.unpack(header)
+        if kind == _TEXT:
+            if link not in self._ended:
+                self._receive_text(sender, link, before, self._frame())
+            return
+        if kind not in (_DATA, _FREE, _PIECE):
+            raise Unfit(f"a message of kind {kind}")
+        slots = self._slots.get(link)
+        if slots is None:  # it has ended
+            return
+        if slots.peer != sender:
+            raise Unfit(f"a message of link {link}, which is between others")
+        if not self._follows((False, link), before):
+            self._end_slots(link)
+            return
+        if kind == _PIECE:
+            number, begin = first, count * PIECE
+            size = self._into(slots.target(slot, number, begin))
+            if size != PIECE:
+                raise Unfit(f"a piece of {size} bytes")
+            slots.begun[slot, number] = begin + PIECE
+            return
+        if kind == _DATA:
+            slots.check_handed(slot, first, count, more)
+            for number in slots.numbers(first, count):
+                target = slots.target(slot, number, slots.begun.pop((slot, number), 0))
+                size = self._into(target)
+                if size > target.nbytes or (size < target.nbytes and slots.edge.values[number].size is not None):
+                    raise Unfit(f"value {number} of link {link} with {size} bytes in place of {target.nbytes}")
+        else:
+            slots.check_freed(slot, first, count, more)
+        try:
+            os.write(slots.write, TOKEN.pack(slot, first, count, more))
+        except BrokenPipeError:
+            pass
+        except BlockingIOError:
+            raise Unfit("more tokens than there are slots") from None
+
+    def _follows(self, which: tuple[bool, int], before: int) -> bool:
+        """Whether no message of a stream or link was lost before this one: the connection had broken else."""
+        follows = before == self._received[which] & _WORD
+        self._received[which] += 1
+        return follows
+
+    def _frame(self) -> bytes:
+        if not self._inbox.rcvmore:
+            raise Unfit("a message without its bytes")
+        data: bytes = self._inbox.recv()
+        return data
+
+    def _into(self, target: Array) -> int:
+        """Receives a frame in place; returns its bytes, which may be more than there is room for."""
+        if not self._inbox.rcvmore:
+            raise Unfit("a message without its values")
+        size: int = self._inbox.recv_into(target.data)
+        return size
+
     # Streams
 
-    def _receive_text(self, number: int, data: bytes) -> None:
+    def _receive_text(self, sender: str, number: int, before: int, data: bytes) -> None:
         stream = self._streams.get(number)
-        if stream is not None:
-            stream.pending.append(data)
+        if stream is not None and stream.peer != sender:
+            raise Unfit(f"a message of stream {number}, which is between others")
+        if not self._follows((True, number), before):
+            self._end_stream(number)
+        elif stream is not None:
+            if stream.add(data) > _WAITING_BYTES:
+                raise Unfit(f"more than {_WAITING_BYTES} bytes that nobody has read yet")
             self._write_stream(number)
-        elif number not in self._ended:  # it is sent before it is received here
-            self._early.setdefault(number, []).append(data)
+        else:  # it is sent before it is received here
+            early = [len(text) for (peer, _), texts in self._early.items() if peer == sender for text in texts]
+            if sum(early) + _OVERHEAD * len(early) > _EARLY_BYTES:
+                raise Unfit(f"more than {_EARLY_BYTES} bytes of streams that are not open yet")
+            self._early.setdefault((sender, number), []).append(data)
 
     def _add_stream(self, number: int, stream: _Text) -> None:
         self._streams[number] = stream
-        stream.pending.extend(self._early.pop(number, ()))
+        for data in self._early.pop((stream.peer, number), ()):
+            stream.add(data)
         if stream.read >= 0:
             self._handle(stream.read, lambda _: self._read_stream(number))
         if stream.pending:
@@ -507,6 +574,7 @@ class Relay:
                 self._end_stream(number)
                 return
             stream.pending[0] = data[written:]
+            stream.waiting -= written
             if not stream.pending[0]:
                 stream.pending.popleft()
         self._forget(stream.write)
@@ -524,12 +592,22 @@ class Relay:
 @dataclass(slots=True)
 class _Text:
     """A stream of bytes: read from a descriptor here and sent to ``peer``, or received and written to one. ``pending``: what
-    was received and not written yet."""
+    was received and not written yet, ``waiting`` bytes; of more than ``last`` the older ones are dropped, unless that is 0."""
 
     peer: str
     read: int = -1
     write: int = -1
+    last: int = 0
+    waiting: int = 0
     pending: deque[bytes] = field(default_factory=deque)
+
+    def add(self, data: bytes) -> int:
+        """Adds what was received; returns how many bytes wait."""
+        self.pending.append(data)
+        self.waiting += len(data)
+        while self.last and self.waiting > self.last and len(self.pending) > 1:
+            self.waiting -= len(self.pending.popleft())
+        return self.waiting
 
 
 class _Closing(Exception):

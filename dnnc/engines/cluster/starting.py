@@ -11,7 +11,6 @@ with, and the starter meets those that it feeds and collects from.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import subprocess
 import threading
@@ -27,6 +26,7 @@ from dnnc.engines.cluster.agent import (
     ANSWERS,
     COMMANDS,
     CONTROL,
+    ERROR_BYTES,
     ERRORS,
     ORDERS,
     PARTS_LINK,
@@ -35,22 +35,27 @@ from dnnc.engines.cluster.agent import (
     stream_of,
 )
 from dnnc.engines.cluster.agents import Agents
+from dnnc.engines.cluster.answers import MOST_ANSWER, MOST_TEXT, Answers
 from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected
 from dnnc.engines.cluster.options import PORTS, WAIT_SECONDS
-from dnnc.engines.cluster.parts import PIECES, needed, send_parts
+from dnnc.engines.cluster.parts import PIECES, Needed, needed, send_parts
 from dnnc.engines.cluster.relay import Relay
 from dnnc.engines.onnxruntime.errors import StageStopped
-from dnnc.engines.onnxruntime.starter.processes import HOST_GONE, DeviceProcess
+from dnnc.engines.onnxruntime.starter.processes import DOING, HOST_GONE, DeviceProcess
 from dnnc.engines.onnxruntime.starter.roles import STARTER, Role, roles
 from dnnc.engines.onnxruntime.starter.starting import RunOptions, StarterEnd
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Sender, config_text
 from dnnc.engines.onnxruntime.transport.wiring import links, stage_places
-from dnnc.engines.onnxruntime.worker import STATUS_WORDS
+from dnnc.engines.onnxruntime.worker import FAILED, PEER_GONE, STATUS_WORDS
 from dnnc.onnx.elements import Array
-from ir.core.diagnostics import Diagnostic, InvalidInput
+from ir.core.diagnostics import InvalidInput
 
 START_SECONDS = 60.0
-"""How long a host may take to start its processes, and to answer that a file has arrived."""
+"""How long a host may take to start its processes, and to say anything while it hashes and receives files."""
+_ENDED_SECONDS = 2.0
+"""How long it may take until an agent tells that a process has ended which others did not reach."""
+_MOST_STEPS, _MOST_STATUS = 1 << 62, 255
+_MOST_PROCESS, _MOST_SECONDS = 1 << 31, 1e9
 _PINGS = 8
 """Questions by which the clock of a host is compared with that of the starter; the quickest answer counts."""
 
@@ -85,6 +90,10 @@ class _Far:
     clock: float = 0.0
     processes: list[int] = field(default_factory=list)
     buffered: bytes = b""
+
+    @property
+    def said(self) -> Answers:
+        return Answers(self.name)
 
 
 class FarProcess:
@@ -130,7 +139,9 @@ class FarProcesses:
         self.sent_bytes = 0
         self._relay: Relay | None = None
         self._far: list[_Far] = []
+        self._offers: dict[str, str] = {}  # who listens at each endpoint
         self._descriptors: list[int] = []
+        self._pipes: list[Any] = []
         self._listener: threading.Thread | None = None
 
     @property
@@ -150,7 +161,7 @@ class FarProcesses:
         self.status = np.zeros((len(every), STATUS_WORDS), np.int64)
         self.status[:, 2] = time.monotonic_ns()
         self.status[:, 3] = [role["stages"][0]["stage"] for role in every]
-        self._relay = relay = Relay(hosts.here, hosts.ports)
+        self._relay = relay = Relay(hosts.here, hosts.ports, self._unfit)
         by_host: dict[str, list[int]] = {}
         for number, role in enumerate(every):
             by_host.setdefault(hosts.of[role["device"]], []).append(number)
@@ -163,10 +174,15 @@ class FarProcesses:
             self.every = [processes[number] for number in range(len(every))]
             self._listener = threading.Thread(target=self._listen, name="dnnc-hosts", daemon=True)
             self._listener.start()
-            if not self._introduce(relay, every):
-                return  # a process has ended, and its control pipe says why
+            try:
+                if not self._introduce(relay, every):
+                    return  # a process has ended, and its control pipe says why
+            except ConnectionError:
+                if self._one_ended():
+                    return
+                raise
         except ConnectionError as error:
-            raise StageStopped(NotConnected(tuple(str(error).split(", "))), where=str(build.folder)) from None
+            raise StageStopped(NotConnected(tuple(str(error).split(", "))), where=self._listeners(str(error))) from None
         places = stage_places(build)
         for number, link in enumerate(wires):
             if link.source == FEEDER and (place := places[link.target]):
@@ -191,6 +207,7 @@ class FarProcesses:
             }
         )
         peer = _agent(name)
+        self._offers[offer[0]] = f"{', '.join(device for device, of in hosts.of.items() if of == name)} of host {name}"
         relay.meet({peer: offer})
         commands_read, commands = os.pipe()
         answers, answers_written = os.pipe()
@@ -206,10 +223,11 @@ class FarProcesses:
         files = needed(self.build.files, own)
         self._command(far, {"roles": own, "files": files.to_json(), "pin": self.options.pin})
         try:
-            self.sent_bytes += send_parts(far.parts, files, self._answer(far)["wants"])
+            self.sent_bytes += send_parts(far.parts, files, wanted_keys(far.said, self._answer(far, "wants"), files))
         except EOFError:
             raise self._gone(far, "it was sent files of the build") from None
-        pids = self._answer(far)["started"]
+        started = far.said.items(self._answer(far, "started"), "started", len(own))
+        pids = [far.said.integer(pid, "started", 1, _MOST_PROCESS) for pid in started]
         peer, processes = _agent(far.name), {}
         assert self._relay is not None
         for local, (number, role, pid) in enumerate(zip(far.processes, own, pids, strict=True)):
@@ -217,9 +235,10 @@ class FarProcesses:
             numbers = [stream_of(far.number, local, which) for which in range(3)]
             self._relay.send_stream(numbers[ORDERS], peer, pipes[ORDERS][0])
             self._relay.receive_stream(numbers[CONTROL], peer, pipes[CONTROL][1])
-            self._relay.receive_stream(numbers[ERRORS], peer, pipes[ERRORS][1])
+            self._relay.receive_stream(numbers[ERRORS], peer, pipes[ERRORS][1], last=ERROR_BYTES)
             self._descriptors.append(pipes[CONTROL][0])
             process = FarProcess(pid, os.fdopen(pipes[ORDERS][1], "wb"), os.fdopen(pipes[ERRORS][0], "rb"))
+            self._pipes += (process.stdin, process.stderr)
             members = {stage["stage"]: stage["group"]["member"] if "group" in stage else -1 for stage in role["stages"]}
             processes[number] = DeviceProcess(
                 number, role["device"], members, process, pipes[CONTROL][0], host=far.name, clock=far.clock
@@ -232,7 +251,7 @@ class FarProcesses:
         for _ in range(_PINGS):
             begin = time.monotonic()
             self._command(far, "clock")
-            there, end = self._answer(far)["clock"], time.monotonic()
+            there, end = far.said.real(self._answer(far, "clock"), "clock", 0.0, _MOST_SECONDS), time.monotonic()
             tried.append((end - begin, (begin + end) / 2 - there))
         return min(tried)[1]
 
@@ -244,19 +263,44 @@ class FarProcesses:
             except BrokenPipeError:
                 raise self._gone(far, "its processes are started") from None
 
-    def _answer(self, far: _Far) -> Any:
-        """The next answer of an agent. Raises InvalidInput for what it refuses, StageStopped where it has gone or is silent."""
+    def _answer(self, far: _Far, field: str) -> Any:
+        """A field of the next answer of an agent that has it; what it says before shows that it works. Raises InvalidInput for
+        what it refuses, StageStopped where it has gone or is silent."""
         while True:
             line = _line(far, START_SECONDS)
             if line is None:
                 raise StageStopped(HostSilent(far.name, START_SECONDS), where=str(self.build.folder))
             if not line:
                 raise self._gone(far, "its processes are started")
-            answer = json.loads(line)
+            answer = far.said.line(line)
             if "refused" in answer:
-                raise InvalidInput(Diagnostic.from_json(diagnostic) for diagnostic in answer["refused"])
-            if "status" not in answer:
-                return answer
+                raise InvalidInput(far.said.diagnostics(answer["refused"]))
+            if field in answer:
+                return answer[field]
+            if not answer.keys() & {"hashed", "status", "ended"}:
+                raise far.said.refuse("an answer", sorted(answer), field)
+
+    def _one_ended(self) -> bool:
+        """Whether a process has ended, or ends now, as its agent tells."""
+        deadline = time.monotonic() + _ENDED_SECONDS
+        while time.monotonic() < deadline:
+            if any(process.popen.poll() not in (None, PEER_GONE, FAILED) for process in self.every):
+                return True
+            self._far_process(0).ended.wait(0.05)
+        return False
+
+    def _listeners(self, endpoints: str) -> str:
+        """Who listens at the endpoints that were not reached; the build where that is not known."""
+        known = [self._offers[one] for one in endpoints.split(", ") if one in self._offers]
+        return "; ".join(known) or str(self.build.folder)
+
+    def _unfit(self, peer: str, words: str) -> None:
+        """Notes, in the thread of the relay, that a process or an agent sent what it cannot have meant."""
+        for process in self.every:
+            if peer in (process.device, _agent(process.host)):
+                process.wrong = Answers(process.host, process.label(min(process.members))).refuse(
+                    "a message", words, "none such"
+                )
 
     def _gone(self, far: _Far, doing: str) -> StageStopped:
         return StageStopped(HostGone(far.name, doing), where=str(self.build.folder))
@@ -271,8 +315,9 @@ class FarProcesses:
                 if address is None:
                     return False
                 addresses[process.device] = address
+                self._offers[address[0]] = f"{process.device} of host {process.host}"
         fed = {role["device"]: addresses[role["device"]] for role in every if STARTER in role["peers"]}
-        relay.admit(fed.values())
+        relay.admit(fed)
         for process, role in zip(self.every, every, strict=True):
             if role["peers"]:
                 assert process.popen.stdin is not None
@@ -293,10 +338,15 @@ class FarProcesses:
             if not data:
                 return None
             process.buffered += data
+            if len(process.buffered) > MOST_TEXT:
+                break
         line, _, process.buffered = process.buffered.partition(b"\n")
-        message = json.loads(line)
-        process.error = message if "error" in message else None
-        return message.get("address")
+        said = Answers(process.host, process.label(min(process.members)))
+        message = said.line(line)
+        if "error" in message:
+            process.error = said.error(message, process.members)
+            return None
+        return said.offer(message.get("address"), "address", self.hosts.addresses[process.host], self.hosts.ports)
 
     def _listen(self) -> None:
         """Thread: notes what agents say of the status and the ends of their processes, until all agents have gone."""
@@ -305,20 +355,34 @@ class FarProcesses:
         while open_:
             for descriptor in ready:
                 far = open_[descriptor]
-                while (line := _line(far, 0.0)) is not None:
-                    if not line:
-                        del open_[descriptor]
-                        for number in far.processes:
-                            self._far_process(number).end(HOST_GONE)
-                        break
-                    answer = json.loads(line)
-                    for local, state, microbatch, since, stage in answer.get("status", ()):
-                        number = far.processes[local]
-                        self.status[number] = state, microbatch, since + int(far.clock * 1e9), stage
-                    if "ended" in answer:
-                        local, status = answer["ended"]
-                        self._far_process(far.processes[local]).end(status)
+                try:
+                    while line := _line(far, 0.0):
+                        self._hear(far, far.said.line(line))
+                except InvalidInput as wrong:
+                    line = b""
+                    for number in far.processes:
+                        self.every[number].wrong = wrong
+                if line == b"":
+                    del open_[descriptor]
+                    for number in far.processes:
+                        self._far_process(number).end(HOST_GONE)
             ready = readable(open_) if open_ else []
+
+    def _hear(self, far: _Far, answer: Mapping[str, Any]) -> None:
+        """Notes what an agent tells of its processes. Raises InvalidInput."""
+        said, last = far.said, len(far.processes) - 1
+        for row in said.items(answer.get("status", []), "status"):
+            local, state, microbatch, since, stage = said.items(row, "status", STATUS_WORDS + 1)
+            number = far.processes[said.integer(local, "status", 0, last)]
+            if stage not in self.every[number].members:
+                raise said.refuse("status", stage, "a stage of the process")
+            since = said.integer(since, "status", 0, _MOST_STEPS) + int(far.clock * 1e9)
+            words = said.integer(state, "status", 0, max(DOING)), said.integer(microbatch, "status", -1, _MOST_STEPS)
+            self.status[number] = *words, since, stage
+        if "ended" in answer:
+            local, status = said.items(answer["ended"], "ended", 2)
+            number = far.processes[said.integer(local, "ended", 0, last)]
+            self._far_process(number).end(said.integer(status, "ended", -_MOST_STATUS, _MOST_STATUS))
 
     def _far_process(self, number: int) -> FarProcess:
         process = self.every[number].popen
@@ -340,18 +404,28 @@ class FarProcesses:
         if self._listener is not None:
             self._listener.join()
         self.agents.close()
-        for process in self.every:
-            if process.popen.stderr is not None:
-                process.popen.stderr.close()
+        for pipe in self._pipes:
+            with contextlib.suppress(OSError):
+                pipe.close()
         for descriptor in self._descriptors:
             os.close(descriptor)
         for port in (*self.feeds, *self.sinks):
             port.side.close()
         for far in self._far:
             far.parts.close()
-        self._descriptors, self.every, self.feeds, self.sinks, self._far = [], [], [], [], []
+        self._descriptors, self._pipes, self.every, self.feeds, self.sinks, self._far = [], [], [], [], [], []
+        self._offers = {}
         self._relay = self._listener = None
         self.status = np.zeros((0, STATUS_WORDS), np.int64)
+
+
+def wanted_keys(said: Answers, found: Any, files: Needed) -> list[str]:
+    """The keys of those ``files`` that a host wants. Raises InvalidInput for others."""
+    keys, known = said.items(found, "wants", most=len(files.parts)), {part.key for part in files.parts}
+    for key in keys:
+        if said.text(key, "wants") not in known:
+            raise said.refuse("wants", key, "keys of parts that it was told of")
+    return keys
 
 
 def _agent(host: str) -> str:
@@ -369,8 +443,10 @@ def _line(far: _Far, seconds: float) -> bytes | None:
         if not data:
             return b""
         far.buffered += data
+        if len(far.buffered) > MOST_ANSWER:
+            break
     line, _, far.buffered = far.buffered.partition(b"\n")
     return line
 
 
-__all__ = ["FarProcess", "FarProcesses", "Hosts"]
+__all__ = ["FarProcess", "FarProcesses", "Hosts", "wanted_keys"]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from dnnc.engines.cluster.actor import Facts
+from dnnc.engines.cluster.answers import Answers
 from dnnc.engines.cluster.faults import CoresMissing, EndpointNotReached, ProviderMissingThere
 from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
 from dnnc.engines.cluster.options import ClusterOptions
@@ -34,11 +36,7 @@ class HostSurvey:
 
     host: str
     node: Node
-    versions: dict[str, str]
-    cores: int
-    memory: int
-    providers: tuple[str, ...]
-    disk: int
+    facts: Facts
     clock: float
     clock_within: float
     faults: tuple[Diagnostic, ...]
@@ -48,11 +46,7 @@ class HostSurvey:
             "host": self.host,
             "address": self.node.address,
             "node": self.node.name,
-            "versions": self.versions,
-            "cores": self.cores,
-            "memory": self.memory,
-            "providers": list(self.providers),
-            "disk": self.disk,
+            **asdict(self.facts),
             "clock": {"ahead": self.clock, "within": self.clock_within},
             "missing": [fault.to_json() for fault in self.faults],
         }
@@ -66,33 +60,21 @@ def survey(topology: Topology, cluster: ClusterOptions) -> tuple[HostSurvey, ...
         found, _ = match_hosts(list(wanted.values()), nodes, cluster.hosts, where)
         agents = RayAgents(ray, found, {name: HostNeeds(name, 0) for name in found}, where)
         try:
-            facts = {name: agents.ask(name, "facts") for name in found}
+            facts = {name: Facts.read(agents.ask(name, "facts"), name, where) for name in found}
             clocks = {name: _clock(agents, name) for name in found}
             unreached = _unreached(agents, found, here, cluster.ports)
         finally:
             agents.close()
-    versions = version_faults({name: fact["versions"] for name, fact in facts.items()}, where)
+    versions = version_faults({name: fact.versions for name, fact in facts.items()}, where)
     surveys = []
     for name, node in found.items():
         fact, faults = facts[name], [fault for host, fault in versions if host == name]
-        if fact["cores"] < wanted[name].cores:
-            faults.append(CoresMissing(name, wanted[name].cores, fact["cores"]).at(where))
-        for provider in sorted(_providers(topology, name) - set(fact["providers"])):
-            faults.append(ProviderMissingThere(name, provider, tuple(fact["providers"])).at(where))
+        if fact.cores < wanted[name].cores:
+            faults.append(CoresMissing(name, wanted[name].cores, fact.cores).at(where))
+        for provider in sorted(_providers(topology, name) - set(fact.providers)):
+            faults.append(ProviderMissingThere(name, provider, fact.providers).at(where))
         faults += [EndpointNotReached(name, endpoint).at(where) for endpoint in unreached[name]]
-        surveys.append(
-            HostSurvey(
-                name,
-                node,
-                fact["versions"],
-                fact["cores"],
-                fact["memory"],
-                tuple(fact["providers"]),
-                fact["disk"],
-                *clocks[name],
-                tuple(faults),
-            )
-        )
+        surveys.append(HostSurvey(name, node, fact, *clocks[name], tuple(faults)))
     return tuple(surveys)
 
 
@@ -114,7 +96,7 @@ def _clock(agents: RayAgents, host: str) -> tuple[float, float]:
     tried = []
     for _ in range(_ASKED):
         begin = time.time()
-        there = agents.ask(host, "clock")
+        there = Answers(host, agents.where).real(agents.ask(host, "clock"), "clock")
         end = time.time()
         tried.append(((end - begin) / 2, there - (begin + end) / 2))
     within, ahead = min(tried)
@@ -125,7 +107,7 @@ def _unreached(agents: RayAgents, nodes: dict[str, Node], here: str, ports: tupl
     """By host, endpoints of other hosts and of this machine that it does not reach, or that do not reach it."""
     own = Relay(here, ports)
     try:
-        offers = {name: agents.offered(name, "listen", node.address, ports) for name, node in nodes.items()}
+        offers = {name: agents.listen(name, node.address, ports) for name, node in nodes.items()}
         every = {**offers, STARTER: own.offer}
         asked = agents.begin({name: ("reach", _others(every, name), REACH_SECONDS) for name in nodes})
         missing: list[str] = []
@@ -133,7 +115,7 @@ def _unreached(agents: RayAgents, nodes: dict[str, Node], here: str, ports: tupl
             own.meet(offers, REACH_SECONDS)
         except ConnectionError as error:
             missing = str(error).split(", ")
-        answers: dict[str, list[str]] = agents.answers(asked)
+        answers = agents.unreached(asked, every)
         return {name: [*answers[name], *(e for e in missing if e == offers[name][0])] for name in nodes}
     finally:
         own.close()

@@ -35,6 +35,7 @@ from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read
 from dnnc.engines.onnxruntime.transport.opening import Transports
 from dnnc.onnx.ort import ProviderUnavailable
 from dnnc.onnx.providers import CPU, Provider
+from ir.core.diagnostics import InvalidInput
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -51,7 +52,6 @@ class Worker:
         self.config = config
         provider = Provider.from_json(config["provider"])
         self.executor: Executor = OnnxRuntime(Settings(config["threads"], config["spin"], config["optimize"], provider))
-        self.transport = Transports(config.get("network"))
         self.control = int(config["control"])
         status = map_memory(config["status"], 8 * STATUS_WORDS * config["processes"]).view(np.int64)
         self.status = status[config["process"] * STATUS_WORDS :][:STATUS_WORDS].data  # quicker to write to than an array
@@ -81,7 +81,8 @@ class Worker:
 
     def report(self, error: Exception) -> None:
         """Tells the starter of an error that ends this process, with the stage and microbatch at which it happened."""
-        self.send({"error": _said(error), "stage": self.stage, "microbatch": self.microbatch})
+        refused = {"refused": [one.to_json() for one in error.diagnostics]} if isinstance(error, InvalidInput) else {}
+        self.send({"error": _said(error), "stage": self.stage, "microbatch": self.microbatch, **refused})
 
     def fail(self, error: Exception) -> None:
         """Tells the starter that a program raised an error for a microbatch; the process goes on, on several hosts once the
@@ -113,6 +114,7 @@ class Worker:
             buffered += data
 
     def run(self) -> None:
+        self.transport = Transports(self.config.get("network"))
         if (address := self.transport.address) is not None:
             self.send({"address": address})
             self.transport.meet(self.peers.get())

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnc.build.build import Build
+from dnnc.engines.cluster.answers import MOST_LINE, Answers
 from dnnc.engines.onnxruntime.errors import Lost, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.faults import (
     BuildWithoutWeights,
@@ -38,7 +39,14 @@ from dnnc.engines.onnxruntime.faults import (
 from dnnc.engines.onnxruntime.rows import LOADING, RUNNING, STARTING
 from dnnc.engines.onnxruntime.session.needs import require_providers
 from dnnc.engines.onnxruntime.starter.collector import Progress
-from dnnc.engines.onnxruntime.starter.processes import DOING, DeviceProcess, raise_ended, reported_failure
+from dnnc.engines.onnxruntime.starter.processes import (
+    DOING,
+    DeviceProcess,
+    is_not_connected,
+    keep_last,
+    raise_ended,
+    reported_failure,
+)
 from dnnc.engines.onnxruntime.starter.recovery import Recovery, Stopped
 from dnnc.engines.onnxruntime.starter.results import LOST, Event, RunResult
 from dnnc.engines.onnxruntime.starter.starting import Processes, RunOptions, StarterEnd
@@ -304,7 +312,7 @@ class Pipeline:
         if ready:
             for process in self._all.every:
                 self._read_answers(process)
-        if any(process.closed for process in self._all.every):
+        if any(process.closed or process.wrong is not None for process in self._all.every):
             self.raise_failure()
         if timeout is not None:
             self._check_time(timeout)
@@ -317,6 +325,13 @@ class Pipeline:
                 self.feed_on(port)
         except EOFError:
             self.raise_failure()
+        except ValueError as error:
+            device = port.place.device
+            process = next((one for one in self._all.every if one.device == device and one.host), None)
+            if process is None:
+                raise
+            said = Answers(process.host, process.label(port.place.stage))
+            raise said.refuse("a value", str(error), "one that was encoded there") from None
 
     def _read_answers(self, process: DeviceProcess) -> None:
         """Reads what a process wrote to its control pipe, if anything."""
@@ -330,21 +345,27 @@ class Pipeline:
             process.popen.poll()
             return
         *lines, process.buffered = (process.buffered + data).split(b"\n")
+        said = Answers(process.host, process.label(min(process.members)))
+        if len(process.buffered) > MOST_LINE:
+            raise said.refuse("a line", process.buffered[:40], f"at most {MOST_LINE} bytes")
         for line in lines:
-            message = json.loads(line)
+            message = said.line(line)
             if "ready" in message:
                 process.ready = True
             elif "so_far" in message:
-                process.so_far += message["so_far"]
+                process.so_far += _events_told(said, process, message["so_far"])
             elif "error" in message:
-                process.error = message
+                process.error = said.error(message, process.members)
             elif "failed" in message:
-                self.failures.append(Failed(message["microbatch"], message["stage"], process, message["failed"]))
+                failed = said.error(message, process.members, "failed")
+                self.failures.append(Failed(failed["microbatch"], failed["stage"], process, failed["failed"]))
                 if process.host:
                     with contextlib.suppress(EOFError):
                         self._write(process, b'"noted"\n')
             else:
-                process.answers.append(message)
+                cpu, share = (said.real(message.get(name), name, 0.0) for name in ("cpu", "share"))
+                events = _events_told(said, process, message.get("events"))
+                process.answers.append({"events": events, "cpu": cpu, "share": min(1.0, share)})
 
     def _read_stderr(self, process: DeviceProcess) -> None:
         """Keeps the last lines of a process's standard error."""
@@ -353,7 +374,7 @@ class Pipeline:
         if not data:
             self._forget(process.popen.stderr)
             return
-        process.tail.extend(line for line in data.decode(errors="replace").splitlines() if line.strip())
+        keep_last(process, data)
 
     def _forget(self, what: Any) -> None:
         with contextlib.suppress(KeyError):
@@ -433,15 +454,42 @@ class Pipeline:
                 else:
                     self._forget(key.fileobj)
             for process in self._all.every:
-                if (error := process.error) is not None:
+                if process.wrong is not None:
+                    raise process.wrong
+                if (error := process.error) is not None and not is_not_connected(error):
+                    if error["refused"]:
+                        raise InvalidInput(error["refused"])
                     raise reported_failure(process, error["stage"], error["error"], self._named(error["microbatch"]))
             for process in self._all.every:
                 status = process.popen.poll()
                 if status not in (None, PEER_GONE, FAILED) and process.closed:
                     raise_ended(process, self._doing(process)[0], status, self._doing(process)[1])
+        for process in self._all.every:
+            if (error := process.error) is not None:
+                raise reported_failure(process, error["stage"], error["error"], self._named(error["microbatch"]))
         gone = tuple(process.label(min(process.members)) for process in self._all.every if process.closed)
         far = any(process.host for process in self._all.every)
         raise (Lost if far else RuntimeFailure)(StageSilent(gone or ("a stage",)))
+
+
+def _events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]:
+    """The events that a process told. Raises InvalidInput."""
+    events = said.items(found, "events", most=ENDLESS)
+    if not process.host:  # of this program
+        return events
+    for event in events:
+        action, stage, microbatch, start, end, title, channels = said.items(event, "an event", 7)
+        if stage not in process.members:
+            raise said.refuse("an event", stage, "a stage of the process")
+        said.integer(microbatch, "an event", -1, ENDLESS)
+        for name, text in (("action", action), ("title", title)):
+            said.text(text, f"the {name} of an event")
+        for time_ in (start, end):
+            said.real(time_, "the time of an event")
+        for channel in said.items(channels, "channels of an event"):
+            if channel is not None:
+                said.integer(channel, "a channel", 0, ENDLESS)
+    return events
 
 
 def _raw(microbatch: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,7 +41,8 @@ HOST_GONE = 1 << 16
 """The exit status, which no process has, of one whose host has gone."""
 _NOT_CONNECTED = "ConnectionError: "
 """How the error of a process begins that did not reach others; the endpoints follow."""
-_TAIL_LINES = 12
+_TAIL_LINES, _TAIL_CHARACTERS = 12, 500
+"""Of the standard error of a process: last lines that are kept, and last characters of each."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _MODULE = "dnnc.engines.onnxruntime.worker"
 KILLED = "the system kills a process so when memory runs out: use more, or smaller, stages"
@@ -50,9 +51,11 @@ KILLED = "the system kills a process so when memory runs out: use more, or small
 @dataclass(slots=True)
 class DeviceProcess:
     """The process of a device. ``number``: its position among all; ``members``: by stage, which member of the mesh it is, -1
-    for a stage without mesh; ``tail``: the last lines of its standard error; ``error``: the error that it reported;
+    for a stage without mesh; ``tail``: the last lines of its standard error, ``line``: the begin
+    of the next one; ``error``: the error that it reported;
     ``so_far``: events of the run that it has told already; ``host``: the other host that it runs on, empty for this one;
-    ``clock``: seconds to add to its times to have those of this host."""
+    ``clock``: seconds to add to its times to have those of this host; ``wrong``: that it, or its host, answered what it cannot
+    have meant."""
 
     number: int
     device: str
@@ -63,21 +66,29 @@ class DeviceProcess:
     so_far: list[Any] = field(default_factory=list)
     buffered: bytes = b""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    line: bytes = b""
     ready: bool = False
     error: dict[str, Any] | None = None
     closed: bool = False
     host: str = ""
     clock: float = 0.0
+    wrong: InvalidInput | None = None
 
     @property
     def last_words(self) -> str:
         """The last lines of standard error as a note, without the colours of onnxruntime's log."""
-        return last_words([_COLOUR.sub("", line) for line in self.tail])
+        every = [*self.tail, self.line.decode(errors="replace")]
+        return last_words([_COLOUR.sub("", line) for line in every[-_TAIL_LINES:]])
 
     def label(self, stage: int) -> str:
         """Names the process in messages about one of its stages."""
         member = f" member {self.members[stage]}" if self.members[stage] >= 0 else ""
         return f"stage {stage}{member} on {self.device}" + (f" of host {self.host}" if self.host else "")
+
+
+def is_not_connected(error: Mapping[str, Any]) -> bool:
+    """Whether a process reported that it did not reach others: these may have ended first."""
+    return str(error["error"]).startswith(_NOT_CONNECTED)
 
 
 def reported_failure(process: DeviceProcess, stage: int, error: str, microbatch: int) -> DnncError:
@@ -122,6 +133,13 @@ def ending(status: int | None) -> str:
     return f"ended with status {status}"
 
 
+def keep_last(process: DeviceProcess, data: bytes) -> None:
+    """Keeps the last lines of what a process wrote to its standard error, and of each its last characters."""
+    *lines, process.line = (process.line + data).replace(b"\r", b"\n").split(b"\n")
+    process.line = process.line[-_TAIL_CHARACTERS:]
+    process.tail.extend(line.decode(errors="replace")[-_TAIL_CHARACTERS:] for line in lines if line.strip())
+
+
 def last_words(lines: Iterable[str]) -> str:
     """Lines of standard error as a note; empty where there are none."""
     indented = [f"\n    {line}" for line in lines if line]
@@ -150,4 +168,13 @@ class LocalProcesses:
         return process
 
 
-__all__ = ["DOING", "DeviceProcess", "LocalProcesses", "last_words", "raise_ended", "reported_failure"]
+__all__ = [
+    "DOING",
+    "DeviceProcess",
+    "LocalProcesses",
+    "is_not_connected",
+    "keep_last",
+    "last_words",
+    "raise_ended",
+    "reported_failure",
+]

@@ -11,6 +11,7 @@ In memory a tensor is a ``Raw``, a tensor of strings an object array, a sequence
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,11 +89,15 @@ def _describe(value: Any, payloads: _Payloads) -> list[Any]:
 
 
 def decode(buffer: Array) -> dict[str, Any]:
-    """The values of the message at the start of ``buffer`` (uint8); tensors are views into it."""
-    (length,) = struct.unpack("<Q", buffer[:8].tobytes())
-    header = json.loads(buffer[8 : 8 + length].tobytes())
-    payload = buffer[aligned(8 + length) :]
-    return {name: _restore(description, payload) for name, description in header.items()}
+    """The values of the message at the start of ``buffer`` (uint8); tensors are views into it. Raises ValueError for bytes that
+    ``encode`` has not made."""
+    try:
+        (length,) = struct.unpack("<Q", buffer[:8].tobytes())
+        header = json.loads(buffer[8 : 8 + length].tobytes())
+        payload = buffer[aligned(8 + length) :]
+        return {name: _restore(description, payload) for name, description in header.items()}
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError, struct.error) as error:
+        raise ValueError(f"a damaged value: {type(error).__name__}: {error}") from None
 
 
 def _restore(node: list[Any], payload: Array) -> Any:
@@ -101,20 +106,39 @@ def _restore(node: list[Any], payload: Array) -> Any:
     if kind == "none":
         return None
     if kind == "tensor":
-        element, shape = BY_NUMBER[node[1]], tuple(node[2])
-        return raw_view(element.number, shape, payload[node[3] : node[3] + nbytes(element, shape)])
+        element, shape = BY_NUMBER[node[1]], _shape(node[2])
+        return raw_view(element.number, shape, _bytes(payload, node[3], nbytes(element, shape)))
     if kind == "strings":
-        count = int(np.prod(node[1], dtype=np.int64))
-        lengths = payload[node[2] : node[2] + 8 * count].view(np.int64)
-        text = payload[node[3] : node[3] + node[4]].tobytes()
+        shape = _shape(node[1])
+        count = math.prod(shape)
+        lengths = _bytes(payload, node[2], 8 * count).view(np.int64)
+        text = _bytes(payload, node[3], node[4]).tobytes()
+        if count and (lengths.min() < 0 or lengths.max() > len(text)):
+            raise ValueError("lengths of strings that are not there")
         ends = [0, *np.cumsum(lengths).tolist()]
         result = np.empty(count, object)
         for i in range(count):
             result[i] = text[ends[i] : ends[i + 1]].decode(errors="surrogateescape")
-        return result.reshape(node[1])
+        return result.reshape(shape)
     if kind == "map":
         return dict(zip(_items(_restore(node[1], payload)), _items(_restore(node[2], payload)), strict=True))
-    return [_restore(item, payload) for item in node[1]]
+    if kind == "list":
+        return [_restore(item, payload) for item in node[1]]
+    raise ValueError(f"a value of kind {kind!r}")
+
+
+def _shape(node: Any) -> tuple[int, ...]:
+    shape = tuple(node)
+    if not all(type(dim) is int and dim >= 0 for dim in shape):
+        raise ValueError(f"the shape {shape}")
+    return shape
+
+
+def _bytes(payload: Array, first: Any, count: int) -> Array:
+    """So many bytes of the payload, all of which are there."""
+    if type(first) is not int or not 0 <= first <= first + count <= payload.size:
+        raise ValueError(f"{count} bytes from {first} on, of {payload.size}")
+    return payload[first : first + count]
 
 
 def raw_view(element: int, shape: tuple[int, ...], data: Array) -> Raw:

@@ -23,7 +23,7 @@ import struct
 import tempfile
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -298,17 +298,15 @@ class Sender(Side):
 
 @dataclass(slots=True)
 class _PartialValue:
-    """A value that arrives in pieces. ``slot``: that of its first piece; ``data``: all its bytes, ``filled`` of them have
-    arrived."""
+    """A value that arrives in pieces. ``slot``: that of its first piece; ``total``: its bytes; ``data``: those that have
+    arrived, so that no memory is taken for what a sender only states."""
 
     slot: int
-    data: Array
-    filled: int = 0
+    total: int
+    data: bytearray = field(default_factory=bytearray)
 
     def append(self, piece: Array) -> None:
-        length = min(piece.size, self.data.size - self.filled)
-        self.data[self.filled : self.filled + length] = piece[:length]
-        self.filled += length
+        self.data += piece[: self.total - len(self.data)].data
 
 
 class Receiver(Side):
@@ -324,7 +322,8 @@ class Receiver(Side):
         self._partial: _PartialValue | None = None
 
     def read_tokens(self) -> None:
-        """Adds values to ``arrived``. Blocks and raises as ``Side.read_tokens``."""
+        """Adds values to ``arrived``. Blocks and raises as ``Side.read_tokens``, and ValueError for a value of unknown size
+        whose bytes are none that ``codec`` has encoded."""
         for slot, first, count, more in self._read():
             if first in self._dynamic:
                 self._add_piece(slot, first, more)
@@ -341,10 +340,14 @@ class Receiver(Side):
             self._write(slot)
             if not more:
                 self._partial = None
-                self._add_value(partial.slot, number, partial.data)
+                if len(partial.data) != partial.total:
+                    raise ValueError(f"{len(partial.data)} bytes of a value of {partial.total}")
+                self._add_value(partial.slot, number, np.frombuffer(partial.data, np.uint8))
         elif more:
             (total,) = LENGTH.unpack(area[: LENGTH.size].tobytes())
-            self._partial = _PartialValue(slot, np.empty(total, np.uint8))
+            if total > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
+                raise ValueError(f"a value of {total} bytes, which this machine has no memory for")
+            self._partial = _PartialValue(slot, total)
             self._partial.append(area[ALIGNMENT:])
         else:
             self._add_value(slot, number, area[ALIGNMENT:])

@@ -4,8 +4,9 @@
 through relays with keys, but what ranks send each other:
 
 - commands, lines of JSON: ``{"train": options, "files": .., ..}``; then ``{"go": HOST:PORT}``, where the ranks' store is;
-- answers, lines of JSON: ``{"wants": keys}``; ``{"ready": HOST:PORT}``, on the host of rank 0 where its store listens, else
-  null; ``{"step": ..}``; ``{"file": name, "part": ..}`` before a file that rank 0 wrote; ``{"done": seconds}``, or
+- answers, lines of JSON: ``{"wants": keys}``, with ``{"hashed": part}`` while a file is hashed; then
+  ``{"ready": [HOST:PORT, data]}``, on the host of rank 0 where its store listens, else null, and what data are called there
+  and here; ``{"step": ..}``; ``{"file": name, "part": ..}`` before a file that rank 0 wrote; ``{"done": seconds}``, or
   ``{"failed": diagnostics, "kind": name of the exception}``;
 - two links of parts: of the build to this host, and of files that rank 0 wrote (checkpoints, the timeline) back;
 - standard error, of the ranks too.
@@ -30,7 +31,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, PARTS_LINK, STRIDE
+from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, PARTS_LINK, STRIDE, wants_and_progress
 from dnnc.engines.cluster.faults import HostRefused
 from dnnc.engines.cluster.parts import PIECES, Needed, cached_parts, part_of, send_parts
 from dnnc.engines.cluster.relay import Relay
@@ -110,7 +111,7 @@ class TrainingHost:
     def _train(self, stack: ExitStack, command: Mapping[str, Any]) -> None:
         scratch = stack.enter_context(scratch_folder())
         files = command["files"]
-        entries = cached_parts(files["parts"], self.settings, self._parts, lambda keys: self._answer({"wants": keys}))
+        entries = cached_parts(files["parts"], self.settings, self._parts, *wants_and_progress(self._answer))
         training = received_files(files, command["folder"], command["manifest"], entries)
         settings = dict(command["train"])
         source = data_source(settings["data"], files["data"], entries, scratch / "data")
@@ -127,7 +128,7 @@ class TrainingHost:
         )
         listener = stack.enter_context(_listening(self.settings["address"])) if not self.number else None
         place = _place(listener) if listener is not None else None
-        self._answer({"ready": place, "data": [source, command["train"]["data"]]})
+        self._answer({"ready": [place, [source, command["train"]["data"]]]})
         store = str(self._commands.get()["go"])
         met = Meeting(store, self.settings["address"], None if listener is None else listener.fileno())
         options = TrainOptions(**settings, meeting=store)

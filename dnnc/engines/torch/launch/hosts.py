@@ -7,8 +7,8 @@ on a host; what is raised names the host and the device that ended first, where 
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +16,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, PARTS_LINK, STRIDE, readable
+from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, ERROR_BYTES, PARTS_LINK, STRIDE, readable
 from dnnc.engines.cluster.agents import Agents
+from dnnc.engines.cluster.answers import MOST_ANSWER, Answers
 from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected, PartDamaged
 from dnnc.engines.cluster.parts import PIECES, Part, received, send_parts
 from dnnc.engines.cluster.relay import Relay
-from dnnc.engines.cluster.starting import START_SECONDS, Hosts
+from dnnc.engines.cluster.starting import START_SECONDS, Hosts, wanted_keys
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.transport.edges import Receiver, Sender, config_text
 from dnnc.engines.torch.files import TrainingFiles
@@ -31,10 +32,12 @@ from dnnc.engines.torch.launch.host_files import host_files, sample_files
 from dnnc.engines.torch.launch.starting import forward
 from dnnc.engines.torch.launch.telling import Progressed
 from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
-from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput, UsageError
+from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 from ir.system.digests import digest_file
 from ir.system.scratch import whole_file
 
+_CHECKPOINT, _TRACE = re.compile(r"step[0-9]+\.safetensors"), re.compile(r"trace\.json")
+_MOST_BYTES = 1 << 62
 _STALLED = 15.0
 """Seconds that a host has to say why it ends, or that a rank of it stands still, after another host has lost it; and that the
 host of rank 0 has to send its checkpoints after another one has failed."""
@@ -59,10 +62,16 @@ class _There:
     buffered: bytes = b""
     lines: list[bytes] = field(default_factory=list)
 
+    @property
+    def said(self) -> Answers:
+        return Answers(self.name)
+
     def read(self) -> None:
         """Reads what is there; an empty line stands for the end."""
         data = os.read(self.answers, 1 << 16)
         *lines, self.buffered = (self.buffered + data).split(b"\n")
+        if len(self.buffered) > MOST_ANSWER:
+            lines, self.buffered = [*lines, self.buffered], b""
         self.lines += lines if data else [b""]
 
     @property
@@ -126,14 +135,17 @@ class HostsOfTraining:
             needed = host_files(files, there.ranks, samples)
             self._command(there, self._order(options, needed.to_json()))
             try:
-                self.sent_bytes += send_parts(there.parts, needed.needed, self._answer(there, START_SECONDS)["wants"])
+                wanted = wanted_keys(there.said, self._answer(there, "wants", START_SECONDS), needed.needed)
+                self.sent_bytes += send_parts(there.parts, needed.needed, wanted)
             except EOFError:
                 raise self._gone(there, "it was sent files of the build") from None
         store = "none"
         for there in self._there:
-            answer = self._answer(there, max(START_SECONDS, options.timeout))
-            there.data = (answer["data"][0], answer["data"][1])
-            store = answer["ready"] or store
+            place, data = there.said.items(self._answer(there, "ready", max(START_SECONDS, options.timeout)), "ready", 2)
+            there_name, here_name = (there.said.text(one, "data") for one in there.said.items(data, "data", 2))
+            there.data = (there_name, here_name)
+            if not there.number:
+                store = there.said.place(place, "ready", self.hosts.addresses[there.name])
         for there in self._there:
             self._command(there, {"go": store})
 
@@ -151,14 +163,18 @@ class HostsOfTraining:
             }
         )
         peer = f"host {name}"
-        relay.meet({peer: offer})
+        try:
+            relay.meet({peer: offer})
+        except ConnectionError as error:
+            devices = ", ".join(self.build.devices[rank] for rank in ranks)
+            raise StageStopped(NotConnected((str(error),)), where=f"{devices} of host {name}") from None
         commands_read, commands = os.pipe()
         answers, answers_written = os.pipe()
         errors, errors_written = os.pipe()
         self._descriptors += [commands, answers]
         relay.send_stream(number * STRIDE + COMMANDS, peer, commands_read)
         relay.receive_stream(number * STRIDE + ANSWERS, peer, answers_written)
-        relay.receive_stream(number * STRIDE + ERRORS, peer, errors_written)
+        relay.receive_stream(number * STRIDE + ERRORS, peer, errors_written, last=ERROR_BYTES)
         thread = threading.Thread(target=forward, args=(os.fdopen(errors, "rb"), _Forgotten()), daemon=True)
         thread.start()
         self._threads.append(thread)
@@ -196,20 +212,25 @@ class HostsOfTraining:
             except BrokenPipeError:
                 raise self._gone(there, "its ranks are started") from None
 
-    def _answer(self, there: _There, seconds: float) -> Any:
-        """The next answer. Raises what the host refuses, StageStopped where it has gone or is silent."""
-        deadline = time.monotonic() + seconds
-        while not there.lines:
-            if not readable([there.answers], deadline - time.monotonic()):
-                raise StageStopped(HostSilent(there.name, seconds), where=str(self.build.files.folder))
-            there.read()
-        line = there.lines.pop(0)
-        if not line:
-            raise self._gone(there, "its ranks are started")
-        answer = json.loads(line)
-        if "failed" in answer:
-            raise _error(there, answer)
-        return answer
+    def _answer(self, there: _There, field: str, seconds: float) -> Any:
+        """A field of the next answer that has it; while the host hashes files it says so. Raises what the host refuses,
+        StageStopped where it has gone, or has said nothing for so many seconds."""
+        while True:
+            deadline = time.monotonic() + seconds
+            while not there.lines:
+                if not readable([there.answers], deadline - time.monotonic()):
+                    raise StageStopped(HostSilent(there.name, seconds), where=str(self.build.files.folder))
+                there.read()
+            line = there.lines.pop(0)
+            if not line:
+                raise self._gone(there, "its ranks are started")
+            answer = there.said.line(line)
+            if "failed" in answer:
+                raise _error(there, answer)
+            if field in answer:
+                return answer[field]
+            if "hashed" not in answer:
+                raise there.said.refuse("an answer", sorted(answer), field)
 
     def _gone(self, there: _There, doing: str) -> StageStopped:
         return StageStopped(HostGone(there.name, doing), where=str(self.build.files.folder))
@@ -246,9 +267,16 @@ class HostsOfTraining:
         if not line:
             there.over, there.failed = True, self._gone(there, "it trained")
             return
-        answer = json.loads(line)
+        try:
+            self._follow_answer(there, there.said.line(line), options, told)
+        except InvalidInput as wrong:
+            there.over, there.failed = True, wrong
+
+    def _follow_answer(
+        self, there: _There, answer: Mapping[str, Any], options: TrainOptions, told: Callable[[Progressed], None]
+    ) -> None:
         if "step" in answer:
-            told(Progressed(**answer["step"]))
+            told(_progressed(there.said, answer["step"]))
         elif "failed" in answer:
             there.over, there.failed = True, _error(there, answer)
         elif "done" in answer:
@@ -258,26 +286,49 @@ class HostsOfTraining:
                 self._take(there, answer, options)
             except EOFError:
                 there.over, there.failed = True, self._gone(there, "it sent a checkpoint")
+        else:
+            raise there.said.refuse("an answer", sorted(answer), "a step, a file or an end")
 
     def _take(self, there: _There, answer: Mapping[str, Any], options: TrainOptions) -> None:
         """Writes a file that rank 0 wrote. Raises EOFError when its host has gone, InvalidInput where the disk refuses."""
-        folder = options.checkpoint if answer["folder"] == CHECKPOINTS else options.out
-        part = Part.from_json(answer["part"])
-        assert folder is not None
+        said, name = there.said, there.said.text(answer["file"], "file")
+        folder = options.checkpoint if answer.get("folder") == CHECKPOINTS else options.out
+        if folder is None or not (_CHECKPOINT if answer.get("folder") == CHECKPOINTS else _TRACE).fullmatch(name):
+            raise said.refuse("file", name, "the name of a checkpoint or of the timeline")
+        try:
+            part = Part.from_json(said.items(answer.get("part"), "part", 3))
+        except (TypeError, ValueError):
+            part = Part("", 0, ())
+        if not part.whole or type(part.size) is not int or not 0 <= part.size <= _MOST_BYTES:
+            raise said.refuse("part", answer.get("part"), "a whole file")
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / os.path.basename(answer["file"])
+        path = folder / name
         with whole_file(path) as file:
             stated = b""
-            for offset, data in received(there.files, part):
-                if offset < 0:
-                    stated = data
-                else:
-                    file.write(data)
+            try:
+                for offset, data in received(there.files, part):
+                    if offset < 0:
+                        stated = data
+                    else:
+                        file.write(data)
+            except ValueError as error:
+                raise said.refuse("file", str(error), "its bytes") from None
             file.flush()
             os.fsync(file.fileno())  # the host removes its own
             file.seek(0)
             if digest_file(file) != f"sha256:{stated.hex()}":
                 raise InvalidInput(PartDamaged(part.key), where=str(path))
+
+
+def _progressed(said: Answers, found: Any) -> Progressed:
+    """A step that a host tells of; a loss may be any number."""
+    step = said.table(found, "step")
+    loss = step.get("loss")
+    if not isinstance(loss, int | float):
+        raise said.refuse("loss", loss, "a number")
+    pace, seconds = (said.real(step.get(name), name, 0.0) for name in ("pace", "seconds"))
+    number = said.integer(step.get("step"), "step", 1, _MOST_BYTES)
+    return Progressed(number, float(loss), pace, seconds, said.text(step.get("samples"), "samples"))
 
 
 @contextmanager
@@ -311,14 +362,13 @@ class _Forgotten:
 def _error(there: _There, answer: Mapping[str, Any]) -> DnncError:
     """What a host says that it ended with; data have the names there that they have here."""
     diagnostics = []
-    for one in answer["failed"]:
-        diagnostic = Diagnostic.from_json(one)
+    for diagnostic in there.said.diagnostics(answer["failed"], "failed", located=False):
         for name in ("message", "where", "hint", "note"):
             text = getattr(diagnostic, name)
             if there.data[0] and there.data[0] in text:
                 diagnostic = replace(diagnostic, **{name: text.replace(*there.data)})
         diagnostics.append(diagnostic)
-    return _KINDS.get(answer["kind"], RuntimeFailure)(diagnostics)
+    return _KINDS.get(str(answer.get("kind")), RuntimeFailure)(diagnostics)
 
 
 __all__ = ["HostsOfTraining"]

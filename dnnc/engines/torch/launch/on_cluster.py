@@ -16,7 +16,7 @@ from dnnc.engines.cluster.agents import LocalAgents
 from dnnc.engines.cluster.faults import HostsChosen
 from dnnc.engines.cluster.nodes import HostNeeds, match_hosts
 from dnnc.engines.cluster.options import ClusterOptions
-from dnnc.engines.cluster.ray_cluster import RayAgents, connected, version_faults
+from dnnc.engines.cluster.ray_cluster import RayAgents, connected
 from dnnc.engines.cluster.starting import Hosts
 from dnnc.engines.torch.launch.hosts import HostsOfTraining
 from dnnc.engines.torch.launch.training import TrainingBuild
@@ -77,9 +77,7 @@ def training_hosts(
             warned(HostsChosen(tuple(f"{name} = {found[name]}" for name in chosen)).at(where))
         agents = TrainAgents(ray, found, needs, where, TrainAgent)
         try:
-            there = agents.answers(agents.begin({name: ("versions",) for name in found}))
-            if unlike := version_faults(there, where, _PACKAGES):
-                raise InvalidInput(fault for _, fault in unlike)
+            agents.require_versions(_PACKAGES)
             addresses = {name: node.address for name, node in found.items()}
             yield HostsOfTraining(build, Hosts(of, addresses, here, cluster.ports), agents)
         finally:

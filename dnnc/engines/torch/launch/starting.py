@@ -46,7 +46,8 @@ _INHERITED = ("TORCH_HOME",)
 _NOISE = re.compile(r"^[WIE]\d{4} .*|.*(OMP_NUM_THREADS|FutureWarning|ProcessGroupGloo).*")
 _STDERR = 2
 """Ranks write their standard output there, such as prints of data functions: standard output of this process is for results."""
-_TAIL_LINES = 12
+_TAIL_LINES, _TAIL_BYTES = 12, 500
+"""Of the standard error of ranks: last lines that are kept, and last bytes of each."""
 _GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL of a rank."""
 _MODULE = "dnnc.engines.torch.rank"
@@ -194,7 +195,8 @@ def forward(pipe: IO[bytes], last_lines: deque[str]) -> None:
             with suppress(OSError):  # our standard error may be closed
                 os.write(_STDERR, data)
             *lines, rest = (rest + (data or b"\n")).split(b"\n")
-            texts = [line.decode(errors="replace").rstrip() for line in lines]
+            rest = rest[-_TAIL_BYTES:]
+            texts = [line[-_TAIL_BYTES:].decode(errors="replace").rstrip() for line in lines]
             last_lines.extend(text for text in texts if text and not _NOISE.match(text))
 
 
