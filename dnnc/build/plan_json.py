@@ -166,13 +166,14 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
 
     axes = [axis.name for axis in part.mesh.axes]
     training = plan.minimises.trains
-    own = {name for name, resource in module.resources.items() if is_kept(resource.type, training=training)}
+    resources = module.resources
+    own = {name for name, resource in resources.items() if is_kept(resource.type, training=training)}
 
     def by_axis(row: Iterable[object]) -> dict[str, str]:
         return dict(zip(axes, map(str, row), strict=True))
 
     decided = part.decisions
-    methods = {name: sync_of(module.resources[name].facets) for name in decided.kept if name in own}
+    methods = {name: sync_of(resources[name].facets) for name in decided.kept if name in own}
     synced = {bare(name): sync_text(sync) for name, sync in methods.items() if sync.method != SYNCS[0]}
     return {
         "mesh": {

@@ -15,7 +15,7 @@ open the integer programme closes, if there is time. ``ShardPlan.status`` says `
 
 from passes.shard.decide import decisions_of, truthful
 from passes.shard.explain import Alternative, alternatives
-from passes.shard.mesh.named import STRATEGIES, UnfitError, improved, named_plan
+from passes.shard.mesh.named import STRATEGIES, UnfitError, named_plan
 from passes.shard.problem.build import ShardInput, build
 from passes.shard.problem.problem import Graph, NodeKind, ShardProblem, ValueKind, ValueNode
 from passes.shard.shard_pass import ShardPass
@@ -37,7 +37,6 @@ __all__ = [
     "alternatives",
     "build",
     "decisions_of",
-    "improved",
     "named_plan",
     "solve",
     "truthful",

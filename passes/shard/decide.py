@@ -10,7 +10,7 @@ from ir.layout_rules import LayoutRule, Strategy
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.price import Decisions
 from passes.shard.problem.build import ShardInput
-from passes.shard.problem.problem import ValueNode
+from passes.shard.problem.problem import ShardProblem
 from passes.shard.solver.search import ShardPlan
 
 
@@ -18,19 +18,39 @@ def truthful(given: ShardInput, choices: Sequence[int]) -> tuple[int, ...]:
     """The choices with the same decisions whose claims to be fused are true (``fused``): they cost no more."""
     problem, found = given.problem, list(choices)
     claims = [_claims(strategies) for strategies in given.strategies]
-    links: dict[int, list[ValueNode]] = {}
-    for value in problem.values:
-        if len(value.readers) == 1:
-            links.setdefault(value.readers[0][0], []).append(value)
-    for node, choice in enumerate(choices):
-        alike = claims[problem.kinds[node]].get(choice, ())
-        costs = []
-        for other in alike:
-            found[node] = other
-            shared = sum(problem.value_cost(value, found) for value in links.get(node, ()))
-            costs.append(float(problem.node(node).seconds[other]) + shared)
-        found[node] = alike[costs.index(min(costs))] if costs else choice
+    claiming = {kind for kind, groups in enumerate(claims) if groups}
+    links: dict[int, list[int]] = {}
+    for number, value in enumerate(problem.values):
+        if len(value.readers) == 1 and problem.kinds[value.readers[0][0]] in claiming:
+            links.setdefault(value.readers[0][0], []).append(number)
+    known: dict[tuple[object, ...], int] = {}
+    for node, kind in enumerate(problem.kinds):
+        alike = claims[kind].get(found[node]) if kind in claiming else None
+        if alike is None:
+            continue
+        linked = links.get(node, ())
+        key = kind, alike[0], *(around(problem, number, found) for number in linked)
+        if key not in known:
+            costs = []
+            for other in alike:
+                found[node] = other
+                shared = sum(problem.value_cost(problem.values[number], found) for number in linked)
+                costs.append(float(problem.node(node).seconds[other]) + shared)
+            known[key] = alike[costs.index(min(costs))]
+        found[node] = known[key]
     return tuple(found)
+
+
+def _place(problem: ShardProblem, number: int, node: int) -> int:
+    """Which of the nodes around a value one is: 0, or its number among the readers."""
+    form, row = problem.graph.form_of[number]
+    return problem.graph.rows[form][row].index(node)
+
+
+def around(problem: ShardProblem, number: int, choices: Sequence[int]) -> tuple[object, ...]:
+    """All that the cost of a value depends on: its form, and what is chosen by those who make and read it."""
+    form, row = problem.graph.form_of[number]
+    return form, *[choices[node] for node in problem.graph.rows[form][row]]
 
 
 def _claims(strategies: Sequence[tuple[Strategy | None, ...]]) -> dict[int, list[int]]:
@@ -96,18 +116,22 @@ def settled(given: ShardInput, ops: Sequence[int], stated: Mapping[int, int] | N
     choices = [*ops, *([0] * (problem.size - len(ops)))]
     for node, choice in stated.items():
         choices[node] = choice
-    for value in problem.values:
+    known: dict[tuple[object, ...], int] = {}
+    for number, value in enumerate(problem.values):
         free = [value.maker[0]] if value.maker[0] in given.kept else []
         free += [node for node, _ in value.readers if node in given.outputs]
         for node in free:
             if node in stated:
                 continue
-            kind = problem.node(node)
-            costs = []
-            for choice in range(len(kind.seconds)):
-                choices[node] = choice
-                costs.append((problem.value_cost(value, choices), float(kind.memory[choice]), choice))
-            choices[node] = min(costs)[2]
+            key = _place(problem, number, node), *around(problem, number, choices)
+            if key not in known:
+                kind = problem.node(node)
+                costs = []
+                for choice in range(len(kind.seconds)):
+                    choices[node] = choice
+                    costs.append((problem.value_cost(value, choices), float(kind.memory[choice]), choice))
+                known[key] = min(costs)[2]
+            choices[node] = known[key]
     return truthful(given, choices)
 
 

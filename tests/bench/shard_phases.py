@@ -40,7 +40,7 @@ from typing import Any
 from dnnc.compile.driver import CompileOptions, compile_model
 from ir.core.module import Plan
 from passes.shard import ShardPlan, ShardProblem, build, solve
-from passes.shard.mesh import fitting, one_mesh
+from passes.shard.mesh import fitting
 from passes.shard.solver import fronts, reduce, search
 from passes.shard.stages import solved
 from tests.passes.shard.families import spec_of
@@ -207,7 +207,7 @@ def rungs(*powers: int) -> search.Policy:
     return replace(search.POLICY, rungs=tuple(1 << power for power in powers))
 
 
-def improved_not(module: Any, given: Any, plan: ShardPlan, **options: Any) -> ShardPlan:
+def improved_not(fitter: Any, plan: ShardPlan, seconds: float) -> ShardPlan:
     return plan
 
 
@@ -239,7 +239,7 @@ PHASES: dict[str, tuple[tuple[str, ...], tuple[tuple[Any, str, Any], ...]]] = {
     "reductions, unions": (ONE_MESH, ((reduce, "MOST_UNIONS", 0),)),
     "reductions, rounds": (ONE_MESH, ((reduce, "ROUNDS", 1),)),
     "marginals": (ONE_MESH, ((search, "without_dearer", unfixed),)),
-    "plans by name, mesh": (("compiled",), ((one_mesh, "improved", improved_not),)),
+    "plans by name, mesh": (("compiled",), ((fitting.Fitter, "improved", improved_not),)),
     "fitting, by name": (("compiled",), ((fitting, "plans_by_name", lambda *given, **options: iter(())),)),
     "fitting, lower": (("compiled",), ((fitting.Fitter, "lower", only(True)),)),
     "fitting, leaning": (("compiled",), ((fitting.Fitter, "lower", only(False)),)),

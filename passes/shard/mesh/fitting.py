@@ -1,10 +1,11 @@
 """Plans that fit with all that they need: weights, and the activations that are alive at once.
 
 The search limits what is a sum over nodes (``build``), which activations alive at once are not. So a plan that fits by that sum
-is counted whole (``footprint``), and where it is too large others are looked for: by a lower limit, by what is missing; and by
-problems in which the values that were alive where most was count as memory of the ops that make and read them, all copies of a
-layer alike, which is right for plans that treat copies alike. Then plans by name. No other plan is ruled out: what is found
-fits, and the bound of the search, which counts less, is one of all plans that fit.
+is counted whole: by ``alive``, or for a training step, whose gradients are summed in ways of their own, by ``footprint``. Where
+it is too large others are looked for: by a lower limit, by what is missing; and by problems in which the values that were alive
+where most was count as memory of the ops that make and read them, all copies of a layer alike, which is right for plans that
+treat copies alike. Then plans by name. No other plan is ruled out: what is found fits, and the bound of the search, which
+counts less, is one of all plans that fit.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from passes.model.spmd.price import price
 from passes.model.spmd.staged import Staged
 from passes.model.spmd.synced import synchronised
 from passes.model.work import now
-from passes.shard.decide import decisions_of
+from passes.shard.decide import decisions_of, truthful
+from passes.shard.mesh.alive import Alive
 from passes.shard.mesh.named import plans_by_name
 from passes.shard.problem.build import ShardInput
 from passes.shard.problem.problem import Floats, ShardProblem
@@ -44,6 +46,8 @@ class Fitter:
         self.training, self.uneven, self.microbatches = training, uneven, microbatches
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
+        self.by_name: list[ShardPlan] | None = None
+        self.alive = None if training else Alive(module, given, uneven=uneven)
         self.last: Staged | None = None
         self.after: tuple[Staged, Staged] | None = None
 
@@ -73,14 +77,34 @@ class Fitter:
                 self.after = before, synchronised(self.module, before, self.microbatches, flips=0)
         return self.after[1]
 
+    def named(self, seconds: float) -> list[ShardPlan]:
+        """The plans by name that hold their weights."""
+        if self.by_name is None:
+            self.by_name = [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=seconds)]
+        return self.by_name
+
+    def improved(self, plan: ShardPlan, seconds: float) -> ShardPlan:
+        """``plan``, or the best plan by name where that is quicker: a search that was not exact is no worse than what anybody
+        would write."""
+        if plan.status == "optimal":
+            return plan
+        best = min((plan, *self.named(seconds)), key=lambda one: one.value)
+        return plan if best is plan else replace(best.bounded(plan.bound, plan.reason), reason=plan.reason)
+
     def counted(self, plan: ShardPlan, bound: float) -> ShardPlan:
         """The plan with its seconds all told, and a bound of all plans."""
-        value = self.synchronised(plan.choices).bill.overlapped
+        if self.training:
+            value = self.synchronised(plan.choices).bill.overlapped
+        else:
+            value = self.given.problem.cost(truthful(self.given, plan.choices))
         return replace(plan, value=value).bounded(bound, plan.reason or ("overlap" if self.given.overlap is not None else ""))
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
-        found = footprint(self.given.func, self.resources, self.synchronised(choices))
+        if self.alive is not None:
+            found = self.alive.needs(choices)
+        else:
+            found = footprint(self.given.func, self.resources, self.synchronised(choices))
         if self.nearest is None or found.total < self.nearest.total:
             self.nearest = found
         return found
@@ -94,8 +118,7 @@ class Fitter:
             return plan
         ends = now() + seconds
         found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, ends)) is not None]
-        named = plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=max(0.1, ends - now()))
-        found += [other for other in named if self.fits(other.choices)]
+        found += [other for other in self.named(max(0.1, ends - now())) if self.fits(other.choices)]
         if not found:
             return None
         return min(found, key=lambda other: other.value).bounded(plan.bound, "workspace")

@@ -100,18 +100,6 @@ def plans_by_name(
             yield named_plan(module, given, name, memory=memory, bound=bound, uneven=uneven, seconds=seconds, by_hand=by_hand)
 
 
-def improved(
-    module: Module, given: ShardInput, plan: ShardPlan, *, memory: float | None, uneven: bool = False, seconds: float = 60.0
-) -> ShardPlan:
-    """``plan``, or the best plan by name where that is quicker: a search that was not exact is no worse than what anybody would
-    write."""
-    if plan.status == "optimal":
-        return plan
-    others = plans_by_name(module, given, memory=memory, bound=plan.bound, uneven=uneven, seconds=seconds)
-    best = min((plan, *others), key=lambda one: one.value)
-    return replace(best, reason=plan.reason)
-
-
 def restricted(given: ShardInput, name: str, ops: Sequence[int]) -> ShardInput:
     """The problem of stages by the strategy ``name``, in which each op has but the choice that it has among ``ops``; weights,
     results and layouts of what crosses are free, and so is what an op claims (``fused``), since a cut may end a chain. With
@@ -171,6 +159,7 @@ class ByHand:
                 self.readers.setdefault(name, []).append((number, port))
             if op.operands and not op.regions and all(self.is_still(name) for name in op.operands if name):
                 self.still.update(value.name for value in op.results)
+        self.known: dict[tuple[object, ...], int] = {}  # choices of ops of one kind by their strategies
         self.makers = {value.name: number for number, op in enumerate(self.func.ops) for value in op.results}
 
     def is_still(self, name: str) -> bool:
@@ -438,15 +427,19 @@ class ByHand:
     def choice(self, number: int, per_axis: Sequence[Split]) -> int:
         """The choice of an op by its strategy per axis; what cannot be had is had on fewer axes, at last on none."""
         names = [split.names.get(number, WHOLE) for split in per_axis]
-        rule = self.rules[number]
-        if rule is None:
-            return 0
-        for kept in range(len(names) + 1):
-            wanted = [WHOLE] * kept + names[kept:]
-            found = choice_of(self.given, number, rule, wanted)
-            if found is not None:
-                return found
-        raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
+        rule, key = self.rules[number], (self.given.problem.kinds[number], *names)
+        if key in self.known:
+            return self.known[key]
+        wanted = ([WHOLE] * kept + names[kept:] for kept in range(len(names) + 1))
+        found = (
+            0
+            if rule is None
+            else next((c for each in wanted if (c := choice_of(self.given, number, rule, each)) is not None), None)
+        )
+        if found is None:
+            raise AssertionError(f"{self.func.ops[number].id} cannot run whole")
+        self.known[key] = found
+        return found
 
 
-__all__ = ["DATA", "STRATEGIES", "UnfitError", "improved", "named_plan", "plans_by_name", "restricted"]
+__all__ = ["DATA", "STRATEGIES", "UnfitError", "named_plan", "plans_by_name", "restricted"]

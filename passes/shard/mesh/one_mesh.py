@@ -31,7 +31,7 @@ from passes.shard.decide import truthful_plan
 from passes.shard.faults import MeshOverMemory, NamedPlanMisfit, WeightsOverMesh
 from passes.shard.mesh.candidates import Candidate, Candidates
 from passes.shard.mesh.fitting import Fitter
-from passes.shard.mesh.named import DATA, UnfitError, improved, named_plan
+from passes.shard.mesh.named import DATA, UnfitError, named_plan
 from passes.shard.mesh.speeds import dealt_evenly
 from passes.shard.problem.build import OVERLAPS, Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, NoPlanError, ShardPlan, solve
@@ -219,7 +219,10 @@ class MeshSearch:
         asked, least, limit = self.asked, found.least, found.mesh.memory
         seconds = found.left / len(found.inputs)
         named = partial(named_plan, self.module, name=asked.strategy, memory=limit, uneven=asked.uneven, seconds=seconds)
-        better = partial(improved, self.module, memory=limit, uneven=asked.uneven, seconds=seconds)
+        fitters = [
+            Fitter(self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches)
+            for given in found.inputs
+        ]
         if asked.strategy:
             self.bounded(candidate, least)
             if asked.strategy == DATA and not asked.shares and candidate.shares != self.evenly(candidate.sizes):
@@ -229,10 +232,10 @@ class MeshSearch:
             plans = found.plans
             if not plans[-1].interrupted and least < self.beaten:
                 try:
-                    plans = [better(given, plan) for given, plan in zip(found.inputs, plans, strict=True)]
+                    plans = [fitter.improved(plan, seconds) for fitter, plan in zip(fitters, plans, strict=True)]
                 except KeyboardInterrupt:
                     plans[-1] = replace(plans[-1], interrupted=True)
-        ranked = self.ranked(found.inputs, plans, limit, least)
+        ranked = self.ranked(fitters, plans, least)
         fitter, plan = ranked[0]
         if self.best is not None and plan.value >= self.best[1].value:
             self.keep(fitter, plan)
@@ -256,17 +259,12 @@ class MeshSearch:
         elif plan.interrupted:
             self.best = self.best[0], replace(self.best[1], interrupted=True)
 
-    def ranked(
-        self, inputs: Sequence[ShardInput], plans: Sequence[ShardPlan], limit: float | None, bound: float
-    ) -> list[tuple[Fitter, ShardPlan]]:
+    def ranked(self, fitters: Sequence[Fitter], plans: Sequence[ShardPlan], bound: float) -> list[tuple[Fitter, ShardPlan]]:
         """The plans of some problems, the quickest first, marked as interrupted where one of them was; ``bound``: of all
         plans."""
-        asked, found = self.asked, list[tuple[Fitter, ShardPlan]]()
+        found = list[tuple[Fitter, ShardPlan]]()
         interrupted = any(plan.interrupted for plan in plans)
-        for given, plan in zip(inputs, plans, strict=True):
-            fitter = Fitter(
-                self.module, given, limit, training=asked.training, uneven=asked.uneven, microbatches=asked.microbatches
-            )
+        for fitter, plan in zip(fitters, plans, strict=True):
             if found:  # the same plan is priced once
                 fitter.last, fitter.after = found[-1][0].last, found[-1][0].after
             found.append((fitter, replace(fitter.counted(plan, bound), interrupted=interrupted)))

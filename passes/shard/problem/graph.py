@@ -68,6 +68,11 @@ class Graph:
         return self._formed[1]
 
     @cached_property
+    def rows(self) -> tuple[list[list[int]], ...]:
+        """``Form.nodes`` of each form, as lists."""
+        return tuple([form.nodes.tolist() for form in self.forms])
+
+    @cached_property
     def _formed(self) -> tuple[tuple[Form, ...], tuple[tuple[int, int], ...]]:
         known: dict[tuple[int, tuple[int, int], tuple[tuple[int, tuple[int, ...]], ...]], int] = {}
         rows: list[list[tuple[int, ...]]] = []
