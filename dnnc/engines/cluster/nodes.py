@@ -93,7 +93,11 @@ def _marks(node: Node) -> set[str]:
 
 def nodes_again(before: Mapping[str, Node], nodes: Sequence[Node]) -> dict[str, Node]:
     """The node of each host that is there now, of the nodes that stood for them before: the same one; else one with the
-    resource of the host; else one at the same address that is marked for no other host."""
+    resource of the host; else one at the same address that is marked for no other host. No two nodes listen at one port: beside
+    another one there, the node from before has gone, though Ray still lists it (``--node-manager-port`` states the port)."""
+    known = {node.id for node in before.values()}
+    taken = {(node.address, node.port) for node in nodes if node.port and node.id not in known}
+    nodes = [node for node in nodes if node.id not in known or (node.address, node.port) not in taken]
     found = {name: node for name, node in before.items() if any(node.id == other.id for other in nodes)}
     for name, node in before.items():
         free = [one for one in nodes if one.id not in {other.id for other in found.values()}]

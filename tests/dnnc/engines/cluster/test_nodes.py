@@ -13,7 +13,7 @@ import pytest
 import dnnc
 from dnnc.cli import main
 from dnnc.engines.cluster.actor import versions
-from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
+from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts, nodes_again
 from dnnc.engines.cluster.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
 from dnnc.engines.cluster.ray_cluster import reached, version_faults
 from ir.core.diagnostics import InvalidInput, UsageError
@@ -95,6 +95,14 @@ def test_a_node_that_nobody_answers_for_is_not_there() -> None:
         lost.close()
         before, now = (Node(str(port), "127.0.0.1", "lab", {"host:a": 1}, port) for port in ports)
         assert reached([before, now]) == (now,)
+
+
+def test_a_node_started_again_at_the_same_port_is_taken() -> None:
+    """Both are reached there, and Ray lists the one that has gone for a while."""
+    before, again = (Node(id * 8, "192.0.2.1", "lab", {"CPU": 2, "host:a": 1}, 6381) for id in "12")
+    other = Node("3" * 8, "192.0.2.2", "lab2", {"CPU": 2, "host:b": 1}, 6381)
+    assert nodes_again({"a": before, "b": other}, [before, again, other]) == {"a": again, "b": other}
+    assert nodes_again({"a": before, "b": other}, [before, other]) == {"a": before, "b": other}
 
 
 def test_hosts_whose_numbers_lie_otherwise_in_memory_are_refused() -> None:
