@@ -128,7 +128,8 @@ def as_scheduled(plan: Plan, schedule: Schedule, module: Module) -> Plan:
     on devices of their own, which the search counts; of rows without a flush, of those from a step to the next. No order of
     work makes a step shorter than its microbatches are on the slowest device: the plan's bound becomes one of that. On devices
     of one type it is the work of all stages, evenly shared, where no plan has less: of stages without replicas, which would add
-    up gradients, and ops that run once."""
+    up gradients, and ops that run once. The search counts that a gradient crosses each border that its value crosses; one that
+    an op hands on as it is goes straight to where it is needed, so rows may take less than that bound says."""
     devices = [device for stage in plan.stages for device in stage.devices]
     alone, topology = len(set(devices)) == len(devices), module.first(Topology)
     if topology is None or (alone and schedule.kind == DEFAULT and plan.flush):
@@ -139,7 +140,7 @@ def as_scheduled(plan: Plan, schedule: Schedule, module: Module) -> Plan:
     once = len(devices) == len(plan.stages) and all(len(stages) == 1 for stages in stage_members(module.entry))
     if once and len({device.type for device in topology.devices}) == 1 and not any(stage.mesh for stage in plan.stages):
         bound = max(bound, plan.microbatches * sum(stage.compute for stage in plan.stages) / count)
-    return assessed(replace(plan, flush=not schedule.periodic), module.entry, schedule.period, bound)
+    return assessed(replace(plan, flush=not schedule.periodic), module.entry, schedule.period, min(bound, schedule.period))
 
 
 def _holding(plan: Plan, peaks: Sequence[int]) -> Plan:

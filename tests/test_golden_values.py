@@ -64,9 +64,9 @@ NOT_RUN: dict[str, Reason] = {
     "passes/expand/copies": Reason.FUNCTION,
     "passes/fold/nested": Reason.TYPES,
     "passes/partition/memory": Reason.TYPES,
-    "passes/partition/training_stages": Reason.NO_VALUES,
     "passes/partition/workload": Reason.NO_VALUES,
     "passes/place/shared_bus": Reason.TYPES,
+    "passes/reference/training_stages": Reason.NO_VALUES,
     "passes/training/batchnorm_dropout": Reason.TRAINS,
     "passes/training/dropout": Reason.TRAINS,
 }
