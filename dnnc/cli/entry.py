@@ -29,7 +29,8 @@ from dnnc.cli.faults import (
 )
 from dnnc.cli.streams import OUTPUT, settle_streams
 from dnnc.cli.values import quicken
-from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, InvariantError, visible
+from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, Infeasible, InvariantError, visible
+from ir.core.outcomes import Outcome
 from ir.system.scratch import remove_own
 from ir.system.signals import Terminated, end_soon_after_a_request, termination_raises
 from ir.system.surroundings import leave_nothing
@@ -98,6 +99,9 @@ def _report(error: Exception, arguments: list[str]) -> int:
             return error.exit_code
         case typer.Abort():
             raise KeyboardInterrupt from error
+        case Infeasible():
+            outcome: Outcome = "infeasible" if error.proven else "undecided"
+            return _tell(error.diagnostics, error.exit_code, arguments, outcome=outcome)
         case DnncError():
             return _tell(error.diagnostics, error.exit_code, arguments)
         case MemoryError():
@@ -116,16 +120,19 @@ def _report(error: Exception, arguments: list[str]) -> int:
     return _tell([bug], ExitCode.INTERNAL, arguments, _internal_error(bug, error, arguments))
 
 
-def _tell(diagnostics: Iterable[Diagnostic], code: int, arguments: Sequence[str], text: str = "") -> int:
+def _tell(
+    diagnostics: Iterable[Diagnostic], code: int, arguments: Sequence[str], text: str = "", outcome: Outcome | None = None
+) -> int:
     """Writes diagnostics, or ``text`` in their place, to standard error, and with ``--json`` also one object to standard
-    output. Returns ``code``."""
+    output, of a search with its ``outcome``. Returns ``code``."""
     once = list(dict.fromkeys(diagnostics))
     _say(text or "\n".join(dict.fromkeys(map(str, once))))
     if "--json" in arguments:
         from dnnc.cli.console import put_json
 
         with suppress(OSError, ValueError):
-            put_json("error", {"exit": int(code), "errors": [one.to_json() for one in once]})
+            status = {} if outcome is None else {"status": outcome}
+            put_json("error", {"exit": int(code), **status, "errors": [one.to_json() for one in once]})
             sys.stdout.flush()
     return code
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from collections.abc import Callable
@@ -196,8 +197,9 @@ def test_bad_options(
 def test_memory_that_cannot_suffice_says_which_device_and_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "small.toml"
     path.write_text(TOPOLOGY.replace("1 GiB", "1 KiB").replace("BANDWIDTH", "1 GB/s").replace("LATENCY", "1 us"))
-    assert main(["compile", "zoo:mlp,hidden=64", "-t", str(path), "-o", str(tmp_path / "out")]) == 4
-    err = capsys.readouterr().err
+    assert main(["compile", "zoo:mlp,hidden=64", "-t", str(path), "-o", str(tmp_path / "out"), "--json"]) == 4
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "infeasible"
     assert "bytes" in err
     assert "d0" in err or "core" in err
     assert not (tmp_path / "out").exists()
