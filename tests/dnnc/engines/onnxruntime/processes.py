@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 LASTING: set[int] = set()
-"""Children of this process that serve many tests, which ``children`` leaves out."""
+"""Children of this process that serve many tests: ``children`` and ``descendants`` leave them out."""
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def running(words: str, among: Iterable[int] | None = None) -> list[int]:
 
 
 def descendants(process: int) -> list[int]:
-    """Process ids of the children of a process and of theirs, by one look at all processes."""
+    """Process ids of the children of a process and of theirs, without ``LASTING``, by one look at all processes."""
     parents: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -84,7 +84,7 @@ def descendants(process: int) -> list[int]:
     found = [process]
     for one in found:
         found += parents.get(one, [])
-    return found[1:]
+    return [one for one in found[1:] if one not in LASTING]
 
 
 def end_starter(arguments: list[str], how: signal.Signals, after: float = 0.3) -> int:
