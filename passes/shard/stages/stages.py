@@ -128,6 +128,7 @@ class StageSearch:
                 if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
                     continue
                 if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
+                    self.bound = math.inf if best is None else self.bound
                     break
                 until = start + plans * seconds
                 if not turn:
