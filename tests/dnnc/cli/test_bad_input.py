@@ -194,7 +194,10 @@ def test_bad_options(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_memory_that_cannot_suffice_says_which_device_and_how_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_that_cannot_suffice_says_which_device_and_how_much(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dnnc.cli.console._objects", [])
     path = tmp_path / "small.toml"
     path.write_text(TOPOLOGY.replace("1 GiB", "1 KiB").replace("BANDWIDTH", "1 GB/s").replace("LATENCY", "1 us"))
     assert main(["compile", "zoo:mlp,hidden=64", "-t", str(path), "-o", str(tmp_path / "out"), "--json"]) == 4
