@@ -54,8 +54,8 @@ from passes.model.stages.placement_search import NODES, search
 from passes.model.timeline.families import in_flight
 from passes.model.work import did, now
 
-PARTITION = "partition"
-"""The pass that searches."""
+PLANNERS = ("partition", "reference")
+"""The passes that search."""
 STATED = "plan"
 """The entry of a certificate that says that nobody searched for the plan."""
 
@@ -204,7 +204,7 @@ def stage_ops(module: Module, plan: Plan) -> tuple[tuple[int, ...], ...]:
 def _searched(plan: Plan, context: PassContext) -> bool:
     """Whether a search of this run made the plan. Else it was read, as text or by ``assign``, and what its bound was proven of,
     or the bound itself, may have been edited since."""
-    return PARTITION in context.statistics and STATED not in dict(plan.certificate)
+    return any(name in context.statistics for name in PLANNERS) and STATED not in dict(plan.certificate)
 
 
 def _warn_of_spare(context: PassContext, stage: int, memory: Memory, devices: Sequence[Device], topology: Topology) -> None:

@@ -68,7 +68,7 @@ class AnalysisCache:
     """Results of analyses, by the analysis and the identity of the objects it was asked about.
 
     Invariant: the cache keeps no subject alive. A result goes with the first of its subjects that goes, so a result must not
-    hold its only subject."""
+    hold all of its subjects."""
 
     def __init__(self) -> None:
         self._results: dict[tuple[Hashable, ...], tuple[tuple[weakref.ref[object], ...], Callable[[], Any]]] = {}

@@ -22,6 +22,7 @@ from ir.core.types import DType, TensorType, Type
 from ir.layout_rules import Cut, LayoutRule, Numbers, localise
 from ir.ops.boxes import Box, Placements, axis_number, box, coordinates, shape_of
 from ir.text.dense import dense_data
+from passes.model.folding.program import attributes_key
 
 CONSTANT = "onnx.Constant"
 MEMBER = "comm.member"
@@ -109,7 +110,8 @@ class Kinds:
         """An op that runs on parts, as ``rule`` says of the strategies ``names``. ``operands``: types of the whole tensors, as
         those of the results of ``op``."""
         results = tuple([(bool(value.name), value.type) for value in op.results])
-        key = ("shard", op.name, op.attributes, op.facets, tuple(map(bool, op.operands)), operands, constants, results, names)
+        fields = attributes_key(op.attributes)
+        key = ("shard", op.name, fields, op.facets, tuple(map(bool, op.operands)), operands, constants, results, names)
 
         def made() -> Kind:
             own = replace(

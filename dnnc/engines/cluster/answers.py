@@ -97,7 +97,7 @@ class Answers:
         """HOST:PORT at an address."""
         host, _, port = self.text(found, field).rpartition(":")
         expected = f"[{address}]" if ":" in address else address
-        if host != expected or not (port.isascii() and port.isdecimal() and 0 < int(port[:6]) < 1 << 16):
+        if host != expected or not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 1 << 16):
             raise self.refuse(field, found, f"{expected}:PORT")
         return str(found)
 

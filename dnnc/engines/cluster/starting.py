@@ -286,7 +286,7 @@ class FarProcesses:
         while time.monotonic() < deadline:
             if any(process.popen.poll() not in (None, PEER_GONE, FAILED) for process in self.every):
                 return True
-            self._far_process(0).ended.wait(0.05)
+            time.sleep(0.05)
         return False
 
     def _listeners(self, endpoints: str) -> str:
@@ -374,7 +374,7 @@ class FarProcesses:
         for row in said.items(answer.get("status", []), "status"):
             local, state, microbatch, since, stage = said.items(row, "status", STATUS_WORDS + 1)
             number = far.processes[said.integer(local, "status", 0, last)]
-            if stage not in self.every[number].members:
+            if said.integer(stage, "status", 0, _MOST_STEPS) not in self.every[number].members:
                 raise said.refuse("status", stage, "a stage of the process")
             since = said.integer(since, "status", 0, _MOST_STEPS) + int(far.clock * 1e9)
             words = said.integer(state, "status", 0, max(DOING)), said.integer(microbatch, "status", -1, _MOST_STEPS)

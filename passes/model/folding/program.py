@@ -166,7 +166,7 @@ class _Keys:
         """All of ``op`` but the names it takes from outside; names that it gives to ``local`` are numbered there."""
         results = tuple([(without_layout(value.type), not value.name) for value in op.results])
         regions = tuple([(key, self.region(region, local)) for key, region in op.regions])
-        return self.number((op.name, len(op.operands), _attributes(op.attributes), _facets(op.facets), results, regions))
+        return self.number((op.name, len(op.operands), attributes_key(op.attributes), _facets(op.facets), results, regions))
 
     def region(self, region: Region, around: dict[str, int]) -> int:
         """The inside of a region up to names: what is local stands as a number, what is not as a hole."""
@@ -214,7 +214,7 @@ def _resource_kind(resource: Resource) -> str:
     return _SCALAR if elements <= 1 else _WEIGHT
 
 
-def _attributes(attributes: Attributes) -> Hashable:
+def attributes_key(attributes: Attributes) -> Hashable:
     """Equal for attributes that print the same."""
     return repr(attributes) if any(value.kind in _FLOATS for _, value in attributes) else attributes
 
@@ -232,6 +232,7 @@ def _facets(facets: Facets) -> Hashable:
 __all__ = [
     "CONSTANT_ELEMENTS",
     "Program",
+    "attributes_key",
     "choices",
     "decided",
     "laid",

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 
@@ -47,9 +48,13 @@ class Fitter:
         self.resources = {name: resource.type for name, resource in module.resources.items()}
         self.nearest: Footprint | None = None
         self.by_name: list[ShardPlan] | None = None
-        self.alive = None if training else Alive(module, given, uneven=uneven)
         self.last: Staged | None = None
         self.after: tuple[Staged, Staged] | None = None
+
+    @cached_property
+    def alive(self) -> Alive:
+        """What counts plans of inference."""
+        return Alive(self.module, self.given, uneven=self.uneven)
 
     def staged(self, choices: Sequence[int]) -> Staged:
         """A plan as the one stage that it is, with its bill. The last one is remembered."""
@@ -78,7 +83,7 @@ class Fitter:
         return self.after[1]
 
     def named(self, seconds: float) -> list[ShardPlan]:
-        """The plans by name that hold their weights."""
+        """The plans by name that hold their weights; ``seconds``: for the search of a tied one, at the first call."""
         if self.by_name is None:
             self.by_name = [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=seconds)]
         return self.by_name
@@ -101,7 +106,7 @@ class Fitter:
 
     def needs(self, choices: Sequence[int]) -> Footprint:
         """What a plan needs of the fullest device."""
-        if self.alive is not None:
+        if not self.training:
             found = self.alive.needs(choices)
         else:
             found = footprint(self.given.func, self.resources, self.synchronised(choices))

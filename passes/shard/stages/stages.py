@@ -128,7 +128,9 @@ class StageSearch:
                 if turn and best is not None and not bounding.better(best.value, self.flushes) and turn == 1:
                     continue
                 if not self.bounded(stages, start + bounds * seconds, exact=turn == len(SHARES) - 1):
-                    self.bound = math.inf if best is None else self.bound
+                    # Nothing fits, if it is so without the limit that what was found before sets.
+                    if best is None and not self.best(self.bounding.table, stages, math.inf).runs:
+                        self.bound = math.inf
                     break
                 until = start + plans * seconds
                 if not turn:

@@ -479,7 +479,7 @@ def _events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]
         return events
     for event in events:
         action, stage, microbatch, start, end, title, channels = said.items(event, "an event", 7)
-        if stage not in process.members:
+        if said.integer(stage, "an event", 0, ENDLESS) not in process.members:
             raise said.refuse("an event", stage, "a stage of the process")
         said.integer(microbatch, "an event", -1, ENDLESS)
         for name, text in (("action", action), ("title", title)):

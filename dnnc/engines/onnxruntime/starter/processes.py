@@ -77,7 +77,7 @@ class DeviceProcess:
     @property
     def last_words(self) -> str:
         """The last lines of standard error as a note, without the colours of onnxruntime's log."""
-        every = [*self.tail, self.line.decode(errors="replace")]
+        every = [*self.tail, *([self.line.decode(errors="replace")] if self.line else [])]
         return last_words([_COLOUR.sub("", line) for line in every[-_TAIL_LINES:]])
 
     def label(self, stage: int) -> str:

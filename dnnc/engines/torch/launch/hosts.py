@@ -324,7 +324,7 @@ def _progressed(said: Answers, found: Any) -> Progressed:
     """A step that a host tells of; a loss may be any number."""
     step = said.table(found, "step")
     loss = step.get("loss")
-    if not isinstance(loss, int | float):
+    if not (type(loss) is float or (type(loss) is int and abs(loss) < _MOST_BYTES)):
         raise said.refuse("loss", loss, "a number")
     pace, seconds = (said.real(step.get(name), name, 0.0) for name in ("pace", "seconds"))
     number = said.integer(step.get("step"), "step", 1, _MOST_BYTES)

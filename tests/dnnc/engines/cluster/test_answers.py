@@ -21,6 +21,7 @@ from dnnc.engines.cluster.relay import _HEADER, _TEXT, Relay
 from dnnc.engines.cluster.starting import FarProcesses, Hosts, _Far, wanted_keys
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from dnnc.engines.onnxruntime.errors import StageStopped
+from dnnc.engines.onnxruntime.starter.pipeline import _events_told
 from dnnc.engines.onnxruntime.starter.processes import DeviceProcess, keep_last
 from dnnc.engines.onnxruntime.transport.codec import decode, encode, from_user
 from ir.core.diagnostics import DnncError, InvalidInput
@@ -173,6 +174,20 @@ def test_the_last_lines_of_standard_error_are_kept() -> None:
     assert process.last_words.endswith("half a line\n    and mo")
     keep_last(process, b"z" * 1_000_000 + b"\n")
     assert len(process.last_words) < 12 * 520
+
+
+def test_all_of_twelve_whole_lines_are_kept() -> None:
+    process: Any = DeviceProcess(0, "cpu0", {0: -1}, None, -1)  # type: ignore[arg-type]
+    keep_last(process, b"".join(b"line %d\n" % n for n in range(20)))
+    assert [f"line {n}" in process.last_words for n in range(7, 20)] == [False, *[True] * 12]
+
+
+@pytest.mark.parametrize("stage", [[], {}, True, 1.0, "1", 2])
+def test_an_event_is_of_a_stage_of_its_process(stage: Any) -> None:
+    process: Any = DeviceProcess(0, "cpu0", {1: -1}, None, -1, host="b")  # type: ignore[arg-type]
+    assert _events_told(Answers("b"), process, [["F", 1, 0, 0, 1, "t", []]])
+    with pytest.raises(InvalidInput, match="host 'b' answered"):
+        _events_told(Answers("b"), process, [["F", stage, 0, 0, 1, "t", []]])
 
 
 def test_a_host_that_hashes_is_waited_for(tmp_path: Path) -> None:

@@ -81,6 +81,7 @@ class Template:
         given = array.array("i", [stdout, stderr, *pass_fds])
         server.sendmsg([json.dumps(asked).encode()], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, given)])
         self.pid = int(server.recv(_LONGEST))
+        assert self.pid > 1, "an exit status in place of a process number"
 
     def kill(self) -> None:
         with suppress(ProcessLookupError):
