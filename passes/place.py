@@ -44,6 +44,7 @@ from ir.core.topology import Device, Topology
 from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
+from passes.framework.registry import PLANNERS
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import ASYNCHRONOUS, InFlight, learning, learning_seconds, saved_values, step_seconds
 from passes.model.network import network
@@ -54,8 +55,6 @@ from passes.model.stages.placement_search import NODES, search
 from passes.model.timeline.families import in_flight
 from passes.model.work import did, now
 
-PLANNERS = ("partition", "reference")
-"""The passes that search."""
 STATED = "plan"
 """The entry of a certificate that says that nobody searched for the plan."""
 

@@ -28,7 +28,7 @@ from dnnc.compile.faults import (
     SharesNotAnnotated,
     StagesRecompute,
 )
-from dnnc.compile.flags import PLANNERS, TAG
+from dnnc.compile.flags import TAG
 from dnnc.compile.kinds import PortfolioSearch, mesh_sizes, with_callers, with_one_mesh, with_restrictions
 from dnnc.compile.options import (
     CompileOptions,
@@ -48,6 +48,7 @@ from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule
 from ir.core.objectives import THROUGHPUT, objective_of
 from ir.core.topology import Topology
 from passes.framework.base import Pass, PassContext
+from passes.framework.registry import PLANNERS
 
 if TYPE_CHECKING:
     from dnnc.compile.given import GivenInputs

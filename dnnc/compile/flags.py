@@ -14,12 +14,11 @@ from typing import Any
 
 from dnnc.compile.training import TrainingOptions
 from ir.core.limits import LIMITS, Limits
+from passes.framework.registry import PLANNERS
 
 SEARCHES = ("certified", "tag")
 """Which search plans: dnnc's own, which bounds all plans, or TAG's (``dnnc.search_tag``)."""
 TAG = SEARCHES[1]
-PLANNERS = ("partition", "reference")
-"""The passes that split a model into stages whose tensors stay whole; the second by problems of the literature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +168,6 @@ __all__ = [
     "OF_TRAINING",
     "ON_MESHES",
     "PLAN",
-    "PLANNERS",
     "PROFILE",
     "SEARCHES",
     "TAG",

@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, cast
 
-from dnnc.compile.flags import PLANNERS
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT
@@ -31,6 +30,7 @@ from ir.core.topology import Topology
 from ir.text.units import seconds_text
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
+from passes.framework.registry import PLANNERS
 from passes.model.work import clock_left, is_over, within
 
 if TYPE_CHECKING:

@@ -36,7 +36,6 @@ from dnnc.compile.flags import (
     OF_TRAINING,
     ON_MESHES,
     PLAN,
-    PLANNERS,
     PROFILE,
     TAG,
     TAG_SEARCH,
@@ -63,6 +62,7 @@ from ir.core.module import Func, Module
 from ir.core.objectives import ANY, CONTIGUOUS, THROUGHPUT, TRAINING, Planned, objective_of, offered
 from ir.core.topology import Topology
 from passes.framework.base import Pass
+from passes.framework.registry import PLANNERS
 
 
 def of_profile(options: CompileOptions, module: Module) -> CompileOptions:

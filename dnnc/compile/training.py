@@ -15,6 +15,7 @@ from ir.core.module import Func, Schedule
 from ir.core.ops import Value
 from ir.core.types import TensorType
 from passes.framework.base import Pass
+from passes.framework.registry import PLANNERS
 
 PIPELINE = "default-training"
 """The named pipeline of a training step in stages."""
@@ -99,6 +100,8 @@ def with_training(pipeline: tuple[Pass, ...], options: TrainingOptions, *, plan_
         chunks = {"chunks": options.stages_each, "chunk_order": CHUNKED.get(options.schedule, "loop"), "replicas": 1}
         changes["partition"].update(chunks)
     there = {step.name for step in pipeline}
+    if not there.isdisjoint(PLANNERS):
+        there |= {*PLANNERS}  # they share options
     for name, given in changes.items():
         own = [key for key in given if key != "family" or name == "schedule"]
         if own and name not in there and not plan_only:

@@ -36,6 +36,9 @@ _SEARCHED = (Property.TOPOLOGY, Property.COSTED)
 _STAGED = (Property.STAGED, Property.PLANNED)
 _SHARDED = (*_STAGED, Property.PLACED, Property.SHARDED)
 
+PLANNERS = ("partition", "reference")
+"""The passes that split a model into stages whose tensors stay whole; the second by problems of the literature."""
+
 LISTED: dict[str, Listed] = {
     "training": Listed("passes.training:TrainingPass", (), _TRAINS),
     "canonicalize": Listed("passes.canonicalize:CanonicalizePass"),

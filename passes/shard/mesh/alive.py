@@ -133,15 +133,15 @@ class Alive:
                     np.subtract.at(change[place], end + 1, size)
         alive = np.cumsum(change, axis=1)[:, :-1]
         alive[:, begins[self.ops]] += self.inner
-        fullest_ = int(np.argmax(alive.max(axis=1, initial=0))) if alive.size else 0
-        at = int(np.argmax(alive[fullest_])) if alive.size else 0
+        member = int(np.argmax(alive.max(axis=1, initial=0))) if alive.size else 0
+        at = int(np.argmax(alive[member])) if alive.size else 0
         there = frozenset(
             alike.names[value]
             for alike, interval, mine, start, end in spans
             if not interval.argument
             for value in mine[(start <= at) & (at <= end)].tolist()
         )
-        most = int(alive[fullest_, at]) if alive.size else 0
+        most = int(alive[member, at]) if alive.size else 0
         return Footprint(math.ceil(self.given.problem.memory(choices) + self.constants), most, 0, there)
 
     # -- patterns ------------------------------------------------------------------------------------------------------

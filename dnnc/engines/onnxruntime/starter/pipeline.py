@@ -482,8 +482,8 @@ def _events_told(said: Answers, process: DeviceProcess, found: Any) -> list[Any]
         if said.integer(stage, "an event", 0, ENDLESS) not in process.members:
             raise said.refuse("an event", stage, "a stage of the process")
         said.integer(microbatch, "an event", -1, ENDLESS)
-        for name, text in (("action", action), ("title", title)):
-            said.text(text, f"the {name} of an event")
+        said.text(action, "the action of an event")
+        said.text(title, "the title of an event")
         for time_ in (start, end):
             said.real(time_, "the time of an event")
         for channel in said.items(channels, "channels of an event"):
