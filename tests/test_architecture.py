@@ -70,7 +70,7 @@ ROOMS = {
 """The rooms of a package in the order of their imports: a room may import those before it, and beside it without a circle."""
 
 MOST_IN_A_FOLDER = 14
-ONE_FILE_AN_ITEM = ("dnnc/machines/presets", "dnnc/zoo", "dnnc/cli", "tests")
+ONE_FILE_AN_ITEM = ("dnnc/machines/presets", "dnnc/zoo", "dnnc/cli/commands", "tests")
 """Folders with one file for each item of a list may hold more."""
 
 BELOW_PASSES = {"passes.framework": ("passes.framework", "passes.model"), "passes.model": ("passes.model",)}

@@ -1,4 +1,4 @@
-"""The ``dnnc`` command. ``main`` is the whole interface; the commands live in this package's modules.
+"""The ``dnnc`` command. ``main`` is the whole interface; the commands live in ``commands``, their options in ``options``.
 
 ``dnnc --help`` must answer at once, so nothing heavy is imported before a command runs: every command imports what it needs
 inside its function.

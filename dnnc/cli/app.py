@@ -44,21 +44,21 @@ def _root(
 
 
 _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
-    ("compile", "compile_command.compile_", USE, "Plan a model for machines and write its programs."),
+    ("compile", "compile.compile_", USE, "Plan a model for machines and write its programs."),
     ("run", "execute.run", USE, "Run a build, one process per device."),
     ("check", "execute.check", USE, "Compare a build with the unsplit model."),
     ("train", "train.train", USE, "Train a build, one process per device."),
-    ("inspect", "inspection.inspect_", LOOK, "Show what a model, an IR text or a build holds."),
-    ("report", "report_command.report", LOOK, "Show a build as a web page."),
-    ("simulate", "simulate_command.simulate", LOOK, "Predict the timeline of a build."),
+    ("inspect", "inspect.inspect_", LOOK, "Show what a model, an IR text or a build holds."),
+    ("report", "report.report", LOOK, "Show a build as a web page."),
+    ("simulate", "simulate.simulate", LOOK, "Predict the timeline of a build."),
     ("zoo", "zoo", LOOK, "List and write the models that come with dnnc."),
     ("topology", "topology", MACHINES, "Show, check, detect, measure and merge descriptions of machines."),
     ("cluster", "cluster", MACHINES, "Look at the machines that several hosts of a plan run on."),
-    ("whatif", "whatif_command.whatif", MACHINES, "Predict what fewer or more devices would gain."),
-    ("profile", "profile_command.profile", MACHINES, "Measure a model's operators on this machine."),
-    ("calibrate", "calibrate_command.calibrate", MACHINES, "Fit a device type's numbers to measured runs."),
-    ("solve", "solve_command.solve", RESEARCH, "Split a profiled workload, and prove how good the split is."),
-    ("verify-plan", "solve_command.verify_plan", RESEARCH, "Recompute such a split from the workload alone."),
+    ("whatif", "whatif.whatif", MACHINES, "Predict what fewer or more devices would gain."),
+    ("profile", "profile.profile", MACHINES, "Measure a model's operators on this machine."),
+    ("calibrate", "calibrate.calibrate", MACHINES, "Fit a device type's numbers to measured runs."),
+    ("solve", "solve.solve", RESEARCH, "Split a profiled workload, and prove how good the split is."),
+    ("verify-plan", "solve.verify_plan", RESEARCH, "Recompute such a split from the workload alone."),
     ("tag", "tag", RESEARCH, "Train the prior of TAG's search (--search tag)."),
     ("import", "ir_tools.import_", COMPILER, "Print a model as IR text."),
     ("opt", "ir_tools.opt_", COMPILER, "Run passes on IR text."),
@@ -90,10 +90,12 @@ def tree(imported: Collection[str] = _NAMES, *, listed: bool = True) -> typer.Ty
             if listed:
                 app.command(name, short_help=summary, rich_help_panel=panel)(_listed)
         elif function:
-            command = with_verbose(getattr(import_module(f"dnnc.cli.{module}"), function))
+            command = with_verbose(getattr(import_module(f"dnnc.cli.commands.{module}"), function))
             app.command(name, cls=PanelCommand, short_help=summary, rich_help_panel=panel)(command)
         else:
-            app.add_typer(import_module(f"dnnc.cli.{module}").app, name=name, short_help=summary, rich_help_panel=panel)
+            app.add_typer(
+                import_module(f"dnnc.cli.commands.{module}").app, name=name, short_help=summary, rich_help_panel=panel
+            )
     return app
 
 

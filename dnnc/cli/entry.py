@@ -27,8 +27,8 @@ from dnnc.cli.faults import (
     RefusedBySystem,
     WrongArguments,
 )
+from dnnc.cli.options.values import quicken
 from dnnc.cli.streams import OUTPUT, settle_streams
-from dnnc.cli.values import quicken
 from ir.core.diagnostics import Diagnostic, DnncError, ExitCode, Infeasible, InvariantError, visible
 from ir.core.outcomes import Outcome
 from ir.system.scratch import remove_own

@@ -494,7 +494,7 @@ def test_a_shell_asks_a_process_for_completions() -> None:
 
 
 def test_completion_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dnnc.cli.options import complete_model, complete_topology
+    from dnnc.cli.options.shared import complete_model, complete_topology
 
     (tmp_path / "models").mkdir()
     for name in ("models/a.onnx", "models/b.md", "models/.hidden.onnx", "two.toml"):

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from dnnc.cli.app import needed
 from dnnc.cli.entry import CLICK_EXCEPTION
-from dnnc.cli.values import quicken
+from dnnc.cli.options.values import quicken
 from ir.core.diagnostics import UsageError
 
 SOLVE = [

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dnnc.cli import solve_options
+from dnnc.cli.options import solve as solve_options
 from dnnc.report.tables import table_text
 from dnnc.workloads.methods import NAMES
 from dnnc.workloads.report import compare_note, compare_table

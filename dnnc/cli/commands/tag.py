@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from dnnc.cli.faults import PyTorchMissing
 from dnnc.cli.logs import with_verbose
+from dnnc.cli.options import shared as opt
 from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink, UsageError
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, show_warnings, talk, write_whole
 from dnnc.cli.faults import (
     DevicesOfFile,
@@ -17,6 +16,7 @@ from dnnc.cli.faults import (
     NotATopologyName,
     ProviderMissing,
 )
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
+from dnnc.cli.commands.machine import write_topology
 from dnnc.cli.console import progress, put, put_json, show_warnings
-from dnnc.cli.machine import write_topology
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:

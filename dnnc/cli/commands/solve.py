@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from dnnc.cli import options as opt
-from dnnc.cli import solve_options as arguments
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.faults import NoBandwidth, NoReplicasInFormat, NotAHierarchy, NotAQuantity, SplitIsWrong, TooManyAccelerators
+from dnnc.cli.options import shared as opt
+from dnnc.cli.options import solve as arguments
 from dnnc.workloads.faults import BytesWithoutTopology, MachinesWithTopology
 from ir.core.diagnostics import CheckFailed, DiagnosticSink, ExitCode, UsageError
 from ir.core.objectives import objective_of

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dnnc.cli import compile_options as planned
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from dnnc.cli.faults import NotAnAddition
+from dnnc.cli.options import compile as planned
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings
 from dnnc.cli.faults import NoFunction, NoPrograms, TextOrJson
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink, InvalidInput, UsageError
 from ir.core.limits import LIMITS, Limits
 

@@ -1,4 +1,4 @@
-"""The options that only ``dnnc compile`` has; those of a training step are in ``training_options``."""
+"""The options that only ``dnnc compile`` has; those of a training step are in ``training``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
+from dnnc.cli.options import shared as opt
 
 
 class Search(StrEnum):

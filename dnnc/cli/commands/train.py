@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dnnc.cli import options as opt
-from dnnc.cli import train_options as arguments
 from dnnc.cli.console import Report, progress, put, put_json, show_warnings, talk
 from dnnc.cli.faults import (
     NoCheckpointFolder,
@@ -18,6 +16,8 @@ from dnnc.cli.faults import (
     OtherSeed,
     TooFewSteps,
 )
+from dnnc.cli.options import shared as opt
+from dnnc.cli.options import train as arguments
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:

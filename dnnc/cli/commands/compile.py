@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from dnnc.cli import compile_options as arguments
-from dnnc.cli import options as opt
-from dnnc.cli import training_options as train
 from dnnc.cli.console import print_proof, progress, put, put_json, show_warnings, talk
 from dnnc.cli.faults import NothingToProve
+from dnnc.cli.options import compile as arguments
+from dnnc.cli.options import shared as opt
+from dnnc.cli.options import training as train
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.core.diagnostics import DiagnosticSink, ExitCode, UsageError
 

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
+from dnnc.cli.options import shared as opt
 from dnnc.cli.tracing import Tracing, statistics_text, timing_text
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Module

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json, talk
 from dnnc.cli.faults import WeightsOnlyDeclared
+from dnnc.cli.options import shared as opt
 from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import UsageError
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import progress, put, put_json
+from dnnc.cli.options import shared as opt
 
 
 def report(

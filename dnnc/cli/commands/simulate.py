@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings, write_whole
 from dnnc.cli.faults import NeedsSolvedSplit, NotTheStep, NotWholeSteps
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink, UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import machine
-from dnnc.cli import options as opt
+from dnnc.cli.commands import machine
 from dnnc.cli.console import put, put_json, show_warnings
 from dnnc.cli.logs import with_verbose
+from dnnc.cli.options import shared as opt
 from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
+from dnnc.cli.options import shared as opt
 
 
 class Format(StrEnum):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
+from dnnc.cli.options import shared as opt
 
 Steps = Annotated[int, typer.Option(min=1, max=opt.MOST, metavar="N", help="Steps to train, from the first or from --resume.")]
 Data = Annotated[

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
-from dnnc.cli import training_options as train
 from dnnc.cli.console import progress, show_warnings, talk, write_whole
+from dnnc.cli.options import shared as opt
+from dnnc.cli.options import training as train
 from ir.core.diagnostics import DiagnosticSink
 
 if TYPE_CHECKING:

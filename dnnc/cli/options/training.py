@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dnnc.cli import options as opt
+from dnnc.cli.options import shared as opt
 
 
 class OptimizerName(StrEnum):

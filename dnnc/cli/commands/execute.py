@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import print_proof, progress, put, put_json, show_warnings, talk, write_whole
 from dnnc.cli.faults import ProvesAllInputs
+from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import UsageError
 from ir.core.ranges import MOST_MICROBATCHES
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from dnnc.cli import options as opt
 from dnnc.cli.console import put, put_json, show_warnings
+from dnnc.cli.options import shared as opt
 from dnnc.cli.panels import PanelGroup
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 
