@@ -3,6 +3,15 @@
 In Python: ``dnnc.plan(model, machines=..)`` makes a plan, ``Plan.write`` a build, ``Build.start`` a running session
 (``dnnc.api``; the guide shows all of it).
 
+Rooms, each of which may import those before it (``tests/test_architecture.py``):
+
+- ``onnx``: models from ONNX files, and the door to onnxruntime; ``build``: directories of programs; ``data``: arrays of runs;
+- ``report``: tables, timelines, the page; ``zoo``: models that come with dnnc; ``engines``: what runs builds;
+- ``machines``: topology files, presets, measurement; ``search_tag``: another search method, to compare with;
+- ``compile``: from a model and a topology to a build; ``study``: other machines, profiles, calibration;
+- ``check``: whether a build computes the model; ``workloads``: profiled graphs of the literature;
+- ``api``: what Python programs call; ``cli``: the command.
+
 Importing this package is cheap: what it offers is imported when it is asked for. It only makes sure that the three packages it
 shares a directory with (``grammars``, ``ir``, ``passes``) are its own. Their names are short, so another project's package of
 the same name may come first on the path; that would fail later in ways nobody can read.

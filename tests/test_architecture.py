@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -176,6 +177,22 @@ def test_folders_show_their_idea() -> None:
         if len(names - set(aside)) > MOST_IN_A_FOLDER
     }
     assert not crowded, f"more than {MOST_IN_A_FOLDER} entries; find the natural seam: {crowded}"
+
+
+def test_each_file_is_told_in_its_room() -> None:
+    """The README or ``__init__`` of a folder, or a README of a folder around it, names each module and package in it."""
+    untold = {}
+    for folder in sorted({path.parent for path in sources()}):
+        if folder.as_posix() in ONE_FILE_AN_ITEM:
+            continue
+        around = [folder, *folder.parents[:-1]]
+        texts = [ROOT / folder / "__init__.py", *(ROOT / place / "README.md" for place in around)]
+        words = set(re.findall(r"\w+", "".join(text.read_text(encoding="utf-8") for text in texts if text.exists())))
+        modules = {path.stem for path in sources() if path.parent == folder}
+        packages = {path.parent.name for path in sources() if path.parent.parent == folder and path.name == "__init__.py"}
+        if missing := (modules | packages) - words - {"__init__", "__main__", "faults"}:
+            untold[folder.as_posix()] = sorted(missing)
+    assert not untold, f"files that their room does not tell of: {untold}"
 
 
 @pytest.mark.parametrize("searching", ["partition", "reference", "shard"])

@@ -1,5 +1,9 @@
 """The ``dnnc`` command. ``main`` is the whole interface; the commands live in ``commands``, their options in ``options``.
 
+- ``app``: the tree of commands; ``panels``: the order of the help; ``completion``: of shells;
+- ``entry``: runs one command, from arguments to an exit code; ``streams``, ``console``, ``logs``: what it prints, and where;
+- ``tracing``: options that print modules and times of passes; ``faults``: what the command refuses.
+
 ``dnnc --help`` must answer at once, so nothing heavy is imported before a command runs: every command imports what it needs
 inside its function.
 """

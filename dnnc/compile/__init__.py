@@ -1,6 +1,6 @@
 """From a model and a topology to a build.
 
 - ``load``: a model by its spelling; ``given``: arrays that bind its sizes;
-- ``options``, ``training``: what a person asks, as data, and the passes that it means;
+- ``flags``, ``options``, ``training``: what a person asks, as data, and the passes that it means;
 - ``kinds``: the best plan of all kinds; ``context``: what passes run with; ``driver``: read, plan, write, explain.
 """

@@ -1,1 +1,1 @@
-"""What runs a build: ``onnxruntime`` for inference, ``torch`` for training."""
+"""What runs a build: ``onnxruntime`` for inference, ``torch`` for training; ``cluster``: over several hosts."""

@@ -1,4 +1,4 @@
-"""What people see: tables, units, summaries of models and plans, timelines."""
+"""What people see: tables, units, summaries of models and plans, timelines (``gantt``), and a web page (``page``)."""
 
 from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text
 from dnnc.report.sharding import (

@@ -2,6 +2,9 @@
 
 ``rule_of`` gives the rule of one op; ``rules`` and ``coverage`` those of a function. ``LayoutRule`` defines what a rule is,
 ``localise`` makes the op that runs on a shard, ``backward_rule`` gives the layouts of gradients.
+
+The rules stand by family of ops: ``pointwise``, ``moves``, ``indexing``, ``reductions``, ``products``, ``attention``,
+``quantised``, and of training ``kernels`` (losses, backward kernels) and ``updates``.
 """
 
 from ir.layout_rules.adapt import (

@@ -60,7 +60,8 @@ Programs
 
 Where a module leaves out the ops of a stage, those of its first program say its messages (INV17, INV22).
 
-Time is linear in the size of the module. Positions come from the source map of a parse when it is given.
+``values`` judges what a single type, attribute or facet says (INV07 to INV09). Time is linear in the size of the module.
+Positions come from the source map of a parse when it is given.
 """
 
 from __future__ import annotations

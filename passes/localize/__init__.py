@@ -3,7 +3,8 @@
 One ``Program`` stands for all members of a stage's mesh that run the same text, and for all replicas of a stage without a
 mesh; which member a device is follows from its place in the mesh. Members whose texts differ in the values of constants alone
 (where a range begins) share a program too: such a constant is a ``comm.member``, which lists the value of each of them. Members
-differ otherwise where parts are of different lengths, or where one holds a term of a sum and the others zeros.
+differ otherwise where parts are of different lengths, or where one holds a term of a sum and the others zeros. What members run
+is worked out once for each kind of op (``kinds``).
 
 Invariants of the result (INV23 of ``ir.verifier``): each device of each stage runs one program of it; all programs of a stage
 have the same collectives and messages in the same order; a local type is that of the box that the whole type says.

@@ -1,2 +1,2 @@
-"""The options of commands: of several commands (``shared``), of one command in a file of its name, of a training step
-(``training``), and plain values from text (``values``)."""
+"""The options of commands: of several commands (``shared``), of one command (``compile``, ``solve``, ``train``), of a training
+step (``training``), and plain values from text (``values``)."""

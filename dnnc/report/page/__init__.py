@@ -2,7 +2,7 @@
 
 - ``page``: the page of a planned module; ``frame``: the page inside a cell of a notebook.
 - ``explorer``: numbers for the nodes of the model in Model Explorer;
-- ``data``: what it shows, as JSON; ``answers``, ``blocks``, ``loads``, ``tracks``: its parts.
+- ``data``: what it shows, as JSON; ``answers``, ``blocks``, ``loads``, ``tracks``, ``texts``: its parts.
 - ``page.html``, ``page.css``, ``page.js``, ``operators.js``: how it shows it;
   ``vendor``: the libraries in it (d3, dagre), with their licences.
 """

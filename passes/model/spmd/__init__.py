@@ -10,7 +10,10 @@
 - ``notation``, ``decided``: placements as texts; what a module says of its decisions, read and checked;
 - ``plan``: a sharded plan written into its module, and read again stage by stage and layer by layer;
 - ``program``: what one device runs, read from its ``program`` symbol;
-- ``count``: what the collectives of a lowered stage cost, counted from its ops.
+- ``count``: what the collectives of a lowered stage cost, counted from its ops;
+- ``member_work``, ``duplication``: what members spend on their parts of an op; which ops each member runs whole;
+- ``synced``, ``factors``: how members agree on gradients, and gradients that are products of smaller factors;
+- ``reshard_ops``, ``undecided``: changes of layout as ops; a module without what was decided about it.
 """
 
 from passes.model.spmd.count import Counted, count

@@ -2,7 +2,7 @@
 
 ``case`` holds what a baseline sees and ``judge``; ``cases`` makes it from each objective's problem. A baseline is a function of
 (case, limits) that gives stages or raises ``NoPlan``, in a file of its own or, short as it is, in ``plain``. ``expert`` also
-takes what the person wrote.
+takes what the person wrote; ``chain`` is a dynamic programme over one order.
 """
 
 from collections.abc import Callable

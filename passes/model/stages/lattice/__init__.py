@@ -3,5 +3,5 @@
 - ``tables``, ``states``: a problem as the kernels want it; which devices a plan has used up to a boundary;
 - ``orders``, ``ideals``: topological orders, and families of ideals with their prices;
 - ``dp``: from a family to stages; ``coarsen``: a smaller lattice, and how much that can cost;
-- ``kernels``, ``walk_kernels``: the compiled loops.
+- ``kernels``, ``walk_kernels``: the compiled loops, and ``kernel_arrays``, what they read and fill in.
 """
