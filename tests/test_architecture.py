@@ -43,7 +43,7 @@ DOORS = {
     "onnxruntime": ("dnnc/onnx/ort.py",),  # where its telemetry is turned off first
     "torch": ("dnnc/engines/torch/*", "dnnc/search_tag/training.py"),
     "onnxscript": ("dnnc/engines/torch/module/*",),
-    "ray": ("dnnc/engines/cluster/ray_cluster.py",),
+    "ray": ("dnnc/engines/cluster/nodes/ray_cluster.py",),
     "zmq": ("dnnc/engines/cluster/*",),
     "safetensors": ("dnnc/engines/torch/*",),
     "typer": ("dnnc/cli/*",),

@@ -18,7 +18,7 @@ from ir.core.diagnostics import Diagnostic, InvalidInput, UsageError
 if TYPE_CHECKING:
     from dnnc.api.session import Argument, Session
     from dnnc.build.snapshot import Snapshot
-    from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.engines.torch.launch.training import Progressed
     from ir.core.module import Plan as PlanSymbol
 
@@ -306,7 +306,7 @@ def _cluster(
     address: str, hosts: Mapping[str, str] | None, ports: str, wait: float = 60.0, *, emulate: bool
 ) -> ClusterOptions | None:
     """What is stated of a cluster; None without an address. Raises UsageError."""
-    from dnnc.engines.cluster.options import stated_cluster
+    from dnnc.engines.hosts.options import stated_cluster
 
     return stated_cluster(address, hosts or {}, ports, wait, emulate=emulate)
 

@@ -28,7 +28,7 @@ def measure_cluster(
     node, else one for each NUMA node; ``ports``: FIRST-LAST, which nodes listen on; ``out``: a file for the topology, with a
     comment on each number. Warns where a node was busy. Raises InvalidInput where there is no such cluster, it asks for no
     token, versions differ, or nodes do not reach each other; RuntimeFailure where a node goes meanwhile."""
-    from dnnc.engines.cluster.options import ClusterOptions, port_range, require_packages
+    from dnnc.engines.hosts.options import ClusterOptions, port_range, require_packages
     from dnnc.machines import busy_warning
     from dnnc.machines.topology import topology_to_toml
     from ir.system.scratch import whole_file

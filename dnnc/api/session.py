@@ -30,7 +30,7 @@ from dnnc.engines.onnxruntime.transport.codec import Raw, from_user
 from ir.core.diagnostics import DnncError, InvalidInput, UsageError
 
 if TYPE_CHECKING:
-    from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.hosts.options import ClusterOptions
 
 Feeds = Mapping[str, Any]
 Outputs = list[Any]

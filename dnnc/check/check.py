@@ -36,7 +36,7 @@ from dnnc.check.noise import QUIET, Meter, Noise
 from dnnc.check.unsplit import Unsplit, one_line, read_by
 from dnnc.check.verdict import CheckReport, Comparison, judge
 from dnnc.data.inputs import drawn, read_inputs, split_microbatches
-from dnnc.engines.cluster.options import ClusterOptions
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime.errors import failure_for, machine_hint
 from dnnc.engines.onnxruntime.run import running
 from dnnc.engines.onnxruntime.session.needs import executor_of, require_providers

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from dnnc.engines.cluster.actor import NodeAgent
-from dnnc.engines.cluster.answers import Answers
-from dnnc.engines.cluster.faults import ClusterNotReached, EndpointNotReached, NodeAmbiguous, NodeForTwoHosts
-from dnnc.engines.cluster.nodes import HostNeeds, Node
-from dnnc.engines.cluster.options import ClusterOptions
-from dnnc.engines.cluster.ray_cluster import RayAgents, connected
+from dnnc.engines.cluster.nodes.actor import NodeAgent
+from dnnc.engines.cluster.nodes.matching import HostNeeds, Node
+from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
+from dnnc.engines.hosts.answers import Answers
+from dnnc.engines.hosts.faults import ClusterNotReached, EndpointNotReached, NodeAmbiguous, NodeForTwoHosts
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, Receiver, Sender, ValueSpec
 from dnnc.machines.detect import detected

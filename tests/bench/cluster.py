@@ -13,7 +13,7 @@ from typing import Any
 
 from dnnc.build.build import Build
 from dnnc.data.generate import random_inputs
-from dnnc.engines.cluster.options import ClusterOptions
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from tests.dnnc.engines.cluster.rays import RayCluster, ray_cluster
 
@@ -110,7 +110,7 @@ def _pipeline(folder: Path, hosts: Sequence[str]) -> Path:
 def one_run(folder: str, address: str) -> dict[str, Any]:
     """Seconds until the actors are there, and from then until the first microbatch is through; connections; messages of streams
     between the starter and the hosts, until then and per microbatch behind it."""
-    from dnnc.engines.cluster.ray_cluster import on_cluster
+    from dnnc.engines.cluster.nodes.ray_cluster import on_cluster
 
     build = Build.open(folder)
     began = time.perf_counter()

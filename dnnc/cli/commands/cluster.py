@@ -28,12 +28,12 @@ def check(
     json: opt.JsonOption = False,
 ) -> None:
     """Ask the node of each host of a topology what it has; exit 3 names what is missing for a run."""
-    from dnnc.engines.cluster.options import ClusterOptions, port_range, require_packages, stated_hosts
+    from dnnc.engines.hosts.options import ClusterOptions, port_range, require_packages, stated_hosts
     from dnnc.machines import machines_of
 
     options = ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports))
     require_packages()
-    from dnnc.engines.cluster.survey import survey
+    from dnnc.engines.cluster.nodes.survey import survey
 
     sink = DiagnosticSink()
     machines = machines_of(topology, sink)

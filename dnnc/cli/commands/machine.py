@@ -20,7 +20,7 @@ from dnnc.cli.options import shared as opt
 from ir.core.diagnostics import DiagnosticSink, UsageError
 
 if TYPE_CHECKING:
-    from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.machines.topology.writer import Notes
     from ir.core.topology import Topology
 
@@ -102,7 +102,7 @@ def measure(
     With --cluster, each node measures its devices, then each two the network between them, as values of 'dnnc run --cluster'
     cross it. The file states their addresses, so a run on the cluster needs no --host."""
     if cluster:
-        from dnnc.engines.cluster.options import ClusterOptions, port_range, stated_hosts
+        from dnnc.engines.hosts.options import ClusterOptions, port_range, stated_hosts
 
         _measure_cluster(ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports)), file, out, devices, seed, quiet)
         return
@@ -139,8 +139,8 @@ def _measure_cluster(
     cluster: ClusterOptions, file: str | None, out: Path | None, devices: int | None, seed: int, quiet: bool
 ) -> None:
     """Measures the nodes of a cluster and writes their topology."""
-    from dnnc.engines.cluster.faults import NotWithCluster
-    from dnnc.engines.cluster.options import require_packages
+    from dnnc.engines.hosts.faults import NotWithCluster
+    from dnnc.engines.hosts.options import require_packages
     from dnnc.machines import busy_warning
 
     if file is not None:

@@ -21,7 +21,7 @@ from dnnc.cli.options import train as arguments
 from ir.core.diagnostics import UsageError
 
 if TYPE_CHECKING:
-    from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.hosts.options import ClusterOptions
     from dnnc.engines.torch.checkpoint import Checkpoint
     from dnnc.engines.torch.launch.training import Progressed, TrainingBuild, TrainOptions
 
@@ -65,7 +65,7 @@ def train(
     --retries goes on by itself where a process or a host is lost, from the last checkpoint, with the same result.
     """
     from dnnc.build.elsewhere import require_here, require_row
-    from dnnc.engines.cluster.faults import NotWithCluster
+    from dnnc.engines.hosts.faults import NotWithCluster
     from dnnc.engines.torch.launch.training import TrainingBuild, TrainOptions
     from dnnc.engines.torch.slowed import slow_devices
     from dnnc.study.runs import require_appendable

@@ -27,7 +27,7 @@ from ir.core.limits import LIMITS, OPTIONS, Limits
 from ir.core.objectives import OBJECTIVES, Planned, offered
 
 if TYPE_CHECKING:
-    from dnnc.engines.cluster.options import ClusterOptions
+    from dnnc.engines.hosts.options import ClusterOptions
 
 MOST_SECONDS = 1e6
 """The most seconds of an option, 11 days: some calls of the system count milliseconds in 31 bits."""
@@ -288,7 +288,7 @@ def cluster_options(
     address: str, hosts: list[str] | None, ports: str, wait: float = WAIT, *, emulate: bool = False
 ) -> ClusterOptions | None:
     """What ``--cluster``, ``--host``, ``--ports`` and ``--wait`` state of a cluster; None without one. Raises UsageError."""
-    from dnnc.engines.cluster.options import stated_cluster, stated_hosts
+    from dnnc.engines.hosts.options import stated_cluster, stated_hosts
 
     return stated_cluster(address, stated_hosts(hosts or ()), ports, wait, emulate=emulate)
 

@@ -24,10 +24,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from dnnc.engines.cluster.cache import Progress
-from dnnc.engines.cluster.faults import HostRefused
-from dnnc.engines.cluster.parts import PIECES, PartFiles, cached_parts
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.files.cache import Progress
+from dnnc.engines.cluster.files.parts import PIECES, PartFiles, cached_parts
+from dnnc.engines.cluster.network.relay import Relay
+from dnnc.engines.hosts.faults import HostRefused
 from dnnc.engines.onnxruntime.starter.host import HostProcesses
 from dnnc.engines.onnxruntime.starter.processes import LocalProcesses
 from dnnc.engines.onnxruntime.starter.roles import STARTER

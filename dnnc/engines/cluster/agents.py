@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from dnnc.engines.cluster.answers import MOST_TEXT, Answers
+from dnnc.engines.hosts.answers import MOST_TEXT, Answers
 from ir.core.diagnostics import InvalidInput
 from ir.system.child import module_command, module_environment
 

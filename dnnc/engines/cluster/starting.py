@@ -35,11 +35,11 @@ from dnnc.engines.cluster.agent import (
     stream_of,
 )
 from dnnc.engines.cluster.agents import Agents
-from dnnc.engines.cluster.answers import MOST_ANSWER, MOST_TEXT, Answers
-from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected
-from dnnc.engines.cluster.options import PORTS, WAIT_SECONDS
-from dnnc.engines.cluster.parts import PIECES, Needed, needed, send_parts
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.files.parts import PIECES, Needed, needed, send_parts
+from dnnc.engines.cluster.network.relay import Relay
+from dnnc.engines.hosts.answers import MOST_ANSWER, MOST_TEXT, Answers
+from dnnc.engines.hosts.faults import HostGone, HostSilent, NotConnected
+from dnnc.engines.hosts.options import PORTS, WAIT_SECONDS
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.processes import DOING, HOST_GONE, DeviceProcess
 from dnnc.engines.onnxruntime.starter.roles import STARTER, Role, roles

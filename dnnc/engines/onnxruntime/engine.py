@@ -2,7 +2,8 @@
 
 - A ``Launcher`` starts a process for each device. Today: processes of this host (``processes.LocalProcesses``).
 - A ``Transport`` moves values between processes: over channels, and in the collectives of a mesh. Today: memory that processes
-  of one host share (``shared_memory.SharedMemory``), and sockets between hosts (``dnnc.engines.cluster.network.Network``).
+  of one host share (``shared_memory.SharedMemory``), and sockets between hosts
+  (``dnnc.engines.cluster.network.transport.Network``).
 - An ``Executor`` computes: it makes something that runs of a program's bytes. Today: ONNX Runtime, with the execution provider
   that the device's type names (``program.OnnxRuntime``).
 

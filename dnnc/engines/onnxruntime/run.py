@@ -43,8 +43,8 @@ QUIET = 0.9
 """Of a core's time: where the processes had less while they computed, the machine was busy."""
 
 if TYPE_CHECKING:
-    from dnnc.engines.cluster.options import ClusterOptions
     from dnnc.engines.cluster.starting import FarProcesses
+    from dnnc.engines.hosts.options import ClusterOptions
 
 
 def run_build(
@@ -77,10 +77,10 @@ def processes_on(
     if cluster is None:
         yield None
         return
-    from dnnc.engines.cluster.options import require_packages
+    from dnnc.engines.hosts.options import require_packages
 
     require_packages()
-    from dnnc.engines.cluster.ray_cluster import on_cluster
+    from dnnc.engines.cluster.nodes.ray_cluster import on_cluster
 
     with on_cluster(build, options, cluster, warn) as processes:
         yield processes

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from dnnc.cli import main
-from dnnc.engines.cluster.nodes import Node
+from dnnc.engines.cluster.nodes.matching import Node
 from dnnc.machines import cluster, detected, read_facts
 from dnnc.machines.cluster import NodeMeter, _Host, _joined, _Pair, named_nodes, tournament
 from dnnc.machines.probes import Sample

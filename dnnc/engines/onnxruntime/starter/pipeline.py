@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from dnnc.build.build import Build
-from dnnc.engines.cluster.answers import MOST_LINE, Answers
+from dnnc.engines.hosts.answers import MOST_LINE, Answers
 from dnnc.engines.onnxruntime.errors import Lost, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.faults import (
     BuildWithoutWeights,

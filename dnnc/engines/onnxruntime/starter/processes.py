@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from dnnc.engines.cluster.faults import HostGone, NotConnected
+from dnnc.engines.hosts.faults import HostGone, NotConnected
 from dnnc.engines.onnxruntime.engine import Process
 from dnnc.engines.onnxruntime.errors import (
     Lost,

@@ -11,7 +11,7 @@ Whatever is lost, everything ends and starts again, and what was not answered is
    that is all that is kept.
 
 No message of an old epoch is taken for one of the new: each relay makes keys of its own, and lets in those of its epoch alone
-(``dnnc.engines.cluster.relay``), and processes of one host share memory that was made for them. A host that was cut off and
+(``dnnc.engines.cluster.network``), and processes of one host share memory that was made for them. A host that was cut off and
 still sends is refused in the handshake; its agent and processes end once they notice that their starter has gone. So nothing
 has to be numbered by epochs, and what a dead process held need not be known. The price: processes that lived load their weights
 again.

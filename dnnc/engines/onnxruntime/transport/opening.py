@@ -25,7 +25,7 @@ class Transports:
     def __init__(self, network: Mapping[str, Any] | None = None) -> None:
         self._by_name: dict[str, Transport] = {MEMORY: SharedMemory()}
         if network is not None:
-            from dnnc.engines.cluster.network import Network
+            from dnnc.engines.cluster.network.transport import Network
 
             self._by_name[NETWORK] = Network(network)
 

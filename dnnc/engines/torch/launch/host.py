@@ -32,9 +32,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, PARTS_LINK, STRIDE, wants_and_progress
-from dnnc.engines.cluster.faults import HostRefused
-from dnnc.engines.cluster.parts import PIECES, Needed, cached_parts, part_of, send_parts
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.files.parts import PIECES, Needed, cached_parts, part_of, send_parts
+from dnnc.engines.cluster.network.relay import Relay
+from dnnc.engines.hosts.faults import HostRefused
 from dnnc.engines.onnxruntime.starter.roles import STARTER
 from dnnc.engines.onnxruntime.transport.edges import config_text
 from dnnc.engines.torch.launch.faults import CannotListen

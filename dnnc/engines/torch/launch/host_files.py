@@ -1,7 +1,7 @@
 """Which files of a training the ranks of a host read, and the same files as that host has them in its cache.
 
 Programs and data go whole; of weights, and of the checkpoint that training goes on from, those bytes that the host's ranks read
-(``dnnc.engines.cluster.parts``).
+(``dnnc.engines.cluster.files.parts``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dnnc.build.build import PROGRAM
 from dnnc.build.snapshot import Snapshot
 from dnnc.build.training import Step, file_name
 from dnnc.data.samples import MICROBATCHES, SYNTHETIC
-from dnnc.engines.cluster.parts import Needed, Part, part_of
+from dnnc.engines.cluster.files.parts import Needed, Part, part_of
 from dnnc.engines.torch.files import TrainingFiles
 from ir.system.digests import OpenFile
 from ir.system.files import open_input

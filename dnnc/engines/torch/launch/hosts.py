@@ -18,11 +18,11 @@ from typing import Any
 
 from dnnc.engines.cluster.agent import ANSWERS, COMMANDS, ERROR_BYTES, PARTS_LINK, STRIDE, readable
 from dnnc.engines.cluster.agents import Agents
-from dnnc.engines.cluster.answers import MOST_ANSWER, Answers
-from dnnc.engines.cluster.faults import HostGone, HostSilent, NotConnected, PartDamaged
-from dnnc.engines.cluster.parts import PIECES, Part, received, send_parts
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.files.parts import PIECES, Part, received, send_parts
+from dnnc.engines.cluster.network.relay import Relay
 from dnnc.engines.cluster.starting import START_SECONDS, Hosts, wanted_keys
+from dnnc.engines.hosts.answers import MOST_ANSWER, Answers
+from dnnc.engines.hosts.faults import HostGone, HostSilent, NotConnected, PartDamaged
 from dnnc.engines.onnxruntime.errors import Interrupted, RuntimeFailure, StageStopped
 from dnnc.engines.onnxruntime.transport.edges import Receiver, Sender, config_text
 from dnnc.engines.torch.files import TrainingFiles

@@ -1,5 +1,5 @@
 """The hosts of a training on a Ray cluster: an actor on the node of each, which launches the process that trains there
-(``host.py``). Nodes, versions and tokens are as for inference (``dnnc.engines.cluster.ray_cluster``)."""
+(``host.py``). Nodes, versions and tokens are as for inference (``dnnc.engines.cluster.nodes.ray_cluster``)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from dnnc.build.build import outline
 from dnnc.build.elsewhere import device_hosts, host_addresses
-from dnnc.engines.cluster.actor import PACKAGES, NodeAgent, versions
 from dnnc.engines.cluster.agents import LocalAgents
-from dnnc.engines.cluster.faults import HostsChosen
-from dnnc.engines.cluster.nodes import HostNeeds, match_hosts
-from dnnc.engines.cluster.options import ClusterOptions
-from dnnc.engines.cluster.ray_cluster import RayAgents, connected
+from dnnc.engines.cluster.nodes.actor import PACKAGES, NodeAgent, versions
+from dnnc.engines.cluster.nodes.matching import HostNeeds, match_hosts
+from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
 from dnnc.engines.cluster.starting import Hosts
+from dnnc.engines.hosts.faults import HostsChosen
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.torch.launch.hosts import HostsOfTraining
 from dnnc.engines.torch.launch.training import TrainingBuild
 from ir.core.diagnostics import Diagnostic, DnncError, InvalidInput
@@ -68,7 +68,7 @@ def training_hosts(
     build: TrainingBuild, cluster: ClusterOptions, warned: Callable[[Diagnostic], None] = lambda diagnostic: None
 ) -> Iterator[HostsOfTraining]:
     """The hosts of a training on the nodes of a cluster, not started yet. Raises and warns as
-    ``dnnc.engines.cluster.ray_cluster.on_cluster``."""
+    ``dnnc.engines.cluster.nodes.ray_cluster.on_cluster``."""
     where, of = f"--cluster {cluster.address}", device_hosts(build.files)
     needs = _needs(build, of)
     with connected(cluster.address) as (ray, nodes, here):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from dnnc.engines.cluster.options import ClusterOptions, require_packages
+from dnnc.engines.hosts.options import ClusterOptions, require_packages
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.torch.launch.faults import GoesOn, RetriesNeedCheckpoints
 from dnnc.engines.torch.launch.telling import Progressed

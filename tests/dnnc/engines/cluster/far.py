@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dnnc.build.build import Build
 from dnnc.engines.cluster.agents import LocalAgents
-from dnnc.engines.cluster.options import WAIT_SECONDS
 from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.hosts.options import WAIT_SECONDS
 from dnnc.engines.onnxruntime import RunOptions
 
 HERE = "127.0.0.1"

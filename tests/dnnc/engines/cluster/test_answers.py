@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 import zmq
 
-from dnnc.engines.cluster.actor import Facts
 from dnnc.engines.cluster.agents import LocalAgents, offered
-from dnnc.engines.cluster.answers import Answers
-from dnnc.engines.cluster.cache import Cache
-from dnnc.engines.cluster.relay import _HEADER, _TEXT, Relay
+from dnnc.engines.cluster.files.cache import Cache
+from dnnc.engines.cluster.network.relay import _HEADER, _TEXT, Relay
+from dnnc.engines.cluster.nodes.actor import Facts
 from dnnc.engines.cluster.starting import FarProcesses, Hosts, _Far, wanted_keys
+from dnnc.engines.hosts.answers import Answers
 from dnnc.engines.onnxruntime import Pipeline, RunOptions
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.pipeline import _events_told
@@ -108,7 +108,7 @@ def _headers() -> list[bytes]:
 def test_a_message_that_fits_nothing_ends_its_sender_alone(header: bytes) -> None:
     with pair() as (a, b):
         receiver = b.receiver(1, FLOATS, "a")
-        a._do(lambda: a._peers["b"].socket.send(header))
+        a._loop.do(lambda: a._peers["b"].socket.send(header))
         with pytest.raises(EOFError):
             receiver.read_tokens()
         assert list(b.unfit) == ["a"]

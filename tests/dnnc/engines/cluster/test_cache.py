@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.engines.cluster.cache import Cache
+from dnnc.engines.cluster.files.cache import Cache
 from ir.core.diagnostics import InvalidInput
 
 
@@ -49,7 +49,7 @@ def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from dnnc.engines.cluster.cache import Cache
+from dnnc.engines.cluster.files.cache import Cache
 with Cache(Path({str(tmp_path)!r})).write({key!r}) as file:
     file.write(b"wh")
     file.flush()

@@ -12,10 +12,10 @@ import pytest
 
 import dnnc
 from dnnc.cli import main
-from dnnc.engines.cluster.actor import versions
-from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts, nodes_again
-from dnnc.engines.cluster.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
-from dnnc.engines.cluster.ray_cluster import reached, version_faults
+from dnnc.engines.cluster.nodes.actor import versions
+from dnnc.engines.cluster.nodes.matching import HostNeeds, Node, match_hosts, nodes_again
+from dnnc.engines.cluster.nodes.ray_cluster import reached, version_faults
+from dnnc.engines.hosts.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
 from ir.core.diagnostics import InvalidInput, UsageError
 
 SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})

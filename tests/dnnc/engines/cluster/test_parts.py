@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dnnc.engines.cluster.cache import Cache
-from dnnc.engines.cluster.parts import PIECES, Needed, Part, receive_parts, send_parts
+from dnnc.engines.cluster.files.cache import Cache
+from dnnc.engines.cluster.files.parts import PIECES, Needed, Part, receive_parts, send_parts
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile
 from tests.dnnc.engines.cluster.test_relay import pair

@@ -15,8 +15,8 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from dnnc.engines.cluster import relay
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.network import relay
+from dnnc.engines.cluster.network.relay import Relay
 from dnnc.engines.onnxruntime.transport.codec import from_user, to_user
 from dnnc.engines.onnxruntime.transport.edges import Edge, Receiver, Sender, ValueSpec
 from ir.core.diagnostics import InvalidInput
@@ -272,7 +272,7 @@ def test_all_ends_where_the_thread_fails() -> None:
     """Also what is opened later."""
     with pair() as (a, b):
         before, there = a.receiver(1, FLOATS, "b"), b.sender(1, FLOATS, "a")
-        a._do(lambda: divmod(1, 0))
+        a._loop.do(lambda: divmod(1, 0))
         for end in (before, there):
             with pytest.raises(EOFError):
                 end.read_tokens()
@@ -317,11 +317,11 @@ def test_what_follows_a_lost_message_is_not_taken_for_it() -> None:
             send(sender, x=np.full(300_000, number, np.float32))
         for _ in range(3):  # the thread has read all tokens
             turned = threading.Event()
-            a._do(turned.set)
+            a._loop.do(turned.set)
             turned.wait()
         reached.wait()
-        a._do(stopped.set)
-        a._do(go_on.wait)
+        a._loop.do(stopped.set)
+        a._loop.do(go_on.wait)
         stopped.wait()
         broken.set()
         found = []

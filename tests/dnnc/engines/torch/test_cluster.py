@@ -19,9 +19,9 @@ from dnnc.build.elsewhere import device_hosts
 from dnnc.cli import main
 from dnnc.engines.cluster.agent import ANSWERS, COMMANDS
 from dnnc.engines.cluster.agents import LocalAgents
-from dnnc.engines.cluster.options import PORTS
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.network.relay import Relay
 from dnnc.engines.cluster.starting import Hosts
+from dnnc.engines.hosts.options import PORTS
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.torch.launch.faults import GoesOn
 from dnnc.engines.torch.launch.hosts import HostsOfTraining

@@ -17,9 +17,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from dnnc.engines.cluster.agent import Agent
-from dnnc.engines.cluster.answers import Answers
-from dnnc.engines.cluster.cache import default_folder
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.files.cache import default_folder
+from dnnc.engines.cluster.network.relay import Relay
+from dnnc.engines.hosts.answers import Answers
 from ir.core.diagnostics import InvalidInput
 from ir.system.host import local_cores, local_memory
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from dnnc.engines.cluster.faults import FolderOfOthers
+from dnnc.engines.hosts.faults import FolderOfOthers
 from ir.core.diagnostics import InvalidInput
 from ir.system.digests import OpenFile, digest_file, has_digest
 from ir.system.scratch import whole_file

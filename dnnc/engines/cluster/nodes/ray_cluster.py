@@ -23,10 +23,12 @@ from typing import Any
 
 from dnnc.build.build import Build
 from dnnc.build.elsewhere import device_hosts, host_addresses
-from dnnc.engines.cluster.actor import PACKAGES, Facts, NodeAgent, versions
 from dnnc.engines.cluster.agents import offered
-from dnnc.engines.cluster.answers import Answers
-from dnnc.engines.cluster.faults import (
+from dnnc.engines.cluster.nodes.actor import PACKAGES, Facts, NodeAgent, versions
+from dnnc.engines.cluster.nodes.matching import HostNeeds, Node, match_hosts, nodes_again
+from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.hosts.answers import Answers
+from dnnc.engines.hosts.faults import (
     ClusterNotReached,
     ClusterWithoutToken,
     HeadGone,
@@ -38,9 +40,7 @@ from dnnc.engines.cluster.faults import (
     ProviderMissingThere,
     VersionsDiffer,
 )
-from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts, nodes_again
-from dnnc.engines.cluster.options import MOST_PORT, ClusterOptions
-from dnnc.engines.cluster.starting import FarProcesses, Hosts
+from dnnc.engines.hosts.options import MOST_PORT, ClusterOptions
 from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.starter.starting import RunOptions
 from dnnc.onnx.providers import CPU

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dnnc.engines.cluster.faults import NodeAmbiguous, NodeForTwoHosts, NoNodeForHost, StatedHostUnknown
+from dnnc.engines.hosts.faults import NodeAmbiguous, NodeForTwoHosts, NoNodeForHost, StatedHostUnknown
 from ir.core.diagnostics import Fault, InvalidInput, UsageError
 
 

@@ -28,25 +28,26 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import random
 import struct
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from dnnc.engines.cluster.faults import NoFreePort
-from dnnc.engines.cluster.options import PORTS
-from dnnc.engines.cluster.slots import Slots, Unfit
+from dnnc.engines.cluster.network.loop import Loop
+from dnnc.engines.cluster.network.slots import Slots, Unfit
+from dnnc.engines.cluster.network.streams import PIECE as STREAM_PIECE
+from dnnc.engines.cluster.network.streams import Stream, Streams
+from dnnc.engines.hosts.faults import NoFreePort
+from dnnc.engines.hosts.options import PORTS
 from dnnc.engines.onnxruntime.faults import NoPipe
 from dnnc.engines.onnxruntime.transport.edges import (
     TOKEN,
@@ -73,15 +74,10 @@ _WORD = (1 << 32) - 1
 PIECE = 1 << 21
 """Bytes of a value that are sent at once. A larger value goes in pieces, the last one with the token: each is encrypted while
 the one before it is under way (16 MB at 1 Gbit/s: 0.99 of the pace of a plain socket; 0.84 at once)."""
-_TEXT_BYTES = 1 << 16
 _OVERHEAD = 256
 """Bytes that encryption adds to a frame, at most."""
 _QUEUED = 1000
 """Messages of a peer that ZeroMQ reads ahead of the relay's thread."""
-_EARLY_BYTES = 1 << 24
-"""Bytes that may come of streams of a peer before they are opened here."""
-_WAITING_BYTES = 1 << 30
-"""Bytes of a stream that may wait for who reads it here."""
 _REFUSALS = 5
 """Connections that the system of a peer refuses, a tenth of a second apart, before the peer counts as gone: it listened when it
 told where."""
@@ -124,47 +120,36 @@ class Relay:
     ) -> None:
         self.unfit: dict[str, str] = {}
         self._told = told
+        self._loop = Loop(self._end_all)
+        self._streams = Streams(self._loop, lambda peer, number, data: self._send(peer, (_TEXT, number, 0, 0, 0, 0), [data]))
         self._names: dict[str, str] = {}  # of peers, by their public keys
         self._context = zmq.Context()
         self._peers: dict[str, _Peer] = {}
         self._allowed: set[bytes] = set()
         self._awaited: dict[bytes, tuple[str, str, bytes]] = {}  # by key, whom to connect to when it has connected
         self._slots: dict[int, Slots] = {}
-        self._streams: dict[int, _Text] = {}
-        self._early: dict[tuple[str, int], list[bytes]] = {}
-        self._ended: set[int] = set()
-        self._handlers: dict[Any, Callable[[int], None]] = {}
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._meeting: tuple[set[str], threading.Event] | None = None
         self._met = False  # whether the last meeting ended with everybody met
         self._own: list[int] = []
         self._sent: Counter[tuple[bool, int]] = Counter()  # messages of each stream (True) and link (False)
         self._received: Counter[tuple[bool, int]] = Counter()
-        self._closed = False
-        self._over = False  # whether the thread has ended all; it and jobs of other threads then hold the gate
-        self._gate = threading.Lock()
         self.lost: set[str] = set()
         public, self._secret = zmq.curve_keypair()
         self._public, self.key = public, public.decode()
-        self._poller = zmq.Poller()
         try:
             self._guard = self._context.socket(zmq.REP)
             self._guard.bind("inproc://zeromq.zap.01")  # where libzmq asks whether a key may connect
             self._inbox = self._socket(zmq.PULL, f"{address}:")
             self._inbox.curve_server = True
-            self._inbox.rcvhwm, self._inbox.maxmsgsize = _QUEUED, max(PIECE, _TEXT_BYTES) + _OVERHEAD
+            self._inbox.rcvhwm, self._inbox.maxmsgsize = _QUEUED, max(PIECE, STREAM_PIECE) + _OVERHEAD
             self._inbox.zap_domain = _DOMAIN
             self.endpoint = _bind(self._inbox, address, ports)
-            self._wakeup, self._waker = os.pipe()
         except BaseException:
+            self._loop.close()
             self._context.destroy(linger=0)
             raise
-        os.set_blocking(self._wakeup, False)
-        os.set_blocking(self._waker, False)
-        self._handle(self._wakeup, self._woken)
-        self._handle(self._inbox, self._receive)
-        self._thread = threading.Thread(target=self._serve, name="dnnc-relay", daemon=True)
-        self._thread.start()
+        self._loop.handle(self._inbox, self._receive)
+        self._loop.start()
 
     @property
     def offer(self) -> tuple[str, str]:
@@ -181,7 +166,7 @@ class Relay:
             self._names |= names
             self._allowed |= keys
 
-        self._do(begin)
+        self._loop.do(begin)
 
     def meet(self, peers: Mapping[str, Sequence[str]], seconds: float = CONNECT_SECONDS, *, called: bool = False) -> None:
         """Admits processes and connects to them: by name, what they ``offer``. ``called``: once they have connected to this
@@ -191,7 +176,7 @@ class Relay:
         self.admit(peers)
 
         def begin() -> None:
-            if self._over:
+            if self._loop.over:
                 done.set()
                 return
             self._meeting, self._met = (set(peers), done), False
@@ -200,12 +185,12 @@ class Relay:
                     self._awaited[z85.decode(key)] = name, endpoint, key.encode()
                 else:
                     self._connect(name, endpoint, key.encode())
-            if self._guard not in self._handlers:
-                self._handle(self._guard, self._admit)  # until now, who asked was left waiting
+            if not self._loop.handles(self._guard):
+                self._loop.handle(self._guard, self._admit)  # until now, who asked was left waiting
             self._note_met()
 
-        self._do(begin)
-        if not done.wait(seconds) or self._over or not self._met:
+        self._loop.do(begin)
+        if not done.wait(seconds) or self._loop.over or not self._met:
             met = {name for name, peer in self._peers.items() if peer.connected and name not in self.lost}
             missing = [endpoint for name, (endpoint, _) in peers.items() if name not in met]
             raise ConnectionError(", ".join(sorted(missing)))
@@ -221,26 +206,20 @@ class Relay:
     def send_stream(self, number: int, peer: str, descriptor: int) -> None:
         """Sends to ``peer`` what can be read from a descriptor, until its end, which the other side then has too. The relay
         closes the descriptor. Streams are numbered alike at both sides."""
-        self._do(lambda: self._add_stream(number, _Text(peer, read=descriptor)))
+        self._loop.do(lambda: self._add_stream(number, Stream(peer, read=descriptor)))
 
     def receive_stream(self, number: int, peer: str, descriptor: int, *, last: int = 0) -> None:
         """Writes what ``peer`` sends by a stream to a descriptor, and closes it at the end. ``last``: where more bytes than
         these wait for who reads the descriptor, the older ones are dropped; 0 to keep all."""
         os.set_blocking(descriptor, False)
-        self._do(lambda: self._add_stream(number, _Text(peer, write=descriptor, last=last)))
+        self._loop.do(lambda: self._add_stream(number, Stream(peer, write=descriptor, last=last)))
 
     def close(self) -> None:
         """Ends the thread and closes the port and every descriptor of the relay; may be called again. What was not sent yet is
         dropped."""
-        if self._closed:
-            return
-        self._closed = True
-        self._jobs.put(None)
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._waker, b"\0")
-        self._thread.join()
-        for descriptor in (self._wakeup, self._waker, *self._own):
-            os.close(descriptor)
+        self._loop.close()
+        while self._own:
+            os.close(self._own.pop())
 
     # Made by other threads
 
@@ -257,64 +236,24 @@ class Relay:
 
         def begin() -> None:
             self._slots[link] = slots
-            self._handle(slots.read, lambda _: forward(peer, link))
+            self._loop.handle(slots.read, lambda: forward(peer, link))
             self._ends_with(peer, lambda: self._end_slots(link))
 
-        self._do(begin)
+        self._loop.do(begin)
         return side
-
-    def _do(self, job: Callable[[], None]) -> None:
-        """Lets the relay's thread do something; does it here where the thread has ended."""
-        with self._gate:
-            if self._over:
-                job()
-                return
-            self._jobs.put(job)
-            with contextlib.suppress(BlockingIOError):  # the pipe is full of such calls
-                os.write(self._waker, b"\0")
 
     # The thread of the relay
 
-    def _serve(self) -> None:
-        try:
-            while True:
-                for key, event in self._poller.poll():
-                    if (handler := self._handlers.get(key)) is not None:
-                        handler(event)
-        except _Closing:
-            pass
-        finally:
-            with self._gate:
-                self._end_all()
+    def _add_stream(self, number: int, stream: Stream) -> None:
+        self._streams.add(number, stream)
+        self._ends_with(stream.peer, lambda: self._streams.end(number))
 
     def _end_all(self) -> None:
-        self._over = True
         for peer in self._peers.values():
             self._lose(peer)
         if self._meeting is not None:
             self._meeting[1].set()
-        while not self._jobs.empty():
-            if (job := self._jobs.get()) is not None:
-                job()
         self._context.destroy(linger=0)
-
-    def _handle(self, what: Any, handler: Callable[[int], None], event: int = zmq.POLLIN) -> None:
-        self._handlers[what] = handler
-        self._poller.register(what, event)
-
-    def _forget(self, what: Any) -> None:
-        if self._handlers.pop(what, None) is not None:
-            self._poller.unregister(what)
-
-    def _woken(self, event: int) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._wakeup, 1 << 10)
-        with contextlib.suppress(Empty):
-            while True:
-                job = self._jobs.get_nowait()
-                if job is None:
-                    raise _Closing
-                job()
 
     def _socket(self, kind: int, address: str) -> Any:
         """A socket with the keys of this process, that keeps all that is given to it: slots bound how much that is."""
@@ -334,7 +273,7 @@ class Relay:
         socket.curve_serverkey = key
         monitor = socket.get_monitor_socket(_WATCHED)
         self._peers[name] = peer = _Peer(endpoint, socket, monitor)
-        self._handle(monitor, lambda _: self._watch(peer))
+        self._loop.handle(monitor, lambda: self._watch(peer))
         socket.connect(endpoint)
 
     def _watch(self, peer: _Peer) -> None:
@@ -365,7 +304,7 @@ class Relay:
         """Ends all that leads to a peer that has gone."""
         if peer.socket.closed:
             return
-        self._forget(peer.monitor)
+        self._loop.forget(peer.monitor)
         names = {name for name, other in self._peers.items() if other is peer}
         self.lost |= names
         if self._meeting is not None and names & self._meeting[0]:
@@ -382,7 +321,7 @@ class Relay:
         else:
             self._peers[peer].ends.append(end)
 
-    def _admit(self, event: int) -> None:
+    def _admit(self) -> None:
         """Answers libzmq whether the owner of a key may connect (ZAP, RFC 27)."""
         version, request, _, _, _, mechanism, *credentials = self._guard.recv_multipart()
         known = mechanism == b"CURVE" and len(credentials) == 1 and credentials[0] in self._allowed
@@ -435,11 +374,11 @@ class Relay:
     def _end_slots(self, link: int) -> None:
         slots = self._slots.pop(link, None)
         if slots is not None:
-            self._forget(slots.read)
+            self._loop.forget(slots.read)
             os.close(slots.read)
             os.close(slots.write)
 
-    def _receive(self, event: int) -> None:
+    def _receive(self) -> None:
         """Takes messages: values into their slots, tokens to their pipes, text to its descriptor."""
         for _ in range(_AT_ONCE):
             try:
@@ -467,8 +406,9 @@ class Relay:
             raise Unfit(f"a header of {len(header)} bytes")
         kind, link, before, slot, first, count, more = _HEADER.unpack(header)
         if kind == _TEXT:
-            if link not in self._ended:
-                self._receive_text(sender, link, before, self._frame())
+            if not self._streams.has_ended(link):
+                data = self._frame()
+                self._streams.receive(sender, link, data, lambda: self._follows((True, link), before))
             return
         if kind not in (_DATA, _FREE, _PIECE):
             raise Unfit(f"a message of kind {kind}")
@@ -521,97 +461,6 @@ class Relay:
             raise Unfit("a message without its values")
         size: int = self._inbox.recv_into(target.data)
         return size
-
-    # Streams
-
-    def _receive_text(self, sender: str, number: int, before: int, data: bytes) -> None:
-        stream = self._streams.get(number)
-        if stream is not None and stream.peer != sender:
-            raise Unfit(f"a message of stream {number}, which is between others")
-        if not self._follows((True, number), before):
-            self._end_stream(number)
-        elif stream is not None:
-            if stream.add(data) > _WAITING_BYTES:
-                raise Unfit(f"more than {_WAITING_BYTES} bytes that nobody has read yet")
-            self._write_stream(number)
-        else:  # it is sent before it is received here
-            early = [len(text) for (peer, _), texts in self._early.items() if peer == sender for text in texts]
-            if sum(early) + _OVERHEAD * len(early) > _EARLY_BYTES:
-                raise Unfit(f"more than {_EARLY_BYTES} bytes of streams that are not open yet")
-            self._early.setdefault((sender, number), []).append(data)
-
-    def _add_stream(self, number: int, stream: _Text) -> None:
-        self._streams[number] = stream
-        for data in self._early.pop((stream.peer, number), ()):
-            stream.add(data)
-        if stream.read >= 0:
-            self._handle(stream.read, lambda _: self._read_stream(number))
-        if stream.pending:
-            self._write_stream(number)
-        self._ends_with(stream.peer, lambda: self._end_stream(number))
-
-    def _read_stream(self, number: int) -> None:
-        stream = self._streams[number]
-        data = os.read(stream.read, _TEXT_BYTES)
-        self._send(stream.peer, (_TEXT, number, 0, 0, 0, 0), [data])
-        if not data:
-            self._end_stream(number)
-
-    def _write_stream(self, number: int) -> None:
-        """Writes what there is room for; an empty piece is the end."""
-        stream = self._streams[number]
-        while stream.pending:
-            data = stream.pending[0]
-            try:
-                written = os.write(stream.write, data) if data else 0
-            except BlockingIOError:
-                if stream.write not in self._handlers:
-                    self._handle(stream.write, lambda _: self._write_stream(number), zmq.POLLOUT)
-                return
-            except BrokenPipeError:
-                data = b""
-            if not data:
-                self._end_stream(number)
-                return
-            stream.pending[0] = data[written:]
-            stream.waiting -= written
-            if not stream.pending[0]:
-                stream.pending.popleft()
-        self._forget(stream.write)
-
-    def _end_stream(self, number: int) -> None:
-        stream = self._streams.pop(number, None)
-        self._ended.add(number)
-        if stream is not None:
-            for descriptor in (stream.read, stream.write):
-                if descriptor >= 0:
-                    self._forget(descriptor)
-                    os.close(descriptor)
-
-
-@dataclass(slots=True)
-class _Text:
-    """A stream of bytes: read from a descriptor here and sent to ``peer``, or received and written to one. ``pending``: what
-    was received and not written yet, ``waiting`` bytes; of more than ``last`` the older ones are dropped, unless that is 0."""
-
-    peer: str
-    read: int = -1
-    write: int = -1
-    last: int = 0
-    waiting: int = 0
-    pending: deque[bytes] = field(default_factory=deque)
-
-    def add(self, data: bytes) -> int:
-        """Adds what was received; returns how many bytes wait."""
-        self.pending.append(data)
-        self.waiting += len(data)
-        while self.last and self.waiting > self.last and len(self.pending) > 1:
-            self.waiting -= len(self.pending.popleft())
-        return self.waiting
-
-
-class _Closing(Exception):
-    """The relay was closed."""
 
 
 def _bind(socket: Any, address: str, ports: tuple[int, int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
-from dnnc.engines.cluster.faults import NotAHostAndNode, NotPorts, NotWithCluster, OnlyWithCluster, PackageMissing
+from dnnc.engines.hosts.faults import NotAHostAndNode, NotPorts, NotWithCluster, OnlyWithCluster, PackageMissing
 from ir.core.diagnostics import InvalidInput, UsageError
 
 PORTS = (26000, 26999)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from dnnc.build.snapshot import Snapshot
-from dnnc.engines.cluster.cache import LIMIT, Cache, Progress, default_folder
-from dnnc.engines.cluster.faults import PartDamaged
+from dnnc.engines.cluster.files.cache import LIMIT, Cache, Progress, default_folder
+from dnnc.engines.hosts.faults import PartDamaged
 from dnnc.engines.onnxruntime.starter.host import models_of
 from dnnc.engines.onnxruntime.starter.roles import Role
 from dnnc.engines.onnxruntime.transport.codec import Raw

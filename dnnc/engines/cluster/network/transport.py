@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.network.relay import Relay
 from dnnc.engines.onnxruntime.engine import Group
 from dnnc.engines.onnxruntime.transport.edges import Edge, Receiver, Sender
 

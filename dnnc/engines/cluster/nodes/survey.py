@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dnnc.engines.cluster.actor import Facts
-from dnnc.engines.cluster.answers import Answers
-from dnnc.engines.cluster.faults import CoresMissing, EndpointNotReached, ProviderMissingThere
-from dnnc.engines.cluster.nodes import HostNeeds, Node, match_hosts
-from dnnc.engines.cluster.options import ClusterOptions
-from dnnc.engines.cluster.ray_cluster import RayAgents, connected, version_faults
-from dnnc.engines.cluster.relay import Relay
+from dnnc.engines.cluster.network.relay import Relay
+from dnnc.engines.cluster.nodes.actor import Facts
+from dnnc.engines.cluster.nodes.matching import HostNeeds, Node, match_hosts
+from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected, version_faults
+from dnnc.engines.hosts.answers import Answers
+from dnnc.engines.hosts.faults import CoresMissing, EndpointNotReached, ProviderMissingThere
+from dnnc.engines.hosts.options import ClusterOptions
 from dnnc.engines.onnxruntime.starter.roles import STARTER
 from dnnc.onnx.providers import CPU, Provider
 from ir.core.diagnostics import Diagnostic

@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dnnc.engines.cluster.faults import AnswerUnlike
+from dnnc.engines.hosts.faults import AnswerUnlike
 from ir.core.diagnostics import Diagnostic, InvalidInput, Severity
 
 MOST_LINE = 1 << 30
