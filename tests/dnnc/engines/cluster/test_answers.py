@@ -113,7 +113,7 @@ def test_a_message_that_fits_nothing_ends_its_sender_alone(header: bytes) -> Non
             receiver.read_tokens()
         assert list(b.unfit) == ["a"]
         b.admit({})
-        assert b._thread.is_alive()
+        assert not b._loop.over
 
 
 def test_a_process_cannot_speak_for_another() -> None:
@@ -126,7 +126,7 @@ def test_a_process_cannot_speak_for_another() -> None:
             b.meet({"c": c.offer})
             read, target = os.pipe()
             b.receive_stream(3, "a", target)
-            c._do(lambda: c._peers["b"].socket.send_multipart([_HEADER.pack(_TEXT, 3, 0, 0, 0, 0, 0), b"forged"]))
+            c._loop.do(lambda: c._peers["b"].socket.send_multipart([_HEADER.pack(_TEXT, 3, 0, 0, 0, 0, 0), b"forged"]))
             other = b.receiver(2, FLOATS, "c")
             with pytest.raises(EOFError):
                 other.read_tokens()
