@@ -40,6 +40,7 @@ from typing import Any, ClassVar
 
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Module, Plan, PlanStage
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Device, Topology
 from passes.framework.base import Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
@@ -48,7 +49,7 @@ from passes.framework.registry import PLANNERS
 from passes.model.graph import cuts_of, listing, stage_members
 from passes.model.learning import ASYNCHRONOUS, InFlight, learning, learning_seconds, saved_values, step_seconds
 from passes.model.network import network
-from passes.model.sizes import TIGHT, assessed
+from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import NODES, search

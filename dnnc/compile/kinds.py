@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ir.core.diagnostics import DiagnosticSink, Infeasible
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
 from passes.framework.base import NoBetterPlan, Pass, PassContext
@@ -49,8 +50,6 @@ IN_STAGES = 8
 """Default number of microbatches of a training step in stages."""
 NO_MESH = "none"
 """``--mesh none``: only plans of single devices and their replicas."""
-TIGHT = 1e-9
-"""Relative distance up to which a value counts as equal to its bound."""
 
 
 def other_kinds(

@@ -44,15 +44,7 @@ from dnnc.compile.flags import (
     excluded_by,
     given,
 )
-from dnnc.compile.kinds import (
-    IN_STAGES,
-    NO_MESH,
-    PIPELINE,
-    PROFILE_PIPELINE,
-    PROGRAM_PASSES,
-    SHARDED_PIPELINE,
-    other_kinds,
-)
+from dnnc.compile.kinds import IN_STAGES, NO_MESH, PIPELINE, PROFILE_PIPELINE, PROGRAM_PASSES, SHARDED_PIPELINE, other_kinds
 from dnnc.compile.training import PIPELINE as TRAINING_PIPELINE
 from dnnc.compile.training import SHARDED_PIPELINE as SHARDED_TRAINING
 from dnnc.compile.training import with_training

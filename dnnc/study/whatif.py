@@ -26,6 +26,7 @@ from dnnc.study.subsets import restricted as without_others
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, objective_of
+from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from passes.framework.base import Pass
 from passes.model.network import device_classes
@@ -36,7 +37,6 @@ ROWS = 16
 """Subsets that are listed without --rows."""
 HELPS = 1.01
 """More devices help if they are at least this many times as fast."""
-TIGHT = 1e-9
 Progress = Callable[[str, float | None], None]
 
 

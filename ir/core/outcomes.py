@@ -1,8 +1,15 @@
-"""The outcome of a search: one of four words, in plans, results, reports and JSON alike."""
+"""The outcome of a search: one of four words, in plans, results, reports and JSON alike; and how values are compared."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, TypeAlias, cast, get_args
+
+TIGHT = 1e-9
+"""Relative distance at which a value meets its bound, and at which two values count as equal: rounding of sums of seconds."""
+SLACK = 1e-11
+"""Relative: what rounding may add to one sum. By as much a bound that is one is lowered."""
+AGREE = 1e-6
+"""Relative: how far two sums of the same seconds, counted in different ways, may lie apart."""
 
 Outcome: TypeAlias = Literal["optimal", "within-gap", "infeasible", "undecided"]
 """What a search found and proved, of its model of costs and of the plans that its options allow:
@@ -26,7 +33,7 @@ _EARLIER: dict[str, Outcome] = {
 """The words of plans and results that earlier versions wrote."""
 
 
-def outcome(value: float, bound: float, slack: float) -> Outcome:
+def outcome(value: float, bound: float, slack: float = TIGHT) -> Outcome:
     """The outcome of a search with a plan, in seconds. ``slack``: relative distance at which the value meets the bound."""
     return "optimal" if value <= bound * (1 + slack) else "within-gap"
 
@@ -44,4 +51,4 @@ def read_outcome(word: Any) -> Outcome:
     return cast(Outcome, known)
 
 
-__all__ = ["OUTCOMES", "Outcome", "outcome", "read_outcome", "translated"]
+__all__ = ["AGREE", "OUTCOMES", "SLACK", "TIGHT", "Outcome", "outcome", "read_outcome", "translated"]

@@ -9,14 +9,12 @@ from ir.core.facets import FORWARD, PHASES, UPDATE, StageSet, phase_of
 from ir.core.module import Func, Plan, PlanStage, Resource, Schedule, Stage
 from ir.core.objectives import OBJECTIVES
 from ir.core.ops import Op
-from ir.core.outcomes import OUTCOMES
+from ir.core.outcomes import OUTCOMES, TIGHT
 from ir.core.ranges import MOST_MEMORY, MOST_MICROBATCHES, MOST_SECONDS, is_seconds
 from ir.core.types import TensorType, Type
 from ir.verifier.findings import Findings
 
 COMM_MODELS = ("sum", "overlap", "duplex")
-SLACK = 1e-9
-"""A bound may exceed the value by rounding."""
 
 
 def check_decisions(findings: Findings) -> None:
@@ -182,12 +180,12 @@ def _plan_faults(plan: Plan) -> Iterable[str]:
     for what, value in (("value", plan.value), ("port_value", plan.port_value), ("bound", plan.bound), ("single", plan.single)):
         if not is_seconds(value, infinite=True):
             yield f"{what} is {value}, not from 0 to {MOST_SECONDS:g} seconds, or inf"
-    if plan.bound > plan.value * (1 + SLACK):
+    if plan.bound > plan.value * (1 + TIGHT):
         yield f"the bound {plan.bound} is greater than the value {plan.value}"
     if not 1 <= plan.microbatches <= MOST_MICROBATCHES and (plan.microbatches or plan.objective not in _TRAIN):
         yield f"a training step has {plan.microbatches} microbatches, not from 1 to {MOST_MICROBATCHES}"
     for stage in plan.stages:
-        if stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) > stage.working * (1 + SLACK):
+        if stage.backward + stage.sync * stage.replicas / max(1, plan.microbatches) > stage.working * (1 + TIGHT):
             yield f"stage {stage.index} has more seconds of its backward pass and of synchronisation than in all"
     keys = [key for key, _ in plan.certificate]
     if keys != sorted(set(keys)):

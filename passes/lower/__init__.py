@@ -28,6 +28,7 @@ from ir.core.facets import in_phase
 from ir.core.module import Func, Module, Plan, Program, Stage
 from ir.core.names import unique
 from ir.core.ops import Op
+from ir.core.outcomes import AGREE
 from ir.core.types import type_bytes
 from ir.ops.opdefs import is_collective
 from passes.framework.base import Pass, PassContext
@@ -38,9 +39,6 @@ from passes.lower.faults import OtherCollectives
 from passes.lower.sharded import lower_sharded
 from passes.model.graph import Cut, cuts_of, is_sharded, reads, stage_members
 from passes.model.symbols import insert_symbols
-
-AGREE = 1e-6
-"""Relative: how far two sums of the same seconds may lie apart."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ir.core.facets import Measured, measured_shape
 from ir.core.module import Func, Plan
 from ir.core.ops import Op, Value, all_reads
-from ir.core.outcomes import outcome
+from ir.core.outcomes import TIGHT, outcome
 from ir.core.types import TensorType, Type, type_bytes
 
 NOT_SHOWN = ", which a run of the model did not show"
@@ -21,9 +21,6 @@ NOT_SHOWN = ", which a run of the model did not show"
 
 SIZES = "sizes"
 """The key of a plan's certificate that says which sizes nobody knew; absent where all were known."""
-
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
 
 
 def measured_type(type_: Type, shape: str) -> Type:
@@ -102,4 +99,4 @@ def assessed(plan: Plan, func: Func, value: float, bound: float, tight: float = 
     return replace(plan, value=value, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
 
 
-__all__ = ["NOT_SHOWN", "SIZES", "TIGHT", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]
+__all__ = ["NOT_SHOWN", "SIZES", "Sizes", "assessed", "measured_type", "sized_results", "sizes"]

@@ -22,10 +22,6 @@ from passes.model.work import now
 Progress = Callable[[str, float | None], None]
 Parts: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages of a plan in pipeline order: the position of the solution's stage that it is part of, and its nodes."""
-TIGHT = 1e-9
-"""Relative distance at which a value counts as equal to its bound: rounding of sums of seconds."""
-SLACK = 1e-11
-"""Relative: what rounding may add to a sum. By as much a bound that is one is lowered."""
 
 
 @dataclass(frozen=True)
@@ -213,8 +209,6 @@ class SearchObjective(ABC):
 
 
 __all__ = [
-    "SLACK",
-    "TIGHT",
     "Anytime",
     "Budget",
     "Parts",

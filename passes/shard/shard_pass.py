@@ -25,6 +25,7 @@ from typing import ClassVar
 from ir.core.diagnostics import Infeasible, UsageError
 from ir.core.module import Module, Plan
 from ir.core.objectives import THROUGHPUT, TRAINING
+from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Device, Topology
 from passes.framework.base import NoBetterPlan, Pass, PassContext, needed
 from passes.framework.expanded import on_expanded
@@ -39,7 +40,7 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.footprint import overfull
 from passes.model.spmd.mesh import DeviceMesh, mesh_of, read_shape, shapes_on
 from passes.model.spmd.notation import EQUAL, Along, lowest, read_shares, shares_text
-from passes.model.spmd.plan.written import AGREE, written
+from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
 from passes.model.work import now
@@ -56,7 +57,6 @@ from passes.shard.mesh.named import DATA, STRATEGIES, UnfitError
 from passes.shard.mesh.one_mesh import Asked, MeshSearch, OnOneMesh, unfit
 from passes.shard.mesh.speeds import Speeds, dealt_evenly
 from passes.shard.problem.build import Builder, ShardInput
-from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import StageSearch, StagesPlan, stages_by_name

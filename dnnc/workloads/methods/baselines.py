@@ -132,7 +132,7 @@ def _check(objective: str, options: SolveOptions) -> None:
 
 
 def _status(plan: Plan) -> Outcome:
-    return outcome(plan.value, plan.bound, 1e-9)
+    return outcome(plan.value, plan.bound)
 
 
 def _run(name: str, module: Module, case: Case, options: SolveOptions, seconds: float, progress: Progress) -> Plan | str:

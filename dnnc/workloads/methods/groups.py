@@ -64,7 +64,7 @@ def in_groups(module: Module, options: SolveOptions, progress: Progress) -> Solv
             SolvedStage("accelerator", ops, busy, compute, receive + send, memory, stage.replicas, device=stage.first)
         )
     ended = time.perf_counter()
-    status = outcome(plan.value, plan.bound, 1e-9)
+    status = outcome(plan.value, plan.bound)
     counts = flat.statistics
     return Solved(
         plan.value,

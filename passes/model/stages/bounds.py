@@ -27,6 +27,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from ir.core.outcomes import SLACK
 from passes.model.learning import periods_behind
 from passes.model.stages.problem import Floats, Problem, pools
 
@@ -34,8 +35,6 @@ _STEPS = 200
 _IDLE_STEPS = 20
 """Steps without a gain of a ten-thousandth after which prices are good enough."""
 _LEAST_SHARE = 1e-9
-_SLACK = 1e-11
-"""Relative: sums of seconds are rounded."""
 
 
 def prices(problem: Problem) -> Floats:
@@ -145,7 +144,7 @@ def least_step(problem: Problem, price: Floats, microbatches: int, period: float
     weight = float(node_weights(problem, price).sum())
     alone = sorted(set(pools(problem.kinds)))
     every = np.sort(np.repeat(price[alone], [problem.kinds[k].count for k in alone]))[::-1]
-    balance = weight * (1 - _SLACK) / np.cumsum(every)
+    balance = weight * (1 - SLACK) / np.cumsum(every)
     behind = list(itertools.accumulate((periods_behind(microbatches, r) for r in range(1, len(every) + 1)), min))
 
     def periods(k: int) -> int:
@@ -159,7 +158,7 @@ def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best bound on the throughput, and how it was reached, as text."""
     simple, reason = lower_bound(problem, price)
     dearer = transfer_bound(problem, price)
-    if dearer > simple * (1 + 2 * _SLACK):
+    if dearer > simple * (1 + 2 * SLACK):
         return dearer, "load balance: all compute and the transfers that cannot be avoided, spread evenly"
     return simple, reason
 
@@ -180,10 +179,10 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
     weights = weight.tolist()
     shared_weight = np.array([math.fsum(weights[v] for v in problem.consumers[h]) for h in shared])
     trees = _trees(problem, weight, cost)
-    most = float(price.max()) * (1 + _SLACK)
+    most = float(price.max()) * (1 + SLACK)
 
     def needed(trial: float) -> float:
-        stages = np.maximum(np.ceil(shared_weight / (most * trial) * (1 - _SLACK)), 1.0)
+        stages = np.maximum(np.ceil(shared_weight / (most * trial) * (1 - SLACK)), 1.0)
         paid = float((shared_cost * np.where(stages > 1, stages, 0.0)).sum())
         for root, sizes, costs in trees:
             paid += 2 * (float(costs.sum()) - _kept(sizes, costs, most * trial - root))
@@ -195,7 +194,7 @@ def transfer_bound(problem: Problem, price: Floats) -> float:
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (middle, high) if needed(middle) > middle else (low, middle)
-    return low * (1 - _SLACK)
+    return low * (1 - SLACK)
 
 
 def _trees(problem: Problem, weight: Floats, cost: Floats) -> list[tuple[float, Floats, Floats]]:

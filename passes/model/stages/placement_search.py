@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ir.core.outcomes import SLACK
 from passes.model.network import device_classes
 from passes.model.stages.host_classes import host_classes
 from passes.model.stages.load import load as combined
@@ -23,8 +24,6 @@ from passes.model.stages.placement import Placement, PlacementProblem, shared_lo
 
 NODES = 20_000
 """Placements of 8 stages that a search looks at."""
-SLACK = 1e-12
-"""Relative difference below which two values count as equal."""
 
 
 def search(

@@ -32,6 +32,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.graph import topological
 from passes.model.stages.arrays import csr, distinct, rows_of
 from passes.model.stages.problem import Floats, Ints, Joins, Problem, slots
@@ -40,8 +41,6 @@ Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """Members of each node of a quotient, ascending; in the topological order of the quotient."""
 Labelled: TypeAlias = tuple[tuple[int, tuple[int, ...]], ...]
 """Stages: a label and nodes of each."""
-_SLACK = 1e-9
-"""Relative: sums of seconds are rounded."""
 
 
 def reduce(problem: Problem, *, certain: bool = False) -> Groups:
@@ -68,8 +67,8 @@ def _hopeful(problem: Problem) -> list[int]:
         read = np.bincount(reader, weights=cost, minlength=n)
         only = np.bincount(reader[alone], weights=cost[alone], minlength=n)
         compute = np.where(np.isfinite(seconds), seconds, 0.0)
-        hopeful[0] &= compute + read <= made * (1 + _SLACK)
-        hopeful[1] &= compute + made <= only * (1 + _SLACK)
+        hopeful[0] &= compute + read <= made * (1 + TIGHT)
+        hopeful[1] &= compute + made <= only * (1 + TIGHT)
     return np.flatnonzero(hopeful.any(axis=0)).tolist()
 
 

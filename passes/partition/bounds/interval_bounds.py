@@ -29,13 +29,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ir.core.outcomes import SLACK
 from passes.model.stages.lattice.dp import KeepOn
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.intervals import Interval, IntervalSpace
 from passes.partition.bounds.minimum_cuts import Cuts, Mask
 from passes.partition.bounds.policy import POLICY
-from passes.partition.objective import SLACK
 
 
 def applies(tables: Tables) -> bool:

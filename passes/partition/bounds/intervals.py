@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ir.core.outcomes import SLACK
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats
 from passes.partition.bounds.minimum_cuts import Mask
-from passes.partition.objective import SLACK
 
 
 @dataclass(frozen=True, eq=False)

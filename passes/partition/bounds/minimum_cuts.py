@@ -26,12 +26,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ir.core.outcomes import SLACK
 from passes.model.stages.arrays import csr
 from passes.model.stages.lattice.tables import Tables
 from passes.model.stages.problem import Floats, Ints, Problem
 from passes.model.work import did
 from passes.partition.bounds.policy import POLICY
-from passes.partition.objective import SLACK
 
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ir.core.outcomes import SLACK
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import Tables, count_ideals, lattice
@@ -24,7 +25,7 @@ from passes.model.stages.reduce import members_of
 from passes.partition.bounds.contraction import Relaxed, Relaxer, relaxes
 from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.symmetry import Symmetric, symmetric
-from passes.partition.objective import SLACK, SearchObjective
+from passes.partition.objective import SearchObjective
 
 
 @dataclass(frozen=True)

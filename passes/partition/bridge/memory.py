@@ -19,7 +19,7 @@ from passes.model.stages.reduce import Groups
 from passes.partition.bridge.explain import ADVICE, HOLDS_LESS, Overfull
 from passes.partition.bridge.plan import Asked, with_stages
 from passes.partition.faults import NearestPlan
-from passes.partition.objective import TIGHT, Solution
+from passes.partition.objective import Solution
 
 _ROUNDS = 4
 """Searches with lowered limits, and as many with more workspace counted before."""
@@ -130,7 +130,7 @@ def against(solution: Solution, whole: Problem, bounded: Callable[[Problem, Floa
 
 def with_bound(solution: Solution, bound: float, reason: str) -> Solution:
     """The solution, ``bound`` proven of it."""
-    status = outcome(solution.value, bound, TIGHT)
+    status = outcome(solution.value, bound)
     return replace(solution, status=status, bound=solution.value if status == "optimal" else bound, reason=reason)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.objectives import THROUGHPUT
-from ir.core.outcomes import outcome
+from ir.core.outcomes import TIGHT, outcome
 from ir.core.topology import Topology
 from passes.model.graph import cuts_of
 from passes.model.network import Network
@@ -35,7 +35,7 @@ from passes.model.stages.problem import Problem, plan_costs, pools
 from passes.model.work import did, now
 from passes.partition.bridge.plan import with_stages
 from passes.partition.groups.solver import Hierarchy, best_along, best_packed, solve_groups
-from passes.partition.objective import TIGHT, Solution
+from passes.partition.objective import Solution
 
 GROUP_SECONDS = 3.0
 """Longest search for groups of devices with replicas, and for the places of one plan."""
@@ -104,7 +104,7 @@ def best_on_links(
     if kept is solution:
         return solution
     on_ports = max(cost.load for cost in plan_costs(problem, kept.stages or ()))
-    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound, TIGHT))
+    return replace(kept, value=on_ports, status=outcome(on_ports, solution.bound))
 
 
 def _unreplicated(problem: Problem) -> Problem | None:

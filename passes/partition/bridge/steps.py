@@ -232,7 +232,7 @@ class Steps:
         module, plan = best
         bound = min(bound, plan.value)
         certificate = {key: text for key, text in plan.certificate if key != "stages"} | asked
-        status = outcome(plan.value, bound, 1e-9)
+        status = outcome(plan.value, bound)
         proven = replace(plan, bound=bound, status=status, certificate=tuple(sorted(certificate.items())))
         return module.replace(plan, proven)
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.interrupts import interruptible
 from passes.model.stages.bounds import prices
 from passes.model.stages.lattice.dp import Stages
@@ -40,7 +41,7 @@ from passes.model.stages.problem import FAR, Floats, Ints, Problem, within
 from passes.model.stages.reduce import Groups, quotient, reduce
 from passes.model.work import did, now
 from passes.partition.groups import kernels
-from passes.partition.objective import TIGHT, Progress
+from passes.partition.objective import Progress
 from passes.partition.search.replicas import replicate
 
 

@@ -32,6 +32,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.stages.lattice import orders
 from passes.model.stages.lattice.dp import Found, KeepOn, Stages
 from passes.model.stages.lattice.ideals import BIG, Family, Tables, lattice, permuted, prefixes, sequences
@@ -44,7 +45,7 @@ from passes.partition.bounds.policy import POLICY
 from passes.partition.bounds.subproblems import contraction_bounds, part_bound
 from passes.partition.heuristics.cut_plans import CutPlans
 from passes.partition.heuristics.segments import entries, segmented, segments
-from passes.partition.objective import TIGHT, Anytime, Budget, Progress, SearchObjective, Solution
+from passes.partition.objective import Anytime, Budget, Progress, SearchObjective, Solution
 
 
 class Search(Anytime):

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.stages.bounds import best_bound, prices
 from passes.model.stages.lattice.dp import KeepOn, Stages, solve_family
 from passes.model.stages.lattice.ideals import Family, Tables
 from passes.model.stages.problem import Problem, plan_costs, plan_loads, stage_cost, violations
 from passes.model.stages.reduce import memory_can_bind
-from passes.partition.objective import TIGHT, Budget, Progress, SearchObjective, Solution
+from passes.partition.objective import Budget, Progress, SearchObjective, Solution
 from passes.partition.search.search import Search
 
 

@@ -1,6 +1,6 @@
 """Exact reductions when any assignment is allowed: what may be joined or left out without losing the best plan.
 
-``below`` is the value of a known plan; only plans at or below it matter, up to a relative ``SLACK``. Write p for compute and
+``below`` is the value of a known plan; only plans at or below it matter, up to a relative ``TIGHT``. Write p for compute and
 t for transfer seconds on the kind at hand.
 
 *Tensors too dear to cut.* If a pin v of a tensor has p(v) + t > below on every kind that runs it, the tensor is cut in no
@@ -23,18 +23,16 @@ from collections import deque
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
-
-SLACK = 1e-9
-"""Relative rounding allowed for when values are compared."""
 
 
 def reduce_any(problem: Problem, below: float = float("inf")) -> Groups:
     """Groups of nodes, ascending, by first member: some best plan among those at or below ``below`` keeps each together."""
     if problem.stages is not None:
         return tuple((v,) for v in range(problem.size))
-    return _Reducer(problem, below * (1 + SLACK)).run()
+    return _Reducer(problem, below * (1 + TIGHT)).run()
 
 
 class _Reducer:

@@ -25,6 +25,7 @@ import numpy as np
 from ir.core.facets import Cost, Time
 from ir.core.module import Module
 from ir.core.ops import Op
+from ir.core.outcomes import TIGHT
 from ir.core.shares import Shares, equal, nested_cut, none_empty, proportional
 from ir.core.topology import Device, DeviceType, Topology
 from ir.layout_rules import rules
@@ -33,7 +34,7 @@ from passes.model.learning import learning_seconds, samples_of
 from passes.model.op_time import dtype_of, fuses, in_training, least_seconds, may_fuse, op_seconds
 from passes.model.spmd.mesh import Member, foremost_members
 from passes.model.spmd.notation import Along, lowest
-from passes.shard.problem.problem import TIGHT, Floats
+from passes.shard.problem.problem import Floats
 
 MOST_TRIED = 3
 """Unequal shares that are searched, beside equal ones."""

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from passes.shard.problem.graph import Form, Graph, Integers, ValueNode
 
 Floats: TypeAlias = NDArray[np.float64]
-TIGHT = 1e-9
-"""Relative: what a bound gives way for sums in another order, and values that count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +136,4 @@ class ShardProblem:
         return self._of_nodes([kind.memory for kind in self.node_kinds], choices)
 
 
-__all__ = ["TIGHT", "Floats", "Graph", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]
+__all__ = ["Floats", "Graph", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.work import did, now
 from passes.shard.problem.graph import Form, Place, distinct_rows
-from passes.shard.problem.problem import TIGHT, Floats, Integers, ShardProblem
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 
 def descend(

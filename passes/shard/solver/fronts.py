@@ -22,12 +22,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from ir.core.outcomes import TIGHT
 from passes.model.work import did, now
 from passes.shard.elimination.elimination import PIECE, Eliminated, Factor, Scope, join
 from passes.shard.elimination.folded import EliminatedRun, FoldedSearch, reshaped
 from passes.shard.elimination.marginals import Marginals
 from passes.shard.elimination.stretches import ENDS, MIDDLE, Stretch, outsides, sizes_of
-from passes.shard.problem.problem import TIGHT, Floats, Integers, ShardProblem
+from passes.shard.problem.problem import Floats, Integers, ShardProblem
 
 MOST_UNITS = 512
 """Units that the limit is divided into, at most."""

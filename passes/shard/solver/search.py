@@ -15,11 +15,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ir.core.outcomes import Outcome, outcome
+from ir.core.outcomes import TIGHT, Outcome, outcome
 from passes.model.work import now
 from passes.shard.elimination.elimination import BUDGET
 from passes.shard.elimination.folded import FoldedSearch, Priced, least_memory
-from passes.shard.problem.problem import TIGHT, ShardProblem
+from passes.shard.problem.problem import ShardProblem
 from passes.shard.solver.descent import descend
 from passes.shard.solver.fronts import Fronts, TooManyError
 from passes.shard.solver.mixed import mixed

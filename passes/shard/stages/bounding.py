@@ -21,6 +21,7 @@ import numpy as np
 from ir.core.facets import Cost
 from ir.core.module import Module
 from ir.core.ops import Op
+from ir.core.outcomes import TIGHT
 from ir.core.topology import DeviceType, Topology
 from ir.core.types import type_bytes
 from ir.layout_rules import rules
@@ -36,7 +37,7 @@ from passes.shard.mesh.named import named_plan, restricted
 from passes.shard.mesh.speeds import Cuts
 from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.problem.fused import chains_of
-from passes.shard.problem.problem import TIGHT, Floats
+from passes.shard.problem.problem import Floats
 from passes.shard.solver.search import NoPlanError, Progress, solve
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.chains import Chain, Parts, parts_of

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from ir.core.outcomes import AGREE, TIGHT
 from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
 from passes.model.learning import InFlight
@@ -20,12 +21,11 @@ from passes.model.network import Network
 from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import DeviceMesh
-from passes.model.spmd.plan.written import AGREE
 from passes.model.spmd.price import Decisions, price
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.decide import decisions_of, truthful_plan
-from passes.shard.problem.problem import TIGHT, Floats
+from passes.shard.problem.problem import Floats
 from passes.shard.solver.descent import descend
 from passes.shard.solver.search import NoPlanError, ShardPlan, solve
 from passes.shard.stages.borders import Border, Cutter, StageInput

@@ -31,11 +31,12 @@ import numpy as np
 
 from ir.core.module import Plan
 from ir.core.objectives import TRAINING
+from ir.core.outcomes import TIGHT
 from passes.model.spmd.plan.written import written
 from passes.model.spmd.staged import Staged
 from passes.model.work import now
 from passes.shard.mesh.named import UnfitError
-from passes.shard.problem.problem import TIGHT, Floats
+from passes.shard.problem.problem import Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
 from passes.shard.stages.bounding import Bounding, Form
 from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ir.core.outcomes import TIGHT
 from passes.shard import build
-from passes.shard.problem.problem import TIGHT
 from passes.shard.solver.descent import descend
 from tests.passes.model.spmd.graphs import chained_module, random_module
 from tests.passes.shard.test_fused import mesh

@@ -24,6 +24,7 @@ from ir.core.attributes import attributes
 from ir.core.facets import SEPARATOR, SYNCS, ShardRule, StageSet, sync_of, with_facet
 from ir.core.module import Func, Mesh, Module, Plan, PlanStage, Program, Resource, Schedule, Stage
 from ir.core.ops import Op, Value
+from ir.core.outcomes import AGREE
 from ir.core.topology import Topology
 from ir.core.types import Replicate, Type
 from ir.ops.opdefs import COLLECTIVES
@@ -49,8 +50,6 @@ from passes.model.timeline.workload import Workload, largest_load, workload
 
 SYNCHRONISED = "synchronised"
 """The entry of a certificate that says of how many weights members agree on gradients otherwise than by all-reduce."""
-AGREE = 1e-6
-"""Relative: how far two sums of the same seconds may lie apart."""
 
 
 def written(
@@ -313,4 +312,4 @@ def _of_training(module: Module, stage: Staged, microbatches: int, hidden: float
     }
 
 
-__all__ = ["AGREE", "written"]
+__all__ = ["written"]
