@@ -40,6 +40,11 @@ RATES = {
     "written": 300e-6,
 }
 """Seconds of one unit of each kind of work."""
+NEAR_ENOUGH = 2e-2
+"""Relative gap at which a large search ends: what is predicted of a plan is not more exact, and the last percent takes most of a
+search."""
+LARGE = 100_000
+"""Nodes times devices of a large search, at least."""
 LATE = 1e9
 """Seconds between two looks once a time limit is over."""
 
@@ -88,6 +93,11 @@ def is_over() -> bool:
     return over
 
 
+def sufficient_gap(nodes: int, devices: int) -> float:
+    """The relative gap at which a search over so many nodes and devices ends: 0 unless it is large."""
+    return NEAR_ENOUGH if nodes * devices >= LARGE else 0.0
+
+
 def clock_left() -> float:
     """Seconds of the clock until the time limit is over; inf without one."""
     return _COUNTER.limit.ends - time.perf_counter()
@@ -131,4 +141,16 @@ def counts() -> dict[str, float]:
     return dict(_COUNTER.counts)
 
 
-__all__ = ["RATES", "Limit", "clock_left", "compiled_for", "counts", "did", "is_over", "now", "unlimited", "within"]
+__all__ = [
+    "RATES",
+    "Limit",
+    "clock_left",
+    "compiled_for",
+    "counts",
+    "did",
+    "is_over",
+    "now",
+    "sufficient_gap",
+    "unlimited",
+    "within",
+]

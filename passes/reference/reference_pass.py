@@ -176,9 +176,12 @@ class ReferencePass(PartitionPass):
         """For one sample alone an edge needs no more buffers than the search counts."""
         return self._minimises.alone or super()._counts_exactly(asked)
 
-    def _on_machines(self, asked: Asked, solution: Solution, seconds: float) -> Solution:
+    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
+        return super()._on_copies(asked, held, search, budget, context) if self._pipeline else None
+
+    def _on_machines(self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float) -> Solution:
         if self._pipeline:
-            return super()._on_machines(asked, solution, seconds)
+            return super()._on_machines(asked, solution, copied, seconds)
         if asked.steps is None:
             if isinstance(solution, AnySolution):
                 solution = worth_its_boundaries(asked, solution, now() + seconds)

@@ -43,7 +43,7 @@ from passes.model.spmd.notation import EQUAL, Along, lowest, read_shares, shares
 from passes.model.spmd.plan.written import written
 from passes.model.spmd.price import Bill
 from passes.model.spmd.undecided import undecided
-from passes.model.work import now
+from passes.model.work import now, sufficient_gap
 from passes.shard.faults import (
     CannotRun,
     MicrobatchesMisfit,
@@ -311,8 +311,11 @@ class ShardPass(Pass):
                 overlap=overlap,
                 progress=context.progress,
             )
-            return StageSearch(bounding, gap=self.gap, incumbent=worth_finding(context))
+            return StageSearch(bounding, gap=gap, incumbent=worth_finding(context))
 
+        gap = self.gap
+        if context.incumbent is not None and gap >= ENOUGH_PROVEN:  # else less was asked for
+            gap = max(gap, sufficient_gap(len(module.entry.ops), len(topology.devices)))
         began, on_one = time.perf_counter(), math.inf  # of training on one mesh, where sums of gradients may be hidden
         try:
             if self.strategy:

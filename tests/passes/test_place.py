@@ -410,9 +410,11 @@ def test_replicas_that_never_meet_cost_no_route() -> None:
     """Sample m goes from replica m mod 2 to replica m mod 2: inside a host, though others of them are apart."""
     problem = replicated(2, (0, 1))
     assert problem.parts(1, problem.fixed) == (1.0, 0.0625, 0.0)
+    assert problem.parts(0, problem.fixed) == (1.0, 0.0, 0.0625)
     assert problem.busy(problem.fixed) == {}
     crossed = (problem.fixed[0], (problem.fixed[1][1], problem.fixed[1][0]))
     assert problem.parts(1, crossed) == (1.0, 1.0, 0.0)
+    assert problem.parts(0, crossed) == (1.0, 0.0, 1.0)
     assert problem.busy(crossed) == {"net from a": 0.5, "net from b": 0.5}
 
 
@@ -420,7 +422,7 @@ def test_what_passes_between_stages_on_the_same_replicas_costs_nothing() -> None
     """Sample m is on replica m mod 2 for both of them."""
     problem = replicated(2, (0, 1), (0, 2), (1, 2))
     here = (problem.fixed[0], problem.fixed[1], problem.fixed[0])
-    assert problem.parts(0, here)[2] == problem.send_seconds([0], here[0][0], here[1][1:])[0]
+    assert problem.parts(0, here)[2] == problem.send_seconds([0], here[0][0], here[1][:1])[0]
     assert problem.parts(2, here)[1] == problem.receive_seconds(2, here[1][0], here[0][0])
 
 

@@ -139,20 +139,15 @@ class PlacementProblem:
         return max(self.compute[stage][device] for device in chosen[stage]), receive, send
 
     def slowest_sends(self, channels: Sequence[int], chosen: Placement) -> list[list[float]]:
-        """``send_seconds`` of each replica of the sender, to the slowest replica of each receiver; to a stage on the same
-        devices, which take the samples in the same turns, its own."""
+        """``send_seconds`` of each replica of the sender, to the slowest of the replicas that it has ``turns`` with."""
         rows = []
         own = chosen[self.messages[channels[0]].source]
-        for source in own:
-            receivers = (chosen[self.messages[channel].target] for channel in channels)
-            slowest = [
-                source
-                if devices == own
-                else devices[0]
-                if len(devices) == 1
-                else max(devices, key=lambda there: self.send_seconds(channels[:1], source, (there,)))
-                for devices in receivers
-            ]
+        for turn, source in enumerate(own):
+            slowest = []
+            for channel in channels:
+                devices = chosen[self.messages[channel].target]
+                partners = devices[turn % (apart := math.gcd(len(own), len(devices))) :: apart]
+                slowest.append(max(partners, key=lambda there: self.send_seconds(channels[:1], source, (there,))))
             rows.append(self.send_seconds(channels, source, slowest))
         return rows
 

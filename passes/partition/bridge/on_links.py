@@ -7,7 +7,8 @@ each tensor to serves the next round. The best of all rounds and the plan on por
 the better is kept. The bound stays as it is: no link is faster than a port.
 
 With replicas a stage's devices stay on one host: two more candidates are the best plan along the order with one device for each
-stage, and the plan for groups of devices (``groups.solver``), which names its devices.
+stage, and the plan for groups of devices (``groups.solver``), which names its devices. A plan of few hosts that all take the
+microbatches in turn (``copies``) is a candidate too.
 
 Only for devices of one kind in hosts of equal size; elsewhere the plan on ports stands.
 """
@@ -43,23 +44,28 @@ GROUP_SECONDS = 3.0
 
 def hierarchy_of(problem: Problem, topology: Topology, net: Network) -> Hierarchy | None:
     """Hosts as groups; None where devices differ, hosts are unlike in size, or one speed fits all."""
-    if len(problem.kinds) != 1 or not len(problem.consumers):
-        return None
-    hosts: dict[str, list[str]] = {}
-    for device in topology.devices:
-        hosts.setdefault(device.host, []).append(device.name)
-    first, *others = hosts.values()
-    # Stages take devices in the topology's order, so a host's must stand together there.
-    in_order = [name for names in hosts.values() for name in names] == [device.name for device in topology.devices]
-    if not others or len(first) < 2 or not in_order or any(len(names) != len(first) for names in others):
+    size = host_size(topology)
+    if len(problem.kinds) != 1 or not len(problem.consumers) or size < 2:
         return None
     if topology.type(topology.devices[0].type).free_transfers:
         return None
-    near, far = net.path(first[0], first[1]), net.path(first[0], others[0][0])
+    first, second, other = (topology.devices[position].name for position in (0, 1, size))
+    near, far = net.path(first, second), net.path(first, other)
     if far.latency <= near.latency * (1 + TIGHT) and far.bandwidth >= near.bandwidth * (1 - TIGHT):
         return None
     sizes = problem.tensor_bytes.astype(np.float64)
-    return Hierarchy(len(first), (near.latency, far.latency), (sizes / near.bandwidth, sizes / far.bandwidth))
+    return Hierarchy(size, (near.latency, far.latency), (sizes / near.bandwidth, sizes / far.bandwidth))
+
+
+def host_size(topology: Topology) -> int:
+    """How many devices each of several hosts has; 0 where that differs, or hosts do not stand together in the topology's order,
+    in which stages take devices."""
+    hosts: dict[str, list[str]] = {}
+    for device in topology.devices:
+        hosts.setdefault(device.host, []).append(device.name)
+    sizes = {len(names) for names in hosts.values()}
+    in_order = [name for names in hosts.values() for name in names] == [device.name for device in topology.devices]
+    return sizes.pop() if len(hosts) > 1 and len(sizes) == 1 and in_order else 0
 
 
 def best_on_links(
@@ -70,9 +76,10 @@ def best_on_links(
     solution: Solution,
     members: Callable[[Stages], Sequence[Sequence[int]]],
     seconds: float,
+    copied: Solution | None = None,
 ) -> Solution:
-    """``solution``, or the plan made for two levels of links that is better on the real ones; ``members``: positions of the ops
-    of each stage. No round of the search begins after ``seconds``."""
+    """``solution``, or the plan made for two levels of links that is better on the real ones, ``copied`` one of them;
+    ``members``: positions of the ops of each stage. No round of the search begins after ``seconds``."""
     single = _unreplicated(problem)
     hierarchy = None if single is None else hierarchy_of(single, topology, net)
     if single is None or hierarchy is None or solution.stages is None:
@@ -81,6 +88,8 @@ def best_on_links(
     alone = tuple((0, nodes) for _, nodes in solution.stages)
     best, _ = best_along(single, hierarchy, alone, solution.bound * (1 + TIGHT), seconds)
     candidates: list[Solution] = []
+    if copied is not None:
+        candidates.append(replace(solution, stages=copied.stages, devices=copied.devices))
     if best is not alone:
         candidates.append(replace(solution, stages=best))
     most = max(kind.replicas for kind in problem.kinds)
@@ -182,4 +191,4 @@ def link_value(
     return math.inf if chosen is None else problem.value(chosen)
 
 
-__all__ = ["best_on_links", "hierarchy_of", "link_value"]
+__all__ = ["best_on_links", "hierarchy_of", "host_size", "link_value"]

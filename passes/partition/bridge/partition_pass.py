@@ -43,6 +43,7 @@ from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotien
 from passes.model.symbols import insert_symbols
 from passes.model.work import now
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
+from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, within_memory
@@ -175,11 +176,11 @@ class PartitionPass(Pass):
         asked = self._asked(module, topology, context, steps)
         self._check_demands(asked)
         built, ends = time.perf_counter(), now() + self.time_limit
-        asked, solution = self._solved(asked, context, ends, beaten)
+        asked, solution, copied = self._solved(asked, context, ends, beaten)
         if solution.interrupted and not self.anytime:
             raise KeyboardInterrupt
         searched = time.perf_counter()
-        solution = self._on_machines(asked, solution, ends - now())
+        solution = self._on_machines(asked, solution, copied, ends - now())
         plan = self._plan(asked, solution)
         statistics = solution.statistics
         context.count(
@@ -232,20 +233,38 @@ class PartitionPass(Pass):
             check_cuts(asked.fine, asked.groups, asked.pins, ordered=True)
             check_order(asked.fine, asked.groups, asked.pins)
 
-    def _solved(self, asked: Asked, context: PassContext, ends: float, beaten: float) -> tuple[Asked, Solution]:
-        """A solution whose stages fit their devices, with a bound of all plans; and what it is of, with the workspaces of
-        ``safe``, and more than was asked where ``contract`` left no plan. Raises Infeasible and NoBetterPlan."""
+    def _solved(
+        self, asked: Asked, context: PassContext, ends: float, beaten: float
+    ) -> tuple[Asked, Solution, Solution | None]:
+        """A solution whose stages fit their devices, with a bound of all plans; what it is of, with the workspaces of ``safe``,
+        and more than was asked where ``contract`` left no plan; and the solution of ``on_copies``, the same where that is
+        enough. Raises Infeasible and NoBetterPlan."""
         budget = Budget(self.max_ideals, self.memory << 20, self.max_pairs, self.time_limit, beaten)
         search = self._search(asked, context)
-        asked, solution = self._first(asked, search, budget, context, ends)
         held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
+        copied = self._on_copies(asked, held, search, budget, context)
+        if copied is not None and (copied.interrupted or is_enough(asked, copied)):
+            return replace(asked, fine=asked.safe, problem=held), copied, copied
+        first = asked.problem
+        asked, solution = self._first(asked, search, budget, context, ends)
+        if asked.problem is not first:
+            held = asked.problem if asked.safe is asked.fine else self._over(asked.safe, asked.groups, asked.steps)[1]
 
         def again(tightened: Problem) -> Solution:
             return search(tightened, replace(budget, seconds=max(0.5, ends - now())))
 
         if not self._counts_exactly(asked):
             solution = within_memory(asked, held, solution, again, self.chunks)
-        return replace(asked, fine=asked.safe, problem=held), solution
+        return replace(asked, fine=asked.safe, problem=held), solution, copied
+
+    def _on_copies(self, asked: Asked, held: Problem, search: Search, budget: Budget, context: PassContext) -> Solution | None:
+        """The solution of a few hosts, on all in turn; None in training, whose replicas add up gradients, or without hosts that
+        are alike."""
+        if not self.hosts or asked.steps is not None:
+            return None
+        inexact = contracted_inexactly(asked.module.entry)
+        whole = self._whole(asked.fine, asked.module, context)[1] if inexact else asked.problem
+        return on_copies(asked, held, whole, lambda problem: search(problem, budget))
 
     def _search(self, asked: Asked, context: PassContext) -> Search:
         """The search that one problem after another is given to."""
@@ -287,16 +306,17 @@ class PartitionPass(Pass):
             raise NoBetterPlan(least if single is None else min(least, single.value), self.name)
         return single
 
-    def _on_machines(self, asked: Asked, solution: Solution, seconds: float) -> Solution:
-        """The solution, or a better one for links of two speeds; with the seconds of handing microbatches over."""
+    def _on_machines(self, asked: Asked, solution: Solution, copied: Solution | None, seconds: float) -> Solution:
+        """The solution, or a better one for links of two speeds, such as ``copied``; with the seconds of handing microbatches
+        over."""
         topology = asked.topology
-        if self.hosts and len({device.host for device in topology.devices}) > 1:
+        if self.hosts and solution is not copied and len({device.host for device in topology.devices}) > 1:
             from passes.partition.bridge.on_links import best_on_links
 
             def members(stages: Stages) -> list[tuple[int, ...]]:
                 return asked.members(uncut(stages))
 
-            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds)
+            solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds, copied)
         if asked.steps is not None:
             return solution
         return with_handover(asked, solution)
