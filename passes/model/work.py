@@ -41,7 +41,7 @@ RATES = {
 }
 """Seconds of one unit of each kind of work."""
 NEAR_ENOUGH = 2e-2
-"""Relative gap at which a large search ends: what is predicted of a plan is not more exact, and the last percent takes most of a
+"""Relative gap at which a large search ends: no prediction of a plan is more exact, and the last percent takes most of a
 search."""
 LARGE = 100_000
 """Nodes times devices of a large search, at least."""
