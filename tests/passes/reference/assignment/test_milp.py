@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import signal
 import sys
@@ -166,6 +167,14 @@ def test_a_process_apart_says_the_same(below: float) -> None:
         here = solve_milp(problem, below=below, sides=sides)
         apart = solve_apart(problem, below=below, seconds=60.0, gap=0.0, watch=lambda value, bound: True, sides=sides)
         assert apart == here
+
+
+def test_a_process_apart_tells_every_value_and_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not those alone that a clock lets through: where its starter ends it depends on them."""
+    watch, known = milp_process.telling(), [(math.inf, 1.0), (math.inf, 2.0), (4.0, 2.0), (4.0, 2.0)]
+    assert all(watch(value, bound) for value, bound in known)
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(row["value"], row["known"]) for row in rows] == known[:3]
 
 
 def test_a_process_apart_ends_at_once() -> None:
