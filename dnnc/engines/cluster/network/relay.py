@@ -63,8 +63,9 @@ from ir.core.diagnostics import InvalidInput
 
 CONNECT_SECONDS = 30.0
 """How long a process tries to reach the others of its run."""
-HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 60.0
-"""How often a connection is tried when nothing is sent, and after how long without an answer the peer counts as gone."""
+HEARTBEAT_SECONDS, SILENT_SECONDS = 5.0, 20.0
+"""How often a connection is tried when nothing is sent, and after how long without an answer the peer counts as gone. ZeroMQ
+answers by a thread of its own, so a process that computes is not silent."""
 _DATA, _FREE, _TEXT, _PIECE = range(4)
 """Kinds of messages: values of a slot, a slot that is free again, bytes of a stream, a piece of a value."""
 _HEADER = struct.Struct("<IIIIIII")

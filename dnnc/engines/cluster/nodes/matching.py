@@ -17,13 +17,15 @@ from ir.core.diagnostics import Fault, InvalidInput, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster. ``resources``: what it offers, ``CPU``, ``GPU`` and custom ones; ``port``: Ray's there."""
+    """A machine of the cluster. ``resources``: what it offers, ``CPU``, ``GPU`` and custom ones; ``port``: Ray's there;
+    ``started``: when, in milliseconds since 1970 by its own clock."""
 
     id: str
     address: str
     name: str
     resources: Mapping[str, float] = field(default_factory=dict)
     port: int = 0
+    started: int = 0
 
     def is_called(self, name: str) -> bool:
         return name in (self.address, self.name) or (len(name) >= 6 and self.id.startswith(name))
@@ -93,11 +95,7 @@ def _marks(node: Node) -> set[str]:
 
 def nodes_again(before: Mapping[str, Node], nodes: Sequence[Node]) -> dict[str, Node]:
     """The node of each host that is there now, of the nodes that stood for them before: the same one; else one with the
-    resource of the host; else one at the same address that is marked for no other host. No two nodes listen at one port: beside
-    another one there, the node from before has gone, though Ray still lists it (``--node-manager-port`` states the port)."""
-    known = {node.id for node in before.values()}
-    taken = {(node.address, node.port) for node in nodes if node.port and node.id not in known}
-    nodes = [node for node in nodes if node.id not in known or (node.address, node.port) not in taken]
+    resource of the host; else one at the same address that is marked for no other host."""
     found = {name: node for name, node in before.items() if any(node.id == other.id for other in nodes)}
     for name, node in before.items():
         free = [one for one in nodes if one.id not in {other.id for other in found.values()}]

@@ -51,8 +51,12 @@ ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
 _PEER_SECONDS = 5.0
 """How long a host that failed may have done so before Ray says that another one has gone."""
-_LOOK_SECONDS, _REACH_SECONDS = 0.5, 1.0
-"""How often a lost host is looked for, and how long a node may take to be reached."""
+_LOOK_SECONDS, _REACH_SECONDS, _GREET_SECONDS = 0.5, 1.0, 5.0
+"""How often a lost host is looked for, how long its system may take to connect, and how long Ray's process there to answer."""
+_WATCH_SECONDS = 5.0
+"""How often a node is looked at that was asked something and has not answered yet."""
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""What a client of HTTP/2 sends first, with no settings (RFC 9113, 3.4): Ray's processes answer with settings of theirs."""
 _MOST_OF_A_RESOURCE = float(1 << 62)
 _WITHOUT_TOKEN = """import sys
 from ray._raylet import GcsClient
@@ -105,13 +109,11 @@ class RayAgents:
 
     def answers(self, asked: Mapping[str, Any], doing: str = "", seconds: float = ACTOR_SECONDS) -> dict[str, Any]:
         """What was asked returns, by host, each within so many seconds. Raises as ``ask``; StageStopped for a host that has
-        gone while it was ``doing`` something that it had begun."""
+        gone while it was ``doing`` something that it had begun, and for one whose node answers nobody."""
         answers = {}
         for host, reference in asked.items():
             try:
-                answers[host] = self._ray.get(reference, timeout=seconds)
-            except self._ray.exceptions.GetTimeoutError:
-                raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
+                answers[host] = self._awaited(host, reference, doing, seconds)
             except self._ray.exceptions.RayActorError as error:
                 if doing:
                     raise StageStopped(HostGone(host, doing), where=self.where) from None
@@ -121,6 +123,20 @@ class RayAgents:
                     raise StageStopped(HostGone(gone, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
         return answers
+
+    def _awaited(self, host: str, reference: Any, doing: str, seconds: float) -> Any:
+        """What a reference stands for. Its node is looked at meanwhile: one that is stopped would be waited for in vain."""
+        until = time.monotonic() + seconds
+        while True:
+            left = max(0.0, until - time.monotonic())
+            try:
+                return self._ray.get(reference, timeout=min(left, _WATCH_SECONDS))
+            except self._ray.exceptions.GetTimeoutError:
+                node = self._nodes[host]
+                if not answers_at(node.address, node.port):
+                    raise StageStopped(HostGone(host, doing or "its actor was started"), where=self.where) from None
+                if left <= _WATCH_SECONDS:
+                    raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
 
     def _gone(self, asked: Mapping[str, Any]) -> str:
         """The host that has gone, of those that were asked, when another one failed for it perhaps; empty where none has."""
@@ -164,7 +180,7 @@ class RayAgents:
     def back(self, until: float, stopped: Callable[[], bool]) -> dict[str, str]:
         head, _, port = self._head.rpartition(":")
         while True:
-            if not _listens(head, int(port)):  # Ray would wait for it, and end this process after a minute
+            if not answers_at(head, int(port)):  # Ray would wait for it, and end this process after a minute
                 raise DnncError(HeadGone(self._head), where=self.where)
             found = nodes_again(self._nodes, reached(nodes_of(self._ray)))
             if not (missing := [name for name in self._nodes if name not in found]):
@@ -187,30 +203,49 @@ class RayAgents:
 def nodes_of(ray: Any) -> tuple[Node, ...]:
     """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput for one that Ray describes
     otherwise than it should."""
-    nodes = (_node(node) for node in ray.nodes() if node.get("Alive"))
+    from ray._raylet import GcsClient
+
+    told = GcsClient(address=ray.get_runtime_context().gcs_address).get_all_node_info()
+    started = {id.hex(): int(info.start_time_ms) for id, info in told.items()}
+    nodes = (_node(node, started.get(node.get("NodeID"), 0)) for node in ray.nodes() if node.get("Alive"))
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
 
 
-def _node(told: Mapping[str, Any]) -> Node:
+def _node(told: Mapping[str, Any], started: int) -> Node:
     names = ("NodeID", "NodeManagerAddress", "NodeManagerHostname")
     answers = Answers(str(told.get("NodeManagerHostname") or told.get("NodeID")), "the nodes of the cluster")
     id, address, hostname = (answers.text(told.get(name), name) for name in names)
     resources = answers.table(told.get("Resources"), "Resources")
     offered = {name: answers.real(value, name, 0.0, _MOST_OF_A_RESOURCE) for name, value in resources.items()}
-    return Node(id, address, hostname, offered, answers.integer(told.get("NodeManagerPort"), "NodeManagerPort", 0, MOST_PORT))
+    port = answers.integer(told.get("NodeManagerPort"), "NodeManagerPort", 0, MOST_PORT)
+    return Node(id, address, hostname, offered, port, started)
 
 
 def reached(nodes: Iterable[Node]) -> tuple[Node, ...]:
-    """Those that answer: where a node was lost and started again just now, Ray has both for a while."""
-    return tuple(node for node in nodes if _listens(node.address, node.port))
+    """Those that answer: where a node was lost and started again just now, Ray has both for a while. No two processes listen at
+    one port: of nodes with the same one, which ``ray start --node-manager-port`` states, the one that was started last is
+    there."""
+    by_age = sorted(nodes, key=lambda node: (node.started, node.id))
+    there = {node.id for node in {(node.address, node.port): node for node in by_age}.values()}
+    return tuple(node for node in nodes if node.id in there and answers_at(node.address, node.port))
 
 
-def _listens(address: str, port: int) -> bool:
-    """Whether a node is reached. Ray notices only after 15 s that one has gone."""
+def answers_at(address: str, port: int) -> bool:
+    """Whether a process of Ray answers there. Ray notices only after 15 s that a node has gone, and after a minute that its
+    process is stopped, whose system still accepts connections."""
     try:
-        socket.create_connection((address, port), _REACH_SECONDS).close()
+        connection = socket.create_connection((address, port), _REACH_SECONDS)
     except OSError:
         return False
+    with connection:
+        connection.settimeout(_GREET_SECONDS)
+        try:
+            connection.sendall(_GREETING)
+            connection.recv(1)
+        except TimeoutError:
+            return False
+        except OSError:  # it refuses what it is sent, so it is there: with TLS, for example
+            pass
     return True
 
 
@@ -229,6 +264,9 @@ def connected(address: str) -> Iterator[tuple[Any, tuple[Node, ...], str]]:
 
     ray: Any = module  # its types are of some functions alone
     where, own = f"--cluster {address}", not ray.is_initialized()
+    head, _, port = address.rpartition(":")
+    if port.isdecimal() and int(port) <= MOST_PORT and not answers_at(head.strip("[]"), int(port)):
+        raise InvalidInput(ClusterNotReached("nothing answers there"), where=where)
     asks = _asks_for_token(address, where)
     if own:
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -350,4 +388,4 @@ def _require_providers(build: Build, of: Mapping[str, str], agents: RayAgents, w
         raise InvalidInput(faults)
 
 
-__all__ = ["RayAgents", "connected", "host_needs", "on_cluster", "version_faults"]
+__all__ = ["RayAgents", "answers_at", "connected", "host_needs", "on_cluster", "version_faults"]

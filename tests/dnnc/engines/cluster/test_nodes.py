@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import socket
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 
 import dnnc
 from dnnc.cli import main
+from dnnc.engines.cluster.nodes import ray_cluster
 from dnnc.engines.cluster.nodes.actor import versions
 from dnnc.engines.cluster.nodes.matching import HostNeeds, Node, match_hosts, nodes_again
 from dnnc.engines.cluster.nodes.ray_cluster import reached, version_faults
@@ -88,21 +92,52 @@ def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> No
         assert "--cluster: error[E2228]" in capsys.readouterr().err
 
 
-def test_a_node_that_nobody_answers_for_is_not_there() -> None:
-    """Ray has a node for some time after it was lost, beside the one that was started in its place."""
-    with socket.create_server(("127.0.0.1", 0)) as there, socket.create_server(("127.0.0.1", 0)) as lost:
-        ports = [one.getsockname()[1] for one in (lost, there)]
+@contextmanager
+def process_of_ray(greeting: bytes = b"settings") -> Iterator[int]:
+    """The port of a process that greets whoever connects, as Ray's do, and closes the connection."""
+
+    def answer() -> None:
+        with there.accept()[0] as connection:
+            connection.sendall(greeting)
+
+    with socket.create_server(("127.0.0.1", 0)) as there:
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield there.getsockname()[1]
+        thread.join()
+
+
+def node(port: int, id: str = "", started: int = 0) -> Node:
+    return Node(id or str(port), "127.0.0.1", "lab", {"CPU": 2, "host:a": 1}, port, started)
+
+
+def test_a_node_that_nobody_answers_for_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray has a node for some time after it was lost, beside the one that was started in its place; and a system accepts
+    connections to a process that is stopped."""
+    monkeypatch.setattr(ray_cluster, "_GREET_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as stopped, socket.create_server(("127.0.0.1", 0)) as lost:
+        ports = [one.getsockname()[1] for one in (stopped, lost)]
         lost.close()
-        before, now = (Node(str(port), "127.0.0.1", "lab", {"host:a": 1}, port) for port in ports)
-        assert reached([before, now]) == (now,)
+        with process_of_ray() as there:
+            assert reached([node(port) for port in (*ports, there)]) == (node(there),)
 
 
-def test_a_node_started_again_at_the_same_port_is_taken() -> None:
+def test_a_node_that_refuses_the_greeting_is_there() -> None:
+    """With TLS, Ray's processes close connections that begin without it."""
+    with process_of_ray(greeting=b"") as port:
+        assert reached([node(port)]) == (node(port),)
+
+
+def test_of_two_nodes_at_one_port_the_younger_is_there() -> None:
     """Both are reached there, and Ray lists the one that has gone for a while."""
-    before, again = (Node(id * 8, "192.0.2.1", "lab", {"CPU": 2, "host:a": 1}, 6381) for id in "12")
+    with process_of_ray() as port:
+        before, again = node(port, "2" * 8, 1), node(port, "1" * 8, 2)
+        (found,) = reached([again, before])
+    assert found == again
     other = Node("3" * 8, "192.0.2.2", "lab2", {"CPU": 2, "host:b": 1}, 6381)
-    assert nodes_again({"a": before, "b": other}, [before, again, other]) == {"a": again, "b": other}
+    assert nodes_again({"a": before, "b": other}, [again, other]) == {"a": again, "b": other}
     assert nodes_again({"a": before, "b": other}, [before, other]) == {"a": before, "b": other}
+    assert match_hosts([HostNeeds("a", 1)], [found], {}, "here")[0] == {"a": again}
 
 
 def test_hosts_whose_numbers_lie_otherwise_in_memory_are_refused() -> None:
