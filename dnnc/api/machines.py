@@ -20,12 +20,14 @@ def measure_cluster(
     devices: int | None = None,
     ports: str = "26000-26999",
     seed: int = 0,
+    training: bool = True,
     out: PathLike | None = None,
 ) -> Topology:
     """Measures the nodes of a Ray cluster whose head is at ``cluster``, HOST:PORT, and the network between each two of them.
 
     ``hosts``: nodes by the names that their hosts are to have, else all that offer cores; ``devices``: CPU devices of each
-    node, else one for each NUMA node; ``ports``: FIRST-LAST, which nodes listen on; ``out``: a file for the topology, with a
+    node, else one for each NUMA node; ``ports``: FIRST-LAST, which nodes listen on; ``training``: measure it too, where torch
+    is installed; ``out``: a file for the topology, with a
     comment on each number. Warns where a node was busy. Raises InvalidInput where there is no such cluster, it asks for no
     token, versions differ, or nodes do not reach each other; RuntimeFailure where a node goes meanwhile."""
     from dnnc.engines.hosts.options import ClusterOptions, port_range, require_packages
@@ -38,7 +40,7 @@ def measure_cluster(
         require_packages()
         from dnnc.machines.cluster import measured_cluster
 
-        found = measured_cluster(options, devices=devices, seed=seed)
+        found = measured_cluster(options, devices=devices, seed=seed, training=training)
         if out is not None:
             with whole_file(Path(out)) as file:
                 file.write(topology_to_toml(found.topology, found.notes).encode())

@@ -29,6 +29,7 @@ from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
 from dnnc.engines.hosts.answers import Answers
 from dnnc.engines.hosts.faults import ClusterNotReached, EndpointNotReached, NodeAmbiguous, NodeForTwoHosts
 from dnnc.engines.hosts.options import ClusterOptions
+from dnnc.engines.onnxruntime.errors import StageStopped
 from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, Receiver, Sender, ValueSpec
 from dnnc.machines.detect import detected
@@ -66,13 +67,14 @@ Progress = Callable[[str, float | None], None]
 class NodeMeter(NodeAgent):
     """The actor on a node that is measured."""
 
-    def describe(self, host: str, devices: int | None, seed: int) -> dict[str, Any]:
-        """Measures the devices of this node; the result as text, or what was refused."""
+    def describe(self, host: str, devices: int | None, seed: int, training: bool) -> dict[str, Any]:
+        """Measures the devices of this node, ``training`` too; the result as text, or what was refused."""
         _at_usual_priority()
         facts = replace(read_facts(), host=host)
         try:
             topology, notes = detected(facts, devices)
-            topology, more, share = measured(topology, facts, host_here(topology, facts, host), seed=seed)
+            here = host_here(topology, facts, host)
+            topology, more, share = measured(topology, facts, here, seed=seed, training=training)
         except DnncError as error:
             return {"refused": [diagnostic.to_json() for diagnostic in error.diagnostics]}
         return {
@@ -93,8 +95,17 @@ class NodeMeter(NodeAgent):
 
     def exchange(self, begins: bool) -> dict[str, list[float]]:
         """Sends tensors to the other node and receives those of it. Seconds: ``trip`` there and back, of who begins; ``large``,
-        a received tensor of a stream of large ones."""
+        a received tensor of a stream of large ones. Empty where the connection to the other node broke."""
         _at_usual_priority()
+        try:
+            return self._exchanged(begins)
+        except EOFError:
+            return {}
+        finally:
+            for end in self._ends:
+                end.close()
+
+    def _exchanged(self, begins: bool) -> dict[str, list[float]]:
         out, back = (self._ends[number] for number in ((0, 1) if begins else (1, 0)))
         large_out, large_back = (self._ends[number] for number in ((2, 3) if begins else (3, 2)))
         trips = []
@@ -111,8 +122,6 @@ class NodeMeter(NodeAgent):
                     _send(large_out, LARGE) if sends else _receive(large_back)
                 if group and not sends:
                     streamed.append((time.perf_counter() - start) / STREAM)
-        for end in self._ends:
-            end.close()
         return {"trip": trips[WARM:], "large": streamed}
 
 
@@ -183,12 +192,13 @@ def measured_cluster(
     *,
     devices: int | None = None,
     seed: int = 0,
+    training: bool = True,
     progress: Progress = lambda label, fraction: None,
 ) -> ClusterMeasured:
     """The topology of the nodes of a cluster that offer cores, or of those that ``cluster.hosts`` names. ``devices``: of each
-    node, as for ``detected``. Raises UsageError for a stated node that is not there, InvalidInput where there is no such
-    cluster, it asks for no token, versions differ or nodes do not reach each other, StageStopped where a node goes
-    meanwhile."""
+    node, as for ``detected``; ``training``: measure it too. Raises UsageError for a stated node that is not there, InvalidInput
+    where there is no such cluster, it asks for no token, versions differ or nodes do not reach each other, StageStopped where a
+    node goes meanwhile."""
     where = f"--cluster {cluster.address}"
     with connected(cluster.address) as (ray, every, _):
         nodes = named_nodes(every, cluster.hosts, where)
@@ -201,7 +211,7 @@ def measured_cluster(
             agents.require_versions()
             when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
             progress(f"measure the devices of {', '.join(nodes)}", None)
-            asked = agents.begin({name: ("describe", name, devices, seed) for name in nodes})
+            asked = agents.begin({name: ("describe", name, devices, seed, training) for name in nodes})
             hosts = {
                 name: _host(name, answer, where)
                 for name, answer in agents.answers(asked, "its devices were measured", MEASURE_SECONDS).items()
@@ -284,7 +294,8 @@ def tournament(names: Sequence[str]) -> Iterator[list[tuple[str, str]]]:
 def _network(
     agents: RayAgents, nodes: Mapping[str, Node], ports: tuple[int, int], progress: Progress
 ) -> dict[tuple[str, str], _Pair]:
-    """The network between each two hosts. Raises InvalidInput where they do not reach each other."""
+    """The network between each two hosts. Raises InvalidInput where they do not reach each other, StageStopped where a host
+    goes or a connection breaks meanwhile."""
     if len(nodes) < 2:
         return {}
     doing = "the network was measured"
@@ -308,6 +319,8 @@ def _network(
         asked = agents.begin({name: ("exchange", begins) for name, (_, begins) in sides.items()})
         answers = agents.answers(asked, doing, MEASURE_SECONDS)
         for one, other in pairs:
+            if {} in (answers[one], answers[other]):
+                raise StageStopped(EndpointNotReached(one, offers[other][0]), where=agents.where)
             received = (_seconds(Answers(name, agents.where), answers[name], "large") for name in (one, other))
             slower = max(received, key=lambda sample: sample.median)
             trip = _seconds(Answers(one, agents.where), answers[one], "trip")

@@ -22,7 +22,7 @@ import stat
 import tempfile
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -37,6 +37,7 @@ _KEPT = 256
 """Cached digests, the newest first."""
 _FILE_LIMIT = 1 << 20
 _NAME = "digests.json"
+_OF = " of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,22 @@ class Stamp:
         return now - max(self.modified, self.changed) > (_COARSE_SECONDS if coarse else _FINE_SECONDS) * 1e9
 
 
+Ranges = Sequence[tuple[int, int]]
+"""First bytes and numbers of bytes of parts of a file, ascending."""
+
+
+def digest_ranges(file: BinaryIO, ranges: Ranges, progress: Callable[[float], None] = lambda fraction: None) -> str:
+    """``sha256:...`` of the bytes of these ranges of an open file, as far as they are there, one after another. ``progress``
+    gets the fraction. Raises OSError."""
+    digest, done, size = hashlib.sha256(), 0, sum(count for _, count in ranges)
+    for first, count in ranges:
+        for start in range(first, first + count, _PIECE):
+            digest.update(os.pread(file.fileno(), min(_PIECE, first + count - start), start))
+            done += min(_PIECE, first + count - start)
+            progress(done / size)
+    return f"sha256:{digest.hexdigest()}"
+
+
 def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None) -> str:
     """``sha256:...`` of an open file's bytes from its current position, read in pieces. ``progress`` gets the fraction. Raises
     OSError."""
@@ -71,48 +88,66 @@ def digest_file(file: BinaryIO, progress: Callable[[float], None] = lambda fract
     return f"sha256:{digest.hexdigest()}"
 
 
-def has_digest(file: BinaryIO, expected: str, progress: Callable[[float], None] = lambda fraction: None) -> bool:
-    """Whether the bytes of an open file have the digest ``expected``. The cache can only confirm it: before False is returned
-    the file is hashed. Raises OSError."""
+def has_digest(
+    file: BinaryIO, expected: str, progress: Callable[[float], None] = lambda fraction: None, ranges: Ranges | None = None
+) -> bool:
+    """Whether the bytes of an open file, or of these ``ranges`` of it, have the digest ``expected``. The cache can only confirm
+    it: before False is returned they are hashed. Raises OSError."""
     stamp = Stamp.of(file.fileno())
-    if stamp.size >= LARGE and (list(astuple(stamp)), expected) in _remembered():
+    if stamp.size >= LARGE and (list(astuple(stamp)), _of_ranges(expected, ranges)) in _remembered():
         return True
-    return digest_weights(file, progress) == expected
+    return digest_weights(file, progress, ranges=ranges) == expected
 
 
 def known_digest(file: BinaryIO) -> str:
     """The digest of an open file's bytes, from the cache where it is there. Raises OSError."""
     stamp = Stamp.of(file.fileno())
-    known = dict((tuple(key), digest) for key, digest in _remembered()) if stamp.size >= LARGE else {}
+    known = {tuple(key): digest for key, digest in _remembered() if _OF not in digest} if stamp.size >= LARGE else {}
     return known.get(astuple(stamp)) or digest_weights(file)
 
 
-def digest_weights(file: BinaryIO, progress: Callable[[float], None] = lambda fraction: None, *, alone: bool = False) -> str:
-    """``digest_file`` of the whole file, cached where the file is large. ``alone``: nobody can write to the file while it is
-    hashed, so its times need to be old only at the end."""
+def digest_weights(
+    file: BinaryIO,
+    progress: Callable[[float], None] = lambda fraction: None,
+    *,
+    alone: bool = False,
+    ranges: Ranges | None = None,
+) -> str:
+    """``digest_file`` of the whole file, or ``digest_ranges``, cached where the file is large. ``alone``: nobody can write to
+    the file while it is hashed, so its times need to be old only at the end."""
     now, stamp = time.time_ns(), Stamp.of(file.fileno())
-    digest = digest_file(file, progress)
+    digest = digest_file(file, progress) if ranges is None else digest_ranges(file, ranges, progress)
     now = time.time_ns() if alone else now
     if stamp.size >= LARGE and stamp.is_settled(now) and Stamp.of(file.fileno()) == stamp:
         key = list(astuple(stamp))
         others = [(other, known) for other, known in _remembered() if other[3:] != key[3:]]
-        _remember([(key, digest), *others][:_KEPT])
+        _remember([(key, _of_ranges(digest, ranges)), *others][:_KEPT])
     return digest
+
+
+def _of_ranges(digest: str, ranges: Ranges | None) -> str:
+    """What the cache remembers in place of a digest that is of some ranges of a file alone."""
+    if ranges is None:
+        return digest
+    return f"{digest}{_OF}{hashlib.sha256(str(tuple(map(tuple, ranges))).encode()).hexdigest()}"
 
 
 class OpenFile:
     """A file that stays open as long as this object lives. ``known``: the digest of its bytes as they were read, where it is
-    known."""
+    known; of the bytes of ``ranges`` alone, where the others do not matter."""
 
-    def __init__(self, file: BinaryIO, known: str | None = None) -> None:
+    def __init__(self, file: BinaryIO, known: str | None = None, ranges: Ranges | None = None) -> None:
         self.descriptor = file.fileno()
         self.stamp = Stamp.of(self.descriptor)
         self.file = file
         self.known = known
+        self.ranges = ranges
         weakref.finalize(self, file.close)
 
     def digest(self) -> str:
         """The digest of the bytes as they are now, hashed again."""
+        if self.ranges is not None:
+            return digest_ranges(self.file, self.ranges)
         self.file.seek(0)
         return digest_file(self.file)
 
@@ -205,4 +240,14 @@ def _remember(digests: list[tuple[list[int], str]]) -> None:
             raise
 
 
-__all__ = ["LARGE", "OpenFile", "Stamp", "digest_file", "digest_weights", "has_digest", "known_digest"]
+__all__ = [
+    "LARGE",
+    "OpenFile",
+    "Ranges",
+    "Stamp",
+    "digest_file",
+    "digest_ranges",
+    "digest_weights",
+    "has_digest",
+    "known_digest",
+]

@@ -10,7 +10,8 @@ second reads one element of it. Printed for each size are, in seconds per tensor
 - *two hosts*: the run, and its part of the pace of the socket; bytes on the cable over those of the tensors.
 
 ``--measured`` measures the topology of two hosts by ``dnnc topology measure --cluster``, on a core each, and compares the pace
-that plans of it predict with that of their runs; ``--growth`` starts runs on 1 to 8 nodes and counts connections and messages
+that plans of it predict with that of their runs; ``--train`` does so for training, beside torch.distributed alone
+(``tests.bench.hosts_training``); ``--growth`` starts runs on 1 to 8 nodes and counts connections and messages
 (``tests.bench.cluster``). Both need Ray.
 
 ``--gigabit`` limits the cable to 1 Gbit/s in each direction. The cores are shared by all processes, so without a limit figures
@@ -57,6 +58,7 @@ def main() -> None:
     parser.add_argument("--gigabit", action="store_true", help="limit the cable to 1 Gbit/s")
     parser.add_argument("--peer", nargs=4, metavar=("KIND", "ADDRESS", "SIZE", "COUNT"), help=argparse.SUPPRESS)
     parser.add_argument("--measured", action="store_true", help="predicted beside measured pace of plans on a Ray cluster")
+    parser.add_argument("--train", action="store_true", help="training beside its prediction and torch.distributed alone")
     parser.add_argument("--growth", action="store_true", help="what a run on 1, 2, 4 and 8 nodes costs")
     arguments = parser.parse_args()
     if arguments.peer:
@@ -65,10 +67,16 @@ def main() -> None:
     elif arguments.growth:
         print(header())
         growth()
-    elif arguments.measured:
+    elif arguments.measured or arguments.train:
         print(header())
+        cores = {host: [*entering(host), "taskset", "-c", str(core)] for core, host in enumerate(SPACES)}
         with namespaces(arguments.gigabit):
-            predictions({host: [*entering(host), "taskset", "-c", str(core)] for core, host in enumerate(SPACES)}, ADDRESSES)
+            if arguments.measured:
+                predictions(cores, ADDRESSES)
+            else:
+                from tests.bench.hosts_training import training
+
+                training(cores, ADDRESSES, CABLE)
     elif os.environ.get(INSIDE) or os.geteuid():
         measure(arguments, apart=bool(os.environ.get(INSIDE)))
     else:

@@ -90,6 +90,9 @@ def measure(
         str, typer.Option("--cluster", metavar="HOST:PORT", help="Measure the nodes of the Ray cluster whose head is there.")
     ] = "",
     ports: opt.PortsOption = opt.PORTS,
+    training: Annotated[
+        bool, typer.Option("--training/--no-training", help="Measure training too, where torch is installed: twice as long.")
+    ] = True,
     quiet: opt.QuietOption = False,
 ) -> None:
     """Measure the CPU devices of this host, and GPUs that CUDA's provider runs, and write them as a topology: rates per
@@ -104,7 +107,8 @@ def measure(
     if cluster:
         from dnnc.engines.hosts.options import ClusterOptions, port_range, stated_hosts
 
-        _measure_cluster(ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports)), file, out, devices, seed, quiet)
+        options = ClusterOptions(cluster, stated_hosts(host or ()), port_range(ports))
+        _measure_cluster(options, file, out, devices, seed, training, quiet)
         return
     from dnnc.machines import busy_warning, detected, duration, host_here, measured, read_facts
     from dnnc.machines.cache import cache_file, keep, kept
@@ -114,7 +118,7 @@ def measure(
     if file is not None and devices is not None:
         raise UsageError(DevicesOfFile())
     facts = read_facts()
-    cached = cache_file(facts, devices) if file is None and not (seed or host) else None
+    cached = cache_file(facts, devices, training=training) if file is None and not (seed or host) else None
     if cached is not None and not fresh and kept(cached) is not None:
         talk(f"measured before, and kept in {cached}; --fresh measures again", quiet)
         write_text(cached.read_text(encoding="utf-8"), out, quiet)
@@ -123,9 +127,9 @@ def measure(
     topology, notes = detected(facts, devices) if file is None else (load_topology(file, sink), {})
     show_warnings(sink.diagnostics, quiet)
     here = host_here(topology, facts, host[0] if host else "")
-    talk(f"measuring the devices of {here}, about {duration()} seconds", quiet)
+    talk(f"measuring the devices of {here}, about {duration(training)} seconds", quiet)
     with progress(not quiet) as report:
-        topology, found, share = measured(topology, facts, here, seed=seed, progress=report)
+        topology, found, share = measured(topology, facts, here, seed=seed, training=training, progress=report)
     if busy := busy_warning(share):
         late = DiagnosticSink()
         late.warn(busy, where=here)
@@ -136,7 +140,7 @@ def measure(
 
 
 def _measure_cluster(
-    cluster: ClusterOptions, file: str | None, out: Path | None, devices: int | None, seed: int, quiet: bool
+    cluster: ClusterOptions, file: str | None, out: Path | None, devices: int | None, seed: int, training: bool, quiet: bool
 ) -> None:
     """Measures the nodes of a cluster and writes their topology."""
     from dnnc.engines.hosts.faults import NotWithCluster
@@ -149,7 +153,7 @@ def _measure_cluster(
     from dnnc.machines.cluster import measured_cluster
 
     with progress(not quiet) as report:
-        found = measured_cluster(cluster, devices=devices, seed=seed, progress=report)
+        found = measured_cluster(cluster, devices=devices, seed=seed, training=training, progress=report)
     sink = DiagnosticSink()
     for host, share in found.shares.items():
         if busy := busy_warning(share):

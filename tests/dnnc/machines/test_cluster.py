@@ -172,7 +172,7 @@ def measure(raylets: RayCluster, *arguments: str) -> subprocess.Popen[str]:
 @needs_ray
 def test_a_measured_cluster_runs_a_plan_without_stated_hosts(raylets: RayCluster, tmp_path: Path) -> None:
     machines = tmp_path / "machines.toml"
-    done = measure(raylets, "-o", str(machines), "--devices", "1")
+    done = measure(raylets, "-o", str(machines), "--devices", "1", "--no-training")
     said = done.communicate(timeout=240)[1]
     assert done.returncode == 0, said
     topology = load_topology(str(machines), DiagnosticSink())
@@ -206,6 +206,50 @@ def test_a_node_that_goes_meanwhile_is_named(raylets: RayCluster, tmp_path: Path
     assert not machines.exists()
     assert gone(raylets.running("NodeMeter"))
     assert gone(raylets.running("dnnc.engines.onnxruntime.probe"))
+
+
+LOST = """
+import os, signal, sys
+from dnnc.engines.cluster.nodes.matching import HostNeeds
+from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
+from dnnc.machines.cluster import NodeMeter, _network
+from ir.core.diagnostics import DnncError
+
+victim, how = sys.argv[2:]
+
+class Mortal(NodeMeter):
+    def exchange(self, begins):
+        if begins == (victim == "a"):
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._relay._loop.do(lambda: divmod(1, 0))  # its connections break
+        return super().exchange(begins)
+
+with connected(sys.argv[1]) as (ray, nodes, _):
+    named = {next(name for name in "ab" if f"host:{name}" in node.resources): node for node in nodes}
+    agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here", Mortal)
+    try:
+        _network(agents, dict(sorted(named.items())), (26000, 26999), lambda label, _: None)
+    except DnncError as error:
+        print(type(error).__name__, *error.diagnostics)
+    finally:
+        agents.close()
+"""
+
+
+@pytest.mark.slow
+@needs_ray
+@pytest.mark.parametrize("victim", ["a", "b"])
+@pytest.mark.parametrize("how", ["killed", "cut off"])
+def test_a_node_that_goes_while_the_network_is_measured_is_named(victim: str, how: str, raylets: RayCluster) -> None:
+    command = [sys.executable, "-P", "-c", LOST, raylets.address, victim, how]
+    done = subprocess.run(command, env=raylets.environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    if how == "killed":
+        assert f"StageStopped here: error[E2205]: host '{victim}' has gone while the network was measured" in done.stdout
+    else:
+        assert "StageStopped here: error[E2224]: no connection between host 'a' and tcp://" in done.stdout
+    assert gone(raylets.running("Mortal"))
 
 
 @pytest.mark.slow

@@ -12,8 +12,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -51,6 +52,11 @@ class Part:
     @property
     def whole(self) -> bool:
         return self.ranges == ((0, self.size),)
+
+    @property
+    def some(self) -> tuple[Range, ...] | None:
+        """The ranges, where they are not the whole file."""
+        return None if self.whole else self.ranges
 
     def to_json(self) -> list[Any]:
         return [self.key, self.size, self.ranges]
@@ -207,50 +213,49 @@ def cached_parts(
     parts = {part.key: part for part in map(Part.from_json, listed)}
     folder = Path(settings["cache"]) if settings["cache"] else default_folder()
     cache = Cache(folder, int(settings["cache_bytes"]) or LIMIT)
-    entries = {key: entry for key in parts if (entry := cache.find(key, progress)) is not None}
+    entries = {key: entry for key, part in parts.items() if (entry := cache.find(key, part.some, progress)) is not None}
     wanted = [part for key, part in parts.items() if key not in entries]
     want([part.key for part in wanted])
-    receive_parts(receiver, wanted, cache, progress)
-    for part in wanted:
-        entry = cache.find(part.key, progress)
-        if entry is None:
-            raise FileNotFoundError(f"{folder}: another program has removed a file of this run")
-        entries[part.key] = entry
+    entries |= receive_parts(receiver, wanted, cache)
     cache.make_room(parts)
     return entries
 
 
-def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache, progress: Progress = lambda fraction: None) -> None:
-    """Receives parts into the cache. Raises EOFError when the sender has gone, InvalidInput or OSError where the disk refuses,
-    InvalidInput where the bytes are not those that were asked for; then too it has received all of them, so the sender need
-    not know."""
+def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> dict[str, OpenFile]:
+    """Receives parts into the cache; returns the open entries by key. Raises EOFError when the sender has gone, InvalidInput or
+    OSError where the disk refuses, InvalidInput where the bytes are not those that were asked for; then too it has received all
+    of them, so the sender need not know."""
     refused: InvalidInput | OSError | None = None
+    entries: dict[str, OpenFile] = {}
     for part in parts:
         pieces = received(receiver, part)
         try:
             if refused is None:
-                _store(pieces, part, cache, progress)
+                entries[part.key] = cache.add(part.key, partial(_fill, pieces, part), part.some)
         except (InvalidInput, OSError) as error:
             refused = error
         for _ in pieces:
             pass
     if refused is not None:
         raise refused
+    return entries
 
 
-def _store(pieces: Iterator[tuple[int, bytes]], part: Part, cache: Cache, progress: Progress) -> None:
+def _fill(pieces: Iterator[tuple[int, bytes]], part: Part, file: BinaryIO) -> str:
+    """Writes the pieces of a part to their places; returns their digest. Raises InvalidInput where they are not those that were
+    asked for."""
     digest, stated = hashlib.sha256(), b""
-    with cache.write(part.key, progress) as file:
-        file.truncate(part.size)
-        for offset, data in pieces:
-            if offset < 0:
-                stated = data
-                continue
-            digest.update(data)
-            file.seek(offset)
-            file.write(data)
-        if digest.digest() != stated or (part.whole and digest.hexdigest() != part.key):
-            raise InvalidInput(PartDamaged(part.key))
+    file.truncate(part.size)
+    for offset, data in pieces:
+        if offset < 0:
+            stated = data
+            continue
+        digest.update(data)
+        file.seek(offset)
+        file.write(data)
+    if digest.digest() != stated or (part.whole and digest.hexdigest() != part.key):
+        raise InvalidInput(PartDamaged(part.key))
+    return digest.hexdigest()
 
 
 def received(receiver: Receiver, part: Part) -> Iterator[tuple[int, bytes]]:

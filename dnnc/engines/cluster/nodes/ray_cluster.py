@@ -49,8 +49,6 @@ from ir.system.child import module_environment, python_command
 
 ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
-_PEER_SECONDS = 5.0
-"""How long a host that failed may have done so before Ray says that another one has gone."""
 _LOOK_SECONDS, _REACH_SECONDS, _GREET_SECONDS = 0.5, 1.0, 5.0
 """How often a lost host is looked for, how long its system may take to connect, and how long Ray's process there to answer."""
 _WATCH_SECONDS = 5.0
@@ -119,8 +117,6 @@ class RayAgents:
                     raise StageStopped(HostGone(host, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
             except self._ray.exceptions.RayError as error:
-                if doing and (gone := self._gone(asked)):
-                    raise StageStopped(HostGone(gone, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
         return answers
 
@@ -137,18 +133,6 @@ class RayAgents:
                     raise StageStopped(HostGone(host, doing or "its actor was started"), where=self.where) from None
                 if left <= _WATCH_SECONDS:
                     raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
-
-    def _gone(self, asked: Mapping[str, Any]) -> str:
-        """The host that has gone, of those that were asked, when another one failed for it perhaps; empty where none has."""
-        until = time.monotonic() + _PEER_SECONDS
-        for host, reference in asked.items():
-            try:
-                self._ray.get(reference, timeout=max(0.0, until - time.monotonic()))
-            except self._ray.exceptions.RayActorError:
-                return host
-            except self._ray.exceptions.RayError:
-                continue
-        return ""
 
     def listen(self, host: str, address: str, ports: tuple[int, int]) -> tuple[str, str]:
         """What a relay offers that a host's actor opens. Raises InvalidInput for what it refuses."""
@@ -203,9 +187,10 @@ class RayAgents:
 def nodes_of(ray: Any) -> tuple[Node, ...]:
     """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput for one that Ray describes
     otherwise than it should."""
-    from ray._raylet import GcsClient
+    import ray._raylet as compiled  # ``ray.nodes()`` does not tell when a node was started
 
-    told = GcsClient(address=ray.get_runtime_context().gcs_address).get_all_node_info()
+    module: Any = compiled
+    told = module.GcsClient(address=ray.get_runtime_context().gcs_address).get_all_node_info()
     started = {id.hex(): int(info.start_time_ms) for id, info in told.items()}
     nodes = (_node(node, started.get(node.get("NodeID"), 0)) for node in ray.nodes() if node.get("Alive"))
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
@@ -17,8 +18,7 @@ from ir.core.diagnostics import InvalidInput
 
 def add(cache: Cache, data: bytes) -> str:
     key = hashlib.sha256(data).hexdigest()
-    with cache.write(key) as file:
-        file.write(data)
+    cache.add(key, lambda file: key if file.write(data) else "")
     return key
 
 
@@ -38,8 +38,13 @@ def test_an_entry_is_found_by_its_content(tmp_path: Path) -> None:
 
 def test_a_half_written_entry_is_none(tmp_path: Path) -> None:
     cache, key = Cache(tmp_path), hashlib.sha256(b"whole").hexdigest()
-    with pytest.raises(TypeError), cache.write(key) as file:
-        file.writelines((b"wh", "ole"))
+
+    def fill(file: BinaryIO) -> str:
+        file.write(b"wh")
+        raise EOFError
+
+    with pytest.raises(EOFError):
+        cache.add(key, fill)
     assert cache.find(key) is None
     assert os.listdir(tmp_path) == []
 
@@ -50,10 +55,11 @@ def test_what_a_killed_run_left_goes(tmp_path: Path) -> None:
 import os, sys
 from pathlib import Path
 from dnnc.engines.cluster.files.cache import Cache
-with Cache(Path({str(tmp_path)!r})).write({key!r}) as file:
+def fill(file):
     file.write(b"wh")
     file.flush()
     os.kill(os.getpid(), 9)
+Cache(Path({str(tmp_path)!r})).add({key!r}, fill)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 1
@@ -70,6 +76,36 @@ def test_a_changed_entry_is_removed(tmp_path: Path) -> None:
     (tmp_path / f"{key}-{key}").write_bytes(b"weighty")
     assert cache.find(key) is None
     assert os.listdir(tmp_path) == []
+
+
+def test_of_some_ranges_of_a_file_no_other_byte_matters(tmp_path: Path) -> None:
+    cache, ranges, key = Cache(tmp_path), ((2, 3), (9, 1)), "a" * 64
+
+    def fill(file: BinaryIO) -> str:
+        file.truncate(12)
+        for (first, count), data in zip(ranges, (b"abc", b"d"), strict=True):
+            assert len(data) == count
+            file.seek(first)
+            file.write(data)
+        return hashlib.sha256(b"abcd").hexdigest()
+
+    own = cache.add(key, fill, ranges)
+    (name,) = (one for one in os.listdir(tmp_path) if not one.endswith(".used"))
+    for place, kept in ((0, True), (3, False)):
+        with (tmp_path / name).open("r+b") as file:
+            file.seek(place)
+            file.write(b"?")
+        assert own.was_written()
+        assert (cache.find(key, ranges) is not None) == kept
+
+
+def test_an_entry_that_another_run_removes_was_not_written_to(tmp_path: Path) -> None:
+    cache, ranges = Cache(tmp_path), ((0, 2),)
+    own = cache.add("a" * 64, lambda file: hashlib.sha256(b"ab").hexdigest() if file.write(b"abc") else "", ranges)
+    Cache(tmp_path, 0).make_room(kept=())
+    assert not os.listdir(tmp_path)
+    assert not own.was_written()
+    assert os.pread(own.descriptor, 9, 0) == b"abc"
 
 
 def test_the_least_recently_used_go_first(tmp_path: Path) -> None:

@@ -145,6 +145,20 @@ def test_what_is_wrong_with_the_cluster_is_said(build: Path, cluster: RayCluster
     assert run.returncode == 3
 
 
+def test_a_node_that_is_stopped_is_not_waited_for(build: Path, cluster: RayCluster) -> None:
+    """Its system still accepts connections, and Ray takes it to be there for a minute."""
+    raylet = cluster.raylet("b")
+    os.kill(raylet, signal.SIGSTOP)
+    try:
+        run = dnnc(cluster, "run", str(build), "-q")
+        said = run.communicate(timeout=100)[1]
+    finally:
+        os.kill(raylet, signal.SIGCONT)
+    assert run.returncode == 3, said
+    assert "E2214" in said
+    assert "no node is left for host 'b'" in said
+
+
 @pytest.mark.parametrize("how", ["interrupt", "kill the agent"])
 def test_a_run_that_ends_early_leaves_nothing(how: str, build: Path, cluster: RayCluster) -> None:
     run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q", "--wait", "0")

@@ -16,6 +16,7 @@ import pytest
 from dnnc.build.build import Build
 from dnnc.data.generate import random_inputs
 from dnnc.engines.cluster.agents import LocalAgents
+from dnnc.engines.cluster.network import relay
 from dnnc.engines.cluster.starting import FarProcesses
 from dnnc.engines.onnxruntime import Pipeline, run_build
 from dnnc.engines.onnxruntime.errors import RuntimeFailure, StageStopped
@@ -135,6 +136,23 @@ def test_a_host_that_wakes_up_later_takes_no_part(tmp_path: Path) -> None:
         acts = {50: lose, 120: lambda: os.kill(old[2], signal.SIGCONT)}
         found = pipeline.run(Disturbed(inputs, acts)).outputs
         assert gone(old)
+    assert [one["v3"].tobytes() for one in found] == [one["v3"].tobytes() for one in expected]
+
+
+@pytest.mark.slow
+def test_a_host_that_is_stopped_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is switched off: nothing ends there, and nobody closes a connection."""
+    monkeypatch.setattr(relay, "HEARTBEAT_SECONDS", 0.2)
+    monkeypatch.setattr(relay, "SILENT_SECONDS", 2.0)
+    build = exponentials(tmp_path)
+    inputs = [{"v0": np.full(2, n / 100, np.float32)} for n in range(100)]
+    expected = run_build(build, inputs).outputs
+    processes = on_hosts(build, APART, tmp_path / "cache")
+    with Pipeline(build, processes=processes) as pipeline:
+        stopped = [agents_of(processes).processes["b"].pid, pipeline.processes[2]]
+        found = pipeline.run(Disturbed(inputs, {50: lambda: [os.kill(one, signal.SIGSTOP) for one in stopped]})).outputs
+        os.kill(stopped[1], signal.SIGCONT)  # its agent was killed
+        assert gone(stopped)
     assert [one["v3"].tobytes() for one in found] == [one["v3"].tobytes() for one in expected]
 
 
