@@ -110,11 +110,12 @@ def plain(
         environment = os.environ | {"GLOO_SOCKET_IFNAME": interfaces[host], "MASTER_ADDR": first, "MASTER_PORT": str(PORT)}
         environment |= {"RANK": str(rank), "WORLD_SIZE": "2"}
         command = [*words, sys.executable, "-m", "tests.bench.hosts_training", *what]
-        ranks.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
-    texts = [rank.communicate()[0] for rank in ranks]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        ranks.append(subprocess.Popen(command, env=environment, text=True, **pipes))
+    texts = [rank.communicate() for rank in ranks]
     if any(rank.returncode for rank in ranks):
-        raise RuntimeError(f"torch.distributed alone: {' '.join(what)}")
-    return float(texts[1])
+        raise RuntimeError(f"torch.distributed alone: {' '.join(what)}: {texts}")
+    return float(texts[1][0])
 
 
 def alone() -> None:
