@@ -96,6 +96,16 @@ def test_one_fault_hides_no_other_line() -> None:
     assert [d.span.line for d in caught.value.diagnostics if d.span] == [3 + i for i in range(0, 36, 3)]
 
 
+def test_a_broken_region_hides_no_line_behind_it() -> None:
+    """The braces inside what is dropped close what they opened, and nothing more."""
+    inside = "      {\n        {\n        }\n      }\n      %z = onnx.Relu(%x %x) : tensor<4xf32>\n    }\n"
+    body = "    broken {\n" + inside + "    %w = onnx.Relu(%x %x) : tensor<4xf32>\n"
+    text = "module @m {\n  func @f(%x : tensor<4xf32>) -> () {\n" + body + "  }\n}\n"
+    with pytest.raises(InvalidInput) as caught:
+        parse_module(text)
+    assert [d.span.line for d in caught.value.diagnostics if d.span] == [3, 10]
+
+
 def test_the_number_of_faults_is_limited() -> None:
     body = "    %v = onnx.Relu(\n" * 1000
     with pytest.raises(InvalidInput) as caught:

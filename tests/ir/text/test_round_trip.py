@@ -10,6 +10,7 @@ from ir import Attribute, DType, Func, Inline, Module, Op, Resource, TensorType,
 from ir.core.attributes import AttrKind, Dense
 from ir.core.facets import Facets, facet_text, parse_facet
 from ir.core.types import Type
+from ir.text.printer import RUN
 from tests import strategies
 
 SLOW_TO_DRAW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -53,6 +54,16 @@ def test_types(type_: Type) -> None:
 @given(strategies.attribute())
 def test_attributes(attribute: Attribute) -> None:
     assert_round_trip(Module("@m", (), (("key", attribute),)))
+
+
+RUNS = st.lists(st.tuples(st.integers(-20, 20), st.integers(1, 2 * RUN)), min_size=1, max_size=5)
+
+
+@given(RUNS)
+def test_consecutive_integers(runs: list[tuple[int, int]]) -> None:
+    """They are written as ranges, from a length on, wherever they stand in a list."""
+    values = tuple(start + i for start, length in runs for i in range(length))
+    assert_round_trip(Module("@m", (), (("key", Attribute(AttrKind.INTS, values)),)))
 
 
 @settings(max_examples=75)
