@@ -190,7 +190,11 @@ def test_grouped_heads_are_split_by_those_they_share() -> None:
 def test_a_mask_is_split_by_heads_and_by_queries() -> None:
     shapes: list[Shape | None] = [(2, 8, 5, 16), (2, 8, 7, 16), (2, 8, 7, 16), (2, 8, 5, 7)]
     found = rule("onnx.Attention", shapes, (2, 8, 5, 16), opset=23)
-    assert {name: found.factor(name).operands[3] for name in ("batch", "heads", "query")} == {"batch": 0, "heads": 1, "query": 2}
+    assert {name: found.factor(name).operands[3] for name in ("batch", "heads", "query")} == {
+        "batch": 0,
+        "heads": 1,
+        "query": 2,
+    }
 
 
 def test_whole_is_what_no_factor_takes() -> None:
