@@ -35,6 +35,8 @@ _STEPS = 200
 _IDLE_STEPS = 20
 """Steps without a gain of a ten-thousandth after which prices are good enough."""
 _LEAST_SHARE = 1e-9
+_MOST_SUMS = 1 << 12
+"""Different sums of prices of devices, at most."""
 
 
 def prices(problem: Problem) -> Floats:
@@ -154,9 +156,39 @@ def least_step(problem: Problem, price: Floats, microbatches: int, period: float
     return min(periods(k) * max(period, float(balance[min(k, len(balance)) - 1])) for k in devices)
 
 
+def cut_bound(problem: Problem, price: Floats) -> tuple[float, str]:
+    """A bound with what a cut asks for, and how it was reached: stages before it have all that its tensor is made of, those
+    behind it all that reads it. Some devices do the one, the others the other, at least, so T >= min over sets of devices of
+    max(w(before) / their prices, w(behind) / the prices of the others). 0 without cuts, or for too many sums of prices."""
+    sums = {0.0}
+    for k in sorted(set(pools(problem.kinds))):
+        sums = {known + float(price[k]) * count for known in sums for count in range(problem.kinds[k].count + 1)}
+        if not problem.forced or len(sums) > _MOST_SUMS:
+            return 0.0, ""
+    weight, every = node_weights(problem, price), _capacity(problem, price)[0]
+    ahead = np.array(sorted(sums))
+    edges = sorted((int(maker), readers) for maker, readers in zip(problem.producer, problem.consumers, strict=True))
+
+    def least(work: float, rates: Floats) -> Floats:
+        return np.divide(work, rates, out=np.full(len(rates), np.inf), where=rates > 0) if work else np.zeros(len(rates))
+
+    best, reason = 0.0, ""
+    for h in problem.forced:
+        before, behind = {int(problem.producer[h])}, set(problem.consumers[h])
+        for maker, readers in reversed(edges):  # nodes are in topological order
+            before.update((maker,) if before.intersection(readers) else ())
+        for maker, readers in edges:
+            behind.update(readers if maker in behind else ())
+        first, second = (float(weight[sorted(side)].sum()) * (1 - SLACK) for side in (before, behind))
+        found = float(np.maximum(least(first, ahead), least(second, every * (1 + SLACK) - ahead)).min())
+        if found > best:
+            best, reason = found, f"load balance before and behind the cut at {problem.tensor_names[h]}"
+    return best, reason
+
+
 def best_bound(problem: Problem, price: Floats) -> tuple[float, str]:
     """The best bound on the throughput, and how it was reached, as text."""
-    simple, reason = lower_bound(problem, price)
+    simple, reason = max(lower_bound(problem, price), cut_bound(problem, price), key=lambda found: found[0])
     dearer = transfer_bound(problem, price)
     if dearer > simple * (1 + 2 * SLACK):
         return dearer, "load balance: all compute and the transfers that cannot be avoided, spread evenly"

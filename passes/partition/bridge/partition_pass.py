@@ -47,7 +47,7 @@ from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
 from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, within_memory
-from passes.partition.bridge.pins import check_cuts, check_order, check_separable
+from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
 from passes.partition.bridge.plan import Asked, contracted_groups, contracted_inexactly, plan_stages, with_stages
 from passes.partition.bridge.requests import read_cuts, read_pins
 from passes.partition.faults import ChunksSayStages, NoDevice, NotAnOption, WithoutFlush
@@ -224,6 +224,8 @@ class PartitionPass(Pass):
             least = steps.problem(stream, replicas, least=True) if steps is not None else safe
             fine = replace(least, live=np.array(own_bytes(module.entry), np.int64))
         groups, problem = self._groups(module, fine, frozenset(pins), context, steps)
+        if cuts and 2 in (self.stages, len(topology.devices)) and self.chunks == 1:
+            groups, problem = self._over(fine, on_two_sides(fine, groups), steps)
         return Asked(module, topology, net, fine, safe, groups, problem, pins, steps)
 
     def _check_demands(self, asked: Asked) -> None:

@@ -1,4 +1,5 @@
-"""Cuts and pins that contradict each other or the graph: refused before a search, with the ops that are in the way."""
+"""Cuts and pins: those that contradict each other or the graph are refused before a search, with the ops that are in the way;
+what cuts between two stages leave open is a smaller problem."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from collections.abc import Container, Mapping, Sequence
 
 from ir.core.diagnostics import Infeasible
 from passes.model.stages.problem import Problem
-from passes.model.stages.reduce import Groups
+from passes.model.stages.reduce import Groups, ordered
 from passes.partition.faults import CutAgainstPins, CutJoined, PinsApart, PinsInCircle
 
 _SHOWN = 8
@@ -70,6 +71,33 @@ def check_cuts(fine: Problem, groups: Groups, pins: Mapping[int, str], *, ordere
                 break
     if faults:
         raise Infeasible(faults)
+
+
+def on_two_sides(fine: Problem, groups: Groups) -> Groups:
+    """The groups of plans of at most two stages: all that comes before a cut is in the first, so one group, and all that comes
+    behind one in the second. The groups as they are where a cut lies behind another: no such plan has both."""
+    label = {op: g for g, members in enumerate(groups) for op in members}
+    following = _following(fine, groups)
+    before = [set[int]() for _ in groups]
+    for group, others in enumerate(following):
+        for other in others:
+            before[other].add(group)
+    first = _reached({label[int(fine.producer[h])] for h in fine.forced}, before)
+    second = _reached({label[int(v)] for h in fine.forced for v in fine.consumers[h]}, following)
+    if not first or not second or first & second:
+        return groups
+    sides = [[op for group in sorted(side) for op in groups[group]] for side in (first, second)]
+    return ordered(fine, [*sides, *(members for group, members in enumerate(groups) if group not in first | second)])
+
+
+def _reached(starts: set[int], following: Sequence[set[int]]) -> set[int]:
+    """The groups that ways from ``starts`` lead to, these included."""
+    found, waiting = set(starts), sorted(starts)
+    while waiting:
+        new = following[waiting.pop()] - found
+        found |= new
+        waiting += sorted(new)
+    return found
 
 
 def _nearest(
@@ -140,4 +168,4 @@ def _circle(following: Mapping[str, Sequence[str]]) -> list[str]:
     return best
 
 
-__all__ = ["check_cuts", "check_order", "check_separable"]
+__all__ = ["check_cuts", "check_order", "check_separable", "on_two_sides"]
