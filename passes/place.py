@@ -47,13 +47,13 @@ from passes.framework.expanded import on_expanded
 from passes.framework.faults import FalseBound, FewerBuffers, OtherStages, StagesCrowded
 from passes.framework.registry import PLANNERS
 from passes.model.graph import cuts_of, listing, stage_members
-from passes.model.learning import ASYNCHRONOUS, InFlight, learning, learning_seconds, saved_values, step_seconds
+from passes.model.learning import ASYNCHRONOUS, InFlight, learning_seconds, step_seconds
 from passes.model.network import network
 from passes.model.sizes import assessed
 from passes.model.stages.placement import Placement, PlacementProblem, turns
 from passes.model.stages.placement_from_ir import Memory, placement_problem, replica_speed, settled, stage_memory, updates
 from passes.model.stages.placement_search import NODES, search
-from passes.model.timeline.families import in_flight
+from passes.model.timeline.families import stages_in_flight
 from passes.model.work import did, now
 
 STATED = "plan"
@@ -140,13 +140,9 @@ class PlacePass(Pass):
 
     def in_flight(self, module: Module, plan: Plan, own: Sequence[Sequence[int]]) -> InFlight:
         """What stages hold of the microbatches of a training step."""
-        learned = learning(module)
-        saved = [
-            sum({name: size for i in ops for name, size in saved_values(module.entry.ops[i], learned).items()}.values())
-            for ops in own
-        ]
         on = [stage.devices or tuple(f"{stage.index}.{r}" for r in range(stage.replicas)) for stage in plan.stages]
-        return in_flight(on, plan.microbatches, self.family or ("" if plan.flush else ASYNCHRONOUS[0]), saved)
+        family = self.family or ("" if plan.flush else ASYNCHRONOUS[0])
+        return stages_in_flight(module, own, on, plan.microbatches, family)
 
 
 def steps_of(

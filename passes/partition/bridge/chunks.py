@@ -44,13 +44,16 @@ def chunked(problem: Problem, chunks: int, stages: int) -> Problem:
     return replace(problem, kinds=kinds, stages=stages)
 
 
+def chunk_devices(topology: Topology, order: str, stages: int) -> list[tuple[str, ...]]:
+    """The device of each of so many stages."""
+    names, place = [device.name for device in topology.devices], ORDERS[order]
+    return [(names[place(stage, len(names))],) for stage in range(stages)]
+
+
 def on_devices(plan: Plan, topology: Topology, order: str) -> Plan:
     """The plan with each stage on its device."""
-    names = [device.name for device in topology.devices]
-    place = ORDERS[order]
-    return replace(
-        plan, stages=tuple(replace(stage, devices=(names[place(stage.index, len(names))],)) for stage in plan.stages)
-    )
+    on = chunk_devices(topology, order, len(plan.stages))
+    return replace(plan, stages=tuple(replace(stage, devices=on[stage.index]) for stage in plan.stages))
 
 
-__all__ = ["ORDERS", "check_chunks", "chunked", "on_devices"]
+__all__ = ["ORDERS", "check_chunks", "chunk_devices", "chunked", "on_devices"]

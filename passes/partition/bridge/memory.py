@@ -108,7 +108,7 @@ def _needs(asked: Asked, solution: Solution) -> tuple[list[tuple[int, ...]], lis
     members = asked.members(parts)
     placed = with_stages(asked.module, members)
     shared = tuple(asked.problem.kinds[solution.stages[owner][0]].replicas for owner, _ in parts)
-    flight = asked.steps.in_flight(shared) if asked.steps is not None else None
+    flight = asked.steps.in_flight(shared, members) if asked.steps is not None else None
     needs = [Memory(0, 0, 0, 0)] * len(solution.stages)
     exact = stage_memory(placed, members, cuts_of(placed.entry), asked.problem.comm, flight)
     for (owner, _), needed in zip(parts, exact, strict=True):

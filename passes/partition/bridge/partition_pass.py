@@ -121,7 +121,8 @@ class PartitionPass(Pass):
         if self.microbatches < 0:
             raise InvalidInput(NotInRange("microbatches", self.microbatches, "a number above 0"), where="--microbatches")
         net, most = context.analyses.get(network, topology), self.replicas or MOST_REPLICAS
-        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most)
+        order = self.chunk_order if self.chunks > 1 else ""
+        steps = Steps(module, topology, net, self.microbatches or MICROBATCHES, self.family, most, order)
         if not steps.flush and (self.replicas != 1 or self.chunks > 1):
             raise UsageError(WithoutFlush(), where=self.name)
         return steps

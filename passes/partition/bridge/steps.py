@@ -44,7 +44,9 @@ from passes.model.stages.bounds import least_step, prices
 from passes.model.stages.from_ir import problem_of
 from passes.model.stages.problem import Floats, Problem
 from passes.model.stages.reduce import Groups
+from passes.model.timeline.families import stages_in_flight
 from passes.model.work import is_over
+from passes.partition.bridge.chunks import chunk_devices
 from passes.partition.bridge.explain import Overfull
 from passes.partition.search.replicas import replicated_kinds
 
@@ -56,7 +58,8 @@ _HALVINGS = 30
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``."""
+    """Steps of so many ``microbatches`` of ``module``, ordered as ``family`` does, in stages of up to so many ``replicas``;
+    with a ``chunk_order`` (``chunks``) several on each device."""
 
     module: Module
     topology: Topology
@@ -64,6 +67,7 @@ class Steps:
     microbatches: int
     family: str = ""
     replicas: int = 1
+    chunk_order: str = ""
 
     @property
     def flush(self) -> bool:
@@ -136,9 +140,12 @@ class Steps:
                 row += 2 * (r - 1) * (summed / r / port.bandwidth + buckets * port.latency)
         return found
 
-    def in_flight(self, replicas: Sequence[int]) -> InFlight:
-        """What stages of so many ``replicas`` hold at most."""
-        return InFlight.of(self.microbatches, replicas, self.family)
+    def in_flight(self, replicas: Sequence[int], own: Sequence[Sequence[int]]) -> InFlight:
+        """What stages hold at most, of so many ``replicas`` and of these ops."""
+        on = [tuple(f"{stage}.{r}" for r in range(count)) for stage, count in enumerate(replicas)]
+        if self.chunk_order:
+            on = chunk_devices(self.topology, self.chunk_order, len(own))
+        return stages_in_flight(self.module, own, on, self.microbatches, self.family)
 
     def replicated(self, problem: Problem, groups: Groups, most: int) -> Problem:
         """The problem whose stages may run on up to ``most`` devices of a kind: these share the microbatches, but each updates

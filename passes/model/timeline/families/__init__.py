@@ -30,9 +30,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ir.core.module import Action, Schedule
+from ir.core.module import Action, Module, Schedule
 from ir.ops.rows import BACKWARD, COMPUTE, RECEIVE, SEND, WEIGHT_GRADIENT, lane_of, unrolled
-from passes.model.learning import ASYNCHRONOUS, InFlight
+from passes.model.learning import ASYNCHRONOUS, InFlight, learning, saved_values
 from passes.model.liveness import SLOTS
 from passes.model.timeline.families.auto import auto, derived_depths
 from passes.model.timeline.families.base import Family, rows_of
@@ -101,6 +101,15 @@ def in_flight(stages: Sequence[tuple[str, ...]], microbatches: int, family: str,
     return replace(counted, microbatches=tuple(most))
 
 
+def stages_in_flight(
+    module: Module, own: Sequence[Sequence[int]], on: Sequence[tuple[str, ...]], microbatches: int, family: str
+) -> InFlight:
+    """``in_flight`` of stages on these devices, given the positions of each stage's ops in the entry function."""
+    learned, ops = learning(module), module.entry.ops
+    kept = [{name: size for i in positions for name, size in saved_values(ops[i], learned).items()} for positions in own]
+    return in_flight(on, microbatches, family, [sum(values.values()) for values in kept])
+
+
 def _busiest(load: Workload, rows: Mapping[str, Sequence[Action]]) -> float:
     """Seconds of the actions of one device in one lane, at most."""
     spent: dict[tuple[str, str], float] = defaultdict(float)
@@ -113,4 +122,4 @@ def _busiest(load: Workload, rows: Mapping[str, Sequence[Action]]) -> float:
     return max(spent.values(), default=0.0)
 
 
-__all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "in_flight", "step"]
+__all__ = ["ASYNCHRONOUS", "DEFAULT", "FAMILIES", "derived_depths", "in_flight", "stages_in_flight", "step"]

@@ -9,8 +9,13 @@ from dnnc.compile.load import load_model
 from dnnc.machines.topology import load_topology
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module, Plan, Schedule
+from ir.core.topology import Topology
 from passes.framework.manager import PassManager
 from passes.framework.pipeline import parse_pipeline
+from passes.model.learning import InFlight
+from passes.model.network import network
+from passes.partition.bridge.steps import Steps
+from passes.place import PlacePass, stage_ops
 
 MODEL = "zoo:mlp,layers=8,hidden=64,batch=8"
 EVEN = "zoo:bert-base,layers=8,hidden=256,heads=4,seq=64,batch=32,vocab=50,positions=64"
@@ -45,6 +50,22 @@ def test_stages_are_put_on_devices_in_order(options: str, family: str, devices: 
     work = plan.microbatches * sum(stage.compute for stage in plan.stages) / 2
     assert plan.bound == pytest.approx(work)
     assert plan.bound < plan.value
+
+
+@pytest.mark.parametrize(
+    ("options", "family", "order"), [("chunks=2", "interleaved", "loop"), ("chunks=2,chunk-order=v", "zb-v", "v")]
+)
+def test_chunks_hold_what_their_schedule_keeps(options: str, family: str, order: str) -> None:
+    """The search had counted as many microbatches as a stage of 1F1B keeps."""
+    module = planned(f"{options},family={family}", family)
+    plan, topology = module.first(Plan), module.first(Topology)
+    assert plan is not None
+    assert topology is not None
+    own, alone = stage_ops(module, plan), (1,) * len(plan.stages)
+    steps = Steps(module, topology, network(topology), plan.microbatches, family, 1, order)
+    held = steps.in_flight(alone, own)
+    assert held == PlacePass(family=family).in_flight(module, plan, own)
+    assert held.microbatches != InFlight.of(plan.microbatches, alone).microbatches
 
 
 def test_stages_of_a_device_wait_less_where_they_are_shorter() -> None:
