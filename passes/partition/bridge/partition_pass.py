@@ -41,7 +41,7 @@ from passes.model.stages.load import COMM
 from passes.model.stages.problem import Problem, pools
 from passes.model.stages.reduce import Groups, memory_can_bind, ordered, quotient, reduce
 from passes.model.symbols import insert_symbols
-from passes.model.work import now
+from passes.model.work import now, sufficient_gap
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
@@ -59,9 +59,6 @@ if TYPE_CHECKING:
     from passes.partition.bridge.steps import Steps
 
 Search: TypeAlias = Callable[[Problem, Budget], Solution]
-HARDLY = 5e-2
-"""Relative: how much better than the incumbent a training step has to be at least by its compute alone, spread over all devices
-and with nothing sent. Where it is not, and the incumbent has no better bound, none is looked for."""
 MICROBATCHES = 8
 """Of a training step unless it is told."""
 
@@ -135,7 +132,7 @@ class PartitionPass(Pass):
         beaten = _worth(context)
         any_devices = range(min(self.stages or 1, every), every + 1)
         least, worth = steps.least(0.0, any_devices), steps.longest(beaten, any_devices)
-        if worth <= 0.0 or (context.incumbent and least >= max(context.incumbent.bound, beaten / (1 + HARDLY))):
+        if worth <= 0.0 or least * (1 + sufficient_gap(len(module.entry.ops), every)) >= beaten:
             raise NoBetterPlan(least, self.name)
 
         def devices(stages: int) -> range:

@@ -8,6 +8,7 @@ second to start one, so small programmes are solved in place (``milp.solve_milp`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -68,9 +69,9 @@ def solve_apart(
         env=module_environment(),
         start_new_session=True,  # an interrupt from the keyboard is for the search to handle
     ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
-            assert process.stdin is not None
-            assert process.stdout is not None
             process.stdin.write(json.dumps(question, default=np.ndarray.tolist).encode() + b"\n")
             process.stdin.flush()  # and left open: when this process dies, whatever the reason, the other one sees its end
             while watch(value, bound) and not is_over():
@@ -89,6 +90,8 @@ def solve_apart(
                 value, bound = row["value"], max(bound, row["known"])
         except BrokenPipeError:
             fault = f"its process ended with {process.wait()} before it had read the question"
+            with contextlib.suppress(BrokenPipeError):  # what it has not read cannot be flushed
+                process.stdin.close()
         finally:
             process.kill()
     return MilpResult("undecided", None, bound, 0, fault)
