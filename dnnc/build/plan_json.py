@@ -10,7 +10,11 @@ Schema ``dnnc.plan/2``::
                  "memory": {"weights": 4096, "workspace": 1024, "buffers": 0},
                  "ops": ["h", "a"]}, ...],
      "cuts": [{"tensor": "a", "from": 0, "to": 1, "bytes": 512, "seconds": 0.0001}],
-     "certificate": {...}}
+     "certificate": {...},
+     "witness": [{"plans": "replicas", "bound": 0.0020, "prices": {"core": 0.5}}]}
+
+``witness`` is what ``dnnc verify-plan DIR`` proves the bound by: a record for each form of plans that was searched
+(``dnnc.check.witness``).
 
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
@@ -62,6 +66,8 @@ from ir.core.facets import SYNCS, StageSet, sync_of
 from ir.core.module import Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
+from ir.text.witness import KEY as WITNESS
+from ir.text.witness import read_witness
 from passes.model.graph import cuts_of
 from passes.model.spmd.notation import sync_text
 from passes.model.spmd.reshard_ops import plain
@@ -110,7 +116,8 @@ def plan_to_json(module: Module) -> dict[str, Any]:
             {**_stage(stage, members[stage.index], plan.in_steps), **decisions.get(stage.index, {})} for stage in plan.stages
         ],
         "cuts": _cuts(module, plan, topology),
-        "certificate": dict(plan.certificate),
+        "certificate": {key: text for key, text in plan.certificate if key != WITNESS},
+        **_witness(plan),
         **({"microbatches": plan.microbatches} if plan.minimises.trains else {}),
         **({"flush": False} if not plan.flush else {}),
     }
@@ -186,6 +193,16 @@ def _decisions(module: Module, part: StagePart, plan: Plan, original: Mapping[st
         "outputs": {bare(name): by_axis(placements) for name, placements in decided.outputs.items()},
         **({"sync": synced} if synced else {}),
     }
+
+
+def _witness(plan: Plan) -> dict[str, Any]:
+    """What proves the bound, where the plan tells it. A text that is none stays in the plan.ir alone."""
+    try:
+        records = read_witness(dict(plan.certificate).get(WITNESS, ""))
+    except ValueError:
+        return {}
+    rows = [{"plans": one.plans, "bound": _number(one.bound), "prices": dict(one.prices)} for one in records]
+    return {"witness": rows} if rows else {}
 
 
 def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:

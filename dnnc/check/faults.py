@@ -163,3 +163,27 @@ class NotProven(Fault, code="E1213"):
     @property
     def where(self) -> str:
         return f" ({self.origin})" if self.origin else ""
+
+
+class PlanRefuted(Fault, code="E1214"):
+    """A value, bound, gap or number of a stage that a plan claims is not what is counted again from its ops and machines."""
+
+    message = "{violation}"
+    hint = "{advice}"
+    violation: str
+    advice: str
+
+
+class NoPlanToVerify(Fault, code="E1215"):
+    """``dnnc verify-plan DIR`` is given a directory whose plan.ir has no plan, or no machines."""
+
+    message = "it has no {missing}"
+    hint = "'dnnc compile MODEL -t TOPOLOGY -o DIR' writes a directory with both"
+    missing: str
+
+
+class PlanMalformed(Fault, code="E1216"):
+    """The plan.json of a directory is no plan."""
+
+    message = "it is no plan: expected an object with the list 'stages'"
+    hint = "compile the model again"

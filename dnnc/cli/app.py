@@ -58,7 +58,7 @@ _COMMANDS: tuple[tuple[str, str, str, str], ...] = (
     ("profile", "profile.profile", MACHINES, "Measure a model's operators on this machine."),
     ("calibrate", "calibrate.calibrate", MACHINES, "Fit a device type's numbers to measured runs."),
     ("solve", "solve.solve", RESEARCH, "Split a profiled workload, and prove how good the split is."),
-    ("verify-plan", "solve.verify_plan", RESEARCH, "Recompute such a split from the workload alone."),
+    ("verify-plan", "solve.verify_plan", RESEARCH, "Recompute such a split, or the plan of a build, on its own."),
     ("tag", "tag", RESEARCH, "Train the prior of TAG's search (--search tag)."),
     ("import", "ir_tools.import_", COMPILER, "Print a model as IR text."),
     ("opt", "ir_tools.opt_", COMPILER, "Run passes on IR text."),

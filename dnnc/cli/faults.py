@@ -356,3 +356,23 @@ class NothingToProve(Fault, code="E0145"):
     message = "{flag} leaves out what --prove is about"
     hint = "leave out one of the two"
     flag: str
+
+
+class NotOfDirectory(Fault, code="E0146"):
+    """Options that say what a split of a workload is of are given with a directory, whose plan says all that."""
+
+    message = "{options} given with a directory"
+    hint = "'dnnc verify-plan DIR' reads plan.json and plan.ir alone; what is given describes the split of a workload FILE"
+    given: tuple[str, ...]
+
+    @property
+    def options(self) -> str:
+        return ", ".join(self.given)
+
+
+class SplitMissing(Fault, code="E0147"):
+    """``dnnc verify-plan`` is given a workload without a split, or with ``--search``, which is of the plan of a directory."""
+
+    message = "it is a file, expected {expected}"
+    hint = "'dnnc verify-plan FILE RESULT' verifies the split of a workload, 'dnnc verify-plan DIR --search' a compiled plan"
+    expected: str

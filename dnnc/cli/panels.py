@@ -94,6 +94,7 @@ PANELS: dict[str, tuple[tuple[str, tuple[str, ...]], ...]] = {
             ("--objective", "--split", "--schedule", "--microbatches", "--straight", "--pieces", "--comm", "--forward"),
         ),
         ("What is read", ("--format",)),
+        ("Of a directory", ("--search",)),
         _OUTPUT,
     ),
     "whatif": (

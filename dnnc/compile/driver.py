@@ -300,6 +300,7 @@ def _loaded(options: CompileOptions, machines: Topology | None, sink: Diagnostic
 
 def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapping[str, Any]) -> PlannedModel:
     """The model after the passes that plan it. The certificate of its plan says how it was found."""
+    from dnnc.compile.witness import with_witness
     from passes.framework.pipeline import pipeline_text
     from passes.model.folding import expand
 
@@ -334,7 +335,8 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
-    module = module.replace(plan, with_cores(certified, options.topology))
+    certified = with_witness(with_cores(certified, options.topology), module, topology, search.bounds)
+    module = module.replace(plan, certified)
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
 
 

@@ -29,6 +29,7 @@ from ir.core.objectives import THROUGHPUT
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
+from ir.text.witness import DEVICES, MESHES, REPLICAS
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
 from passes.framework.registry import PLANNERS
@@ -37,6 +38,8 @@ from passes.model.work import clock_left, is_over, within
 if TYPE_CHECKING:
     from passes.shard import ShardPass
 
+_KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
+_FORMS = {kind: form for form, kind in _KINDS.items()}
 _LOG = logging.getLogger(__name__)
 PROGRAM_PASSES = ("lower", "localize")
 """The passes that make programs of a scheduled plan; a plan alone does without."""
@@ -95,9 +98,18 @@ def _resharded(pipeline: tuple[Pass, ...], **changes: Any) -> tuple[Pass, ...]:
 def kind_of(pipeline: Sequence[Pass]) -> str:
     """The kind of plans that a pipeline searches, as a person reads it."""
     if _shard_of(pipeline) is not None:
-        return "stages on meshes"
+        return _KINDS[MESHES]
     alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name in PLANNERS)
-    return "stages of single devices" if alone else "stages with replicas"
+    return _KINDS[DEVICES if alone else REPLICAS]
+
+
+def _form_of(pipeline: Sequence[Pass], plan: Plan) -> str:
+    """The form of plans (``ir.text.witness``) that the only pipeline searches; that of the plan, where it was given."""
+    if any(stage.mesh for stage in plan.stages):
+        return MESHES
+    if not any(step.name in (*PLANNERS, "shard") for step in pipeline):
+        return REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
+    return _FORMS[kind_of(pipeline)]
 
 
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
@@ -125,13 +137,15 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
 @dataclass(slots=True)
 class _Best:
     """The best plan so far. ``module`` has it, ``pipeline`` made it, with these ``warnings``; ``incumbent``: the plan itself,
-    with the least bound of all kinds so far; ``others``: values and bounds of the other kinds."""
+    with the least bound of all kinds so far, ``own``: its bound of its own kind; ``others``: values and bounds of the other
+    kinds."""
 
     incumbent: Plan
     module: Module | None = None
     pipeline: tuple[Pass, ...] = ()
     warnings: DiagnosticSink = field(default_factory=DiagnosticSink)
     others: _OtherKinds = field(default_factory=lambda: _OtherKinds())
+    own: float = 0.0
 
     @property
     def certified(self) -> Plan:
@@ -167,7 +181,7 @@ class PortfolioSearch:
 
     ``manager``: further keywords of ``PassManager``; ``on_pass`` gets the name and the seconds of each pass. ``time_limit``:
     seconds by the clock for all searches together, of which each gets an equal part of what is left; None: each ends by its
-    counted work (``passes.model.work``)."""
+    counted work (``passes.model.work``). ``bounds``: of each form of plans (``ir.text.witness``), once it was searched."""
 
     def __init__(
         self,
@@ -178,13 +192,17 @@ class PortfolioSearch:
     ) -> None:
         self.context, self.manager, self.on_pass, self.time_limit = context, manager, on_pass, time_limit
         self.spent = 0.0
+        self.bounds: dict[str, float] = {}
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...], int]:
         """The module after the pipeline with the best plan but for the passes that make programs, that pipeline, and how many
         of its passes have run. Raises the first error if no plan fits; it is proven if no kind has a plan."""
         first = pipelines[0]
         if len(pipelines) == 1:
-            return self.scheduled(first, self.planned(first, module, self.context, 0, self.time_limit))
+            module = self.planned(first, module, self.context, 0, self.time_limit)
+            if plan := module.first(Plan):
+                self.bounds = {_form_of(first, plan): plan.bound}
+            return self.scheduled(first, module)
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
         module = self.passes(first, module, self.context, 0, shared)
@@ -197,6 +215,9 @@ class PortfolioSearch:
         self.context.sink.diagnostics.extend(best.warnings.diagnostics)
         plan = best.module.first(Plan)
         assert plan is not None
+        bounds = [*best.others.bounds.items(), (kind_of(best.pipeline), best.own)]
+        for kind, bound in bounds:
+            self.bounds[_FORMS[kind]] = min(bound, self.bounds.get(_FORMS[kind], math.inf))
         return self.scheduled(best.pipeline, best.module.replace(plan, best.certified))
 
     def scheduled(self, pipeline: tuple[Pass, ...], module: Module) -> tuple[Module, tuple[Pass, ...], int]:
@@ -255,10 +276,10 @@ class PortfolioSearch:
         if best is not None and plan.value >= best.incumbent.value:  # on the real links
             return _with_loser(best, pipeline, plan.bound)
         if best is None:
-            return _Best(plan, planned, pipeline, sink)
+            return _Best(plan, planned, pipeline, sink, own=plan.bound)
         if best.module is not None:
             best.others.beaten(kind_of(best.pipeline), best.incumbent.bound, best.incumbent.value)
-        return _Best(_with_bound(plan, best.incumbent.bound), planned, pipeline, sink, best.others)
+        return _Best(_with_bound(plan, best.incumbent.bound), planned, pipeline, sink, best.others, plan.bound)
 
     def planned(
         self, pipeline: tuple[Pass, ...], module: Module, context: PassContext, start: int, seconds: float | None

@@ -1,4 +1,5 @@
-"""``dnnc solve``: the best split of a profiled workload, with its proof; ``dnnc verify-plan``: such a split recomputed."""
+"""``dnnc solve``: the best split of a profiled workload, with its proof; ``dnnc verify-plan``: such a split, or
+the plan of a directory, recomputed."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from dnnc.cli.console import progress, put, put_json, show_warnings, talk, write_whole
-from dnnc.cli.faults import NoBandwidth, NoReplicasInFormat, NotAHierarchy, NotAQuantity, SplitIsWrong, TooManyAccelerators
+from dnnc.cli.faults import (
+    NoBandwidth,
+    NoReplicasInFormat,
+    NotAHierarchy,
+    NotAQuantity,
+    NotOfDirectory,
+    SplitIsWrong,
+    SplitMissing,
+    TooManyAccelerators,
+)
 from dnnc.cli.options import shared as opt
 from dnnc.cli.options import solve as arguments
 from dnnc.workloads.faults import BytesWithoutTopology, MachinesWithTopology
@@ -19,6 +29,27 @@ if TYPE_CHECKING:
     from dnnc.workloads.solve import SolveOptions, SolveResult
 
 _MOST_ACCELERATORS = 65536
+_OF_SPLITS = (
+    "RESULT",
+    "--objective",
+    "--comm",
+    "--split",
+    "--schedule",
+    "--straight",
+    "--microbatches",
+    "--pieces",
+    "--hierarchy",
+    "--inner-bandwidth",
+    "--format",
+    "--topology",
+    "--bytes",
+    "--accelerators",
+    "--cpus",
+    "--memory",
+    "--bandwidth",
+    "--forward",
+)
+"""What 'verify-plan' takes of the split of a workload alone, in the order of its parameters."""
 
 
 def solve(
@@ -118,8 +149,9 @@ def _solve(options: SolveOptions, out: Path | None, *, json: bool, timing: bool,
 
 
 def verify_plan(
-    file: arguments.FileArgument,
-    result: arguments.Result,
+    file: arguments.PlanOrFile,
+    result: arguments.Result = None,
+    search: arguments.PlainSearch = False,
     objective: opt.SolveObjective = None,
     comm: arguments.StatedComm = None,
     split: arguments.StatedSplit = None,
@@ -140,10 +172,20 @@ def verify_plan(
     json: opt.JsonOption = False,
     quiet: opt.QuietOption = False,
 ) -> None:
-    """Recompute the split of RESULT from FILE alone: loads, memory, colocation, contiguity, coverage. Every violation is named;
-    the exit code is 5 when there is one.
+    """Recompute the split of RESULT from FILE alone: loads, memory, colocation, contiguity, coverage; or the plan of DIR, with
+    its value, its bound and its gap. Every violation is named; the exit code is 5 when there is one.
 
-    An option overrides what RESULT says. The machines are those of FILE and the options, or of TOPOLOGY."""
+    An option overrides what RESULT says. The machines are those of FILE and the options, or of TOPOLOGY; of DIR its own."""
+    if file.is_dir():
+        own_options = (result, objective, comm, split, schedule, straight, microbatches, pieces, hierarchy, inner_bandwidth)
+        machines = (format, topology, by_bytes, accelerators, cpus, memory, bandwidth, forward)
+        given = [name for name, value in zip(_OF_SPLITS, (*own_options, *machines), strict=True) if value not in (None, False)]
+        if given:
+            raise UsageError(NotOfDirectory(tuple(given)), where=str(file))
+        _verify_directory(file, search=search, json=json, quiet=quiet)
+        return
+    if result is None or search:
+        raise UsageError(SplitMissing("a directory" if search else "a RESULT beside it"), where=str(file))
     from dnnc.machines import machines_of
     from dnnc.workloads.verify_plan import Limits, verify_files
 
@@ -189,6 +231,26 @@ def verify_plan(
         )
     if not json and not quiet:
         put(report.text())
+
+
+def _verify_directory(directory: Path, *, search: bool, json: bool, quiet: bool) -> None:
+    """Raises CheckFailed with every violation of the plan of a directory."""
+    from dnnc.check.faults import PlanRefuted
+    from dnnc.check.witness import verify_build
+
+    found = verify_build(directory, search=search)
+    if json:
+        put_json("verify-plan", found.to_json())
+    if found.violations:
+        advice = [
+            *([""] * (len(found.violations) - 1)),
+            "plan.json or plan.ir was edited, or it is a fault: compile the model again",
+        ]
+        raise CheckFailed(
+            PlanRefuted(text, hint).at(str(directory)) for text, hint in zip(found.violations, advice, strict=True)
+        )
+    if not json and not quiet:
+        put(found.text())
 
 
 def _placed(result: SolveResult, pieces: int, *, numbered: bool) -> str:

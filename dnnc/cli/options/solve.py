@@ -169,8 +169,29 @@ Out = Annotated[
         help="Also write the split to FILE, in the format of the papers' solver (maxLoad, fpgas, cpus; the key dnnc is added).",
     ),
 ]
+PlanOrFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE|DIR",
+        help="Device-placement JSON, a PipeDream profile (graph.txt), or either as IR text (.ir); or a directory that 'dnnc "
+        "compile' wrote.",
+        show_default=False,
+    ),
+]
 Result = Annotated[
-    Path, typer.Argument(metavar="RESULT", help="The split that 'dnnc solve' printed with --json or wrote with -o.")
+    Path | None,
+    typer.Argument(
+        metavar="[RESULT]",
+        help="The split of FILE that 'dnnc solve' printed with --json or wrote with -o.",
+        show_default=False,
+    ),
+]
+PlainSearch = Annotated[
+    bool,
+    typer.Option(
+        "--search",
+        help="DIR: also search all plans on devices and replicas plainly, where the model is small, and compare the bound.",
+    ),
 ]
 StatedComm = Annotated[
     opt.Comm | None,

@@ -1,0 +1,259 @@
+"""The search of ``verify-plan --search``: every plan on devices and replicas of a small problem, in the port model.
+
+A dynamic programme over all downsets of the ops in a dictionary. A state is a downset that is done, how many devices of each
+kind it took, and for how many periods the stage with most replicas goes on behind the others; its value is the least largest
+load. A step adds any larger downset as a stage on any kind of device with any number of replicas. Nothing is pruned, contracted
+or bounded. Devices are of one kind if they agree in type, memory and port.
+
+The load of a stage is what ``value`` counts, each transfer at the port of its device: no route is faster. Its memory is the
+least that it needs: weights, the largest of what its ops have alive alone, and its buffers; of a training step weights,
+gradients and state. So the optimum here is a lower bound of all such plans, and no claimed bound may be above it, unless
+memory that is not counted here binds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from dnnc.check.witness.facts import Facts
+from dnnc.check.witness.value import combined
+from ir.core.topology import Device
+from ir.core.types import type_bytes
+from ir.text.witness import DEVICES, MESHES, Witness
+from passes.model.exchange import BUCKET
+from passes.model.graph import reads
+from passes.model.learning import saved_values, updated_bytes
+from passes.model.liveness import SLOTS, own_bytes, stated_bytes
+from passes.model.op_time import bandwidth_of
+
+MOST_DOWNSETS = 2000
+MOST_STEPS = 2_000_000
+"""Stages that are tried, with every state behind which they may stand; about ten seconds."""
+RESTRICTIONS = ("cuts", "pins", "stages", "strategy", "plan", "pieces", "replicas")
+"""Keys of a certificate that say that the bound is not of all plans."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """``count`` devices that can be exchanged, one of which is ``device``."""
+
+    device: Device
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """On ``kind`` with so many replicas: seconds per microbatch."""
+
+    kind: int
+    replicas: int
+    load: float
+
+
+def searched(facts: Facts, record: Witness) -> tuple[float | None, str]:
+    """Seconds of the objective that no plan of the record's form is below, and how large the search was; None where it was not
+    made, and why."""
+    plan, certificate = facts.plan, dict(facts.plan.certificate)
+    if record.plans == MESHES:
+        return None, "plans on meshes are not searched plainly"
+    if plan.minimises.alone or (plan.minimises.trains and not plan.in_steps):
+        return None, f"the objective {plan.objective} is not searched plainly"
+    if told := [key for key in RESTRICTIONS if key in certificate]:
+        return None, f"not searched plainly: the bound is of plans under a restriction ({', '.join(told)})"
+    search = Search(facts, 1 if record.plans == DEVICES else len(facts.topology.devices))
+    downsets = search.downsets()
+    if downsets is None:
+        return None, f"not searched plainly: {len(facts.ops)} ops have more than {MOST_DOWNSETS} downsets"
+    if (steps := search.steps(len(downsets))) > MOST_STEPS:
+        return None, f"not searched plainly: {len(downsets)} downsets need up to {steps} steps, more than {MOST_STEPS}"
+    value = search.run(downsets)
+    note = f"{len(downsets)} downsets of {len(facts.ops)} ops"
+    if search.memory_matters:
+        return None, f"{note}: a plain search without the memory of activations finds {value:.6g} s"
+    return value, note
+
+
+class Search:
+    """Of one problem; ``most``: replicas of a stage."""
+
+    def __init__(self, facts: Facts, most: int) -> None:
+        self.facts, self.plan, self.most = facts, facts.plan, most
+        self.microbatches = max(1, facts.plan.microbatches)
+        found: dict[tuple[object, ...], list[Device]] = {}
+        for device in facts.topology.devices:
+            port = facts.net.port(device.name)
+            found.setdefault((device.type, facts.topology.memory(device), port.latency, port.bandwidth), []).append(device)
+        self.kinds = [Kind(devices[0], len(devices)) for devices in found.values()]
+        count = len(facts.ops)
+        self.before = [0] * count
+        for tensor in facts.tensors:
+            for reader in tensor.readers:
+                self.before[reader] |= 1 << tensor.maker
+        self.rows = {kind.device.type: self.single(kind) for kind in self.kinds}
+        self.loads: dict[tuple[int, int], list[Stage]] = {}
+
+    @cached_property
+    def memory_matters(self) -> bool:
+        """Whether a training step may need more than the memory that is counted here."""
+        limits = [limit for kind in self.kinds if (limit := self.facts.topology.memory(kind.device)) is not None]
+        if not self.plan.in_steps or not limits:
+            return False
+        learned = self.facts.learned
+        kept = {name: size for op in self.facts.ops for name, size in saved_values(op, learned).items()}
+        made = sum(type_bytes(value.type) or 0 for op in self.facts.ops for value in op.results)
+        weights = 3 * sum(self.facts.weights.values()) + sum(learned.state.values())
+        return weights + self.microbatches * sum(kept.values()) + 4 * SLOTS * made > min(limits)
+
+    def single(self, kind: Kind) -> list[float]:
+        """Seconds of each op, where they add up; empty where they depend on the stage (``op_time``, epilogues)."""
+        from passes.model.op_time import fuses
+
+        type_ = self.facts.topology.type(kind.device.type)
+        if not self.plan.in_steps and fuses(type_):
+            return []
+        return [self.facts.seconds(type_, [v])[0] for v in range(len(self.facts.ops))]
+
+    def downsets(self) -> list[int] | None:
+        """All sets of ops that hold all that their ops read, as bits, in order of size; None where there are too many."""
+        found, layer = [0], {0}
+        while layer:
+            after = set[int]()
+            for done in layer:
+                for v, needed in enumerate(self.before):
+                    if not done >> v & 1 and needed & ~done == 0:
+                        after.add(done | 1 << v)
+            found += sorted(after)
+            if len(found) > MOST_DOWNSETS:
+                return None
+            layer = after
+        return found
+
+    def steps(self, downsets: int) -> int:
+        """About how many steps a search takes."""
+        used = math.prod(kind.count + 1 for kind in self.kinds)
+        return downsets * downsets // 2 * used * sum(min(self.most, kind.count) for kind in self.kinds)
+
+    def run(self, downsets: Sequence[int]) -> float:
+        """The least value of all plans; inf where none fits."""
+        none = (0,) * len(self.kinds)
+        best: dict[int, dict[tuple[tuple[int, ...], int], float]] = {done: {} for done in downsets}
+        best[0][none, 0] = 0.0
+        for place, done in enumerate(downsets):
+            for larger in downsets[place + 1 :]:
+                if done & ~larger or not best[done]:
+                    continue
+                for stage in self.stages(done, larger):
+                    behind = stage.replicas * (-(-self.microbatches // stage.replicas) - 1)
+                    for (used, longest), value in best[done].items():
+                        taken = used[stage.kind] + stage.replicas
+                        if taken > self.kinds[stage.kind].count:
+                            continue
+                        key = (*used[: stage.kind], taken, *used[stage.kind + 1 :]), max(longest, behind)
+                        if (load := max(value, stage.load)) < best[larger].get(key, math.inf):
+                            best[larger][key] = load
+        ends = [self.of_period(period, sum(used), behind) for (used, behind), period in best[downsets[-1]].items()]
+        return min([*ends, *self.alone(downsets[-1])], default=math.inf)
+
+    def of_period(self, period: float, devices: int, behind: int) -> float:
+        if not self.plan.in_steps:
+            return period
+        return (devices + behind if self.plan.flush else self.microbatches) * period
+
+    def alone(self, every: int) -> Iterator[float]:
+        """Plans of one device, which hands nothing over."""
+        for kind in self.kinds if not self.plan.in_steps else ():
+            if self.fits(0, every, kind):
+                yield self.compute(every, kind, 1)
+
+    def stages(self, done: int, larger: int) -> list[Stage]:
+        """The ops between two downsets as a stage on each kind of device, with each number of replicas."""
+        found = []
+        own = larger & ~done
+        for number, kind in enumerate(self.kinds):
+            if not self.fits(done, larger, kind):
+                continue
+            type_ = self.facts.topology.type(kind.device.type)
+            receive, send = self.transfers(done, own, kind)
+            for replicas in range(1, min(self.most, kind.count) + 1):
+                compute = self.compute(own, kind, replicas) + (0.0 if self.plan.in_steps else type_.handover)
+                if math.isfinite(compute):
+                    found.append(Stage(number, replicas, combined(self.plan.comm, compute, receive, send) / replicas))
+        return found
+
+    def compute(self, own: int, kind: Kind, replicas: int) -> float:
+        """Seconds of a device for a microbatch; of a replica, which does fewer, with as much of the update more."""
+        row, members = self.rows[kind.device.type], _positions(own)
+        type_ = self.facts.topology.type(kind.device.type)
+        seconds = math.fsum([row[v] for v in members] if row else self.facts.seconds(type_, members))
+        if self.plan.in_steps:
+            seconds += math.fsum(self.update(v, kind, replicas) for v in members) * replicas / self.microbatches
+        return seconds
+
+    def update(self, v: int, kind: Kind, replicas: int) -> float:
+        """Seconds of the update, once a step, of the weights that an op is the first to read."""
+        type_, port = self.facts.topology.type(kind.device.type), self.facts.net.port(kind.device.name)
+        bandwidth, seconds = bandwidth_of(type_), 0.0
+        for name in self.first[v]:
+            size = self.facts.weights[name]
+            seconds += updated_bytes(size, self.facts.learned.state[name]) / bandwidth if bandwidth else 0.0
+            if replicas > 1 and not type_.free_transfers:
+                part = size / max(size, BUCKET)
+                seconds += 2 * (replicas - 1) * (size / replicas / port.bandwidth + part * port.latency)
+        return seconds
+
+    @cached_property
+    def first(self) -> list[list[str]]:
+        """Of each op the weights that train and that it is the first to read."""
+        found, done = [], set[str]()
+        for op in self.facts.ops:
+            names = [n for n in reads(op) if n in self.facts.learned.state and n not in done]
+            done.update(names)
+            found.append(names)
+        return found
+
+    def transfers(self, done: int, own: int, kind: Kind) -> tuple[float, float]:
+        """Seconds of a device for what a stage receives and sends."""
+        if self.facts.free(kind.device.name):
+            return 0.0, 0.0
+        port, receive, send = self.facts.net.port(kind.device.name), 0.0, 0.0
+        for tensor in self.facts.tensors:
+            readers = sum(1 << reader for reader in set(tensor.readers))
+            seconds = tensor.stated
+            if seconds is None:
+                seconds = tensor.times * (port.latency + tensor.size / port.bandwidth)
+            if done >> tensor.maker & 1 and readers & own:
+                receive += seconds
+            if own >> tensor.maker & 1 and readers & ~own:
+                send += seconds
+        return receive, send
+
+    def fits(self, done: int, larger: int, kind: Kind) -> bool:
+        """Whether a stage may fit a device."""
+        limit, facts, members = self.facts.topology.memory(kind.device), self.facts, _positions(larger & ~done)
+        if limit is None:
+            return True
+        stated = stated_bytes(facts.module.entry)
+        if stated is not None:
+            return sum(stated[v] for v in members) <= limit
+        names = {name for v in members for name in reads(facts.ops[v]) if name in facts.weights}
+        needed = sum(facts.weights[name] for name in names)
+        if self.plan.in_steps:
+            learned = [name for name in names if name in facts.learned.state]
+            return needed + sum(facts.weights[name] + facts.learned.state[name] for name in learned) <= limit
+        slots = SLOTS if self.plan.comm == "sum" else 2 * SLOTS
+        arriving = (t.size for t in facts.tensors if done >> t.maker & 1 and not set(t.readers).isdisjoint(members))
+        return needed + max(self.own[v] for v in members) + slots * sum(arriving) <= limit
+
+    @cached_property
+    def own(self) -> tuple[int, ...]:
+        return own_bytes(self.facts.module.entry)
+
+
+def _positions(bits: int) -> list[int]:
+    return [v for v in range(bits.bit_length()) if bits >> v & 1]
+
+
+__all__ = ["Search", "searched"]

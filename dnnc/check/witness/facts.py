@@ -1,0 +1,149 @@
+"""The numbers of a build: ops, tensors, weights and stages of its ``plan.ir``, devices and links of its machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ir.core.diagnostics import InvalidInput
+from ir.core.facets import StageSet, Transfer
+from ir.core.module import Module, Plan, Program, Stage
+from ir.core.ops import Op
+from ir.core.topology import Device, DeviceType, Topology
+from ir.core.types import type_bytes
+from passes.model.folding import expand
+from passes.model.graph import reads
+from passes.model.learning import Learning, learning, learning_seconds
+from passes.model.network import Network, network
+from passes.model.op_time import body_seconds
+from passes.model.sizes import sized_results
+from passes.model.spmd.reshard_ops import plain
+from passes.model.spmd.undecided import undifferentiated
+
+CLOSE = 1e-6
+"""Relative difference up to which two values are equal: that of sums in another order, and of what is rounded in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What op ``maker`` makes and the ops ``readers`` read. ``size``: bytes; ``stated``: seconds to move it, whatever the
+    route; ``times``: how often it crosses a border, twice where its gradient comes back."""
+
+    name: str
+    maker: int
+    readers: tuple[int, ...]
+    size: int
+    stated: float | None
+    times: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """``module``: without programs, backward ops and reshards; ``whole``: the module of ``plan.ir``, expanded."""
+
+    module: Module
+    whole: Module
+    plan: Plan
+    topology: Topology
+
+    @cached_property
+    def net(self) -> Network:
+        return network(self.topology)
+
+    @cached_property
+    def ops(self) -> tuple[Op, ...]:
+        return self.module.entry.ops
+
+    @cached_property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """Positions of the ops of each stage of the plan, ascending."""
+        found: list[list[int]] = [[] for _ in self.plan.stages]
+        for position, op in enumerate(self.ops):
+            for index in op.facet(StageSet, StageSet(())).stages:
+                if 0 <= index < len(found):
+                    found[index].append(position)
+        return tuple(map(tuple, found))
+
+    @cached_property
+    def types(self) -> tuple[DeviceType, ...]:
+        """The types that devices have, in the order of the machines."""
+        used = {device.type for device in self.topology.devices}
+        return tuple(type_ for type_ in self.topology.types if type_.name in used)
+
+    @cached_property
+    def learned(self) -> Learning:
+        return learning(self.module)
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """Bytes of each resource."""
+        return {resource.name: type_bytes(resource.type) or 0 for resource in self.module.resources.values()}
+
+    @cached_property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What ops read of others, in the order in which it is made."""
+        readers: dict[str, list[int]] = {}
+        for position, op in enumerate(self.ops):
+            for name in reads(op):
+                readers.setdefault(name, []).append(position)
+        found = []
+        for position, op in enumerate(self.ops):
+            stated = op.facet(Transfer)
+            for number, value in enumerate(sized_results(op)):
+                if value.name in readers:
+                    times = 2 if self.plan.in_steps and value.name in self.learned.values else 1
+                    seconds = None if stated is None else stated.seconds[number]
+                    size = type_bytes(value.type) or 0
+                    found.append(Tensor(value.name, position, tuple(readers[value.name]), size, seconds, times))
+        return tuple(found)
+
+    def device(self, name: str) -> Device:
+        return self.topology.device(name)
+
+    def type_of(self, device: str) -> DeviceType:
+        return self.topology.type(self.topology.device(device).type)
+
+    def free(self, device: str) -> bool:
+        """Whether the device pays nothing for its own transfers."""
+        return self.type_of(device).free_transfers
+
+    def outside(self, positions: Iterable[int]) -> list[str]:
+        """What these ops make that is read elsewhere, or is a result of the model."""
+        own = set(positions)
+        results = {value.name for value in self.module.entry.results}
+        made = (value.name for position in sorted(own) for value in self.ops[position].results)
+        elsewhere = {t.name for t in self.tensors if t.maker in own and not own.issuperset(t.readers)}
+        return [name for name in made if name in results or name in elsewhere]
+
+    def seconds(self, type_: DeviceType, positions: Iterable[int]) -> list[float]:
+        """Of each of these ops, which are all of a stage, for one sample; in training of both passes of one microbatch."""
+        own = list(positions)
+        if self.plan.in_steps:
+            return [self.steps(type_)[position] for position in own]
+        return body_seconds([self.ops[position] for position in own], type_, self.outside(own))
+
+    def steps(self, type_: DeviceType) -> list[float]:
+        """Of each op, the seconds of both passes of a microbatch of a training step."""
+        known = self._steps.get(type_.name)
+        if known is None:
+            known = self._steps[type_.name] = [one.both for one in learning_seconds(self.module, type_)]
+        return known
+
+    @cached_property
+    def _steps(self) -> dict[str, list[float]]:
+        return {}
+
+
+def facts_of(module: Module, where: str) -> Facts:
+    """The numbers of the module of a ``plan.ir``. Raises InvalidInput where it has no plan or no machines."""
+    from dnnc.check.faults import NoPlanToVerify
+
+    whole = expand(module)
+    plan, topology = whole.first(Plan), whole.first(Topology)
+    if plan is None or topology is None:
+        raise InvalidInput(NoPlanToVerify("plan" if plan is None else "machines"), where=where)
+    return Facts(plain(undifferentiated(whole.without(Stage, Program))), whole, plan, topology)
+
+
+__all__ = ["CLOSE", "Facts", "Tensor", "facts_of"]

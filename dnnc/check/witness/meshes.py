@@ -1,0 +1,214 @@
+"""Stages on meshes at inference: what their members compute and exchange, what passes between them, and the value of the plan.
+
+The layouts are those of ``plan.ir``. Of an op, the seconds of the slowest member are asked of ``member_work``, given the
+layouts; the sums are made here. Collectives are counted from the ops of the lowered stages (``passes.model.spmd.count``), each
+message over its route. Between stages, ``cross_mesh.messages`` says who sends to whom; the seconds are counted here: bytes over
+the bandwidth of the route, latency, and the links that all of them share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import cached_property
+
+from dnnc.check.witness.facts import Facts
+from dnnc.check.witness.value import Counted
+from dnnc.onnx import DIALECTS
+from ir.core.diagnostics import DiagnosticSink
+from ir.core.module import Mesh, Program, Stage
+from ir.core.ops import Op
+from ir.core.types import Replicate, TensorType, type_bytes
+from ir.layout_rules import LayoutRule, rules
+from ir.ops.boxes import box
+from ir.ops.rows import edge_slots
+from passes.framework.base import PassContext
+from passes.lower import LowerPass
+from passes.model.graph import Cut, cuts_of
+from passes.model.liveness import SLOTS
+from passes.model.op_time import is_head, may_fuse
+from passes.model.spmd.count import count
+from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
+from passes.model.spmd.member_work import MemberWork
+from passes.model.spmd.plan.parts import StagePart, stage_parts
+from passes.model.spmd.reshard import Lies
+
+
+class OnMeshes:
+    """The stages of a plan on meshes."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.plan = facts, facts.plan
+        self.module = facts.whole.without(Stage, Program)
+        self.parts: list[StagePart] = list(stage_parts(self.module))
+        self.sides: list[Party] = parties(self.plan, {mesh.name: mesh for mesh in self.module.of_type(Mesh)})
+        self.host_of = {device.name: device.host for device in facts.topology.devices}
+        self.several = len({device for side in self.sides for device in side.devices}) > 1
+
+    @cached_property
+    def cuts(self) -> tuple[Cut, ...]:
+        return cuts_of(self.module.entry)
+
+    @cached_property
+    def exchanged(self) -> list[float]:
+        """Of each stage the seconds of its collectives."""
+        lowered = LowerPass().run(self.module, PassContext(sink=DiagnosticSink(), dialects=DIALECTS))
+        found = [0.0] * len(self.plan.stages)
+        for one in count(lowered):
+            found[one.stage] += one.seconds
+        return found
+
+    def counted(self) -> list[Counted]:
+        """Each stage."""
+        received, sent = [0.0] * len(self.sides), [0.0] * len(self.sides)
+        buffers = [0] * len(self.sides)
+        for cut in self.cuts:
+            maker, reader = self.sides[cut.source], self.sides[cut.target]
+            size, passed = message_bytes(cut.tensor.type, maker, reader), messages(maker, reader, self.host_of)
+            sent[cut.source] += self.sending(size, maker, passed)
+            received[cut.target] += self.receiving(size, reader, passed)
+            buffers[cut.target] += edge_slots(self.plan.comm, cut.source, cut.target, SLOTS) * size
+        handover = [max(self.facts.type_of(device).handover for device in side.devices) for side in self.sides]
+        return [
+            Counted(
+                self.compute(part) + (handover[index] if self.several else 0.0),
+                received[index],
+                sent[index],
+                self.exchanged[index],
+                self.weights(part),
+                None,
+                buffers[index],
+            )
+            for index, part in enumerate(self.parts)
+        ]
+
+    def value(self, counted: Sequence[Counted]) -> float:
+        """The largest load of a stage or link. What the collectives of a stage keep links busy that others cross too is as the
+        plan says."""
+        media: dict[str, float] = defaultdict(float)
+        for cut in self.cuts:
+            maker, reader = self.sides[cut.source], self.sides[cut.target]
+            size = message_bytes(cut.tensor.type, maker, reader)
+            for name, seconds in self.busy(size, messages(maker, reader, self.host_of)).items():
+                media[name] += seconds
+        for stage in self.plan.stages:
+            for name, seconds in stage.shared:
+                media[name] += seconds
+        loads = [one.compute + one.collectives + one.receive + one.send for one in counted]
+        return max([*loads, *media.values()])
+
+    # -- inside a stage ------------------------------------------------------------------------------------------------
+
+    def compute(self, part: StagePart) -> float:
+        """Seconds of the ops of a stage, each as long as its slowest member takes."""
+        func, module, decided, mesh = part.func, self.module, part.decisions, part.mesh
+        types = {name: resource.type for name, resource in module.resources.items()}
+        types |= {value.name: value.type for value in func.args}
+        work = MemberWork(mesh, types, False, False)
+        whole: Lies = (Replicate(),) * len(mesh.axes)
+        made: dict[str, Lies] = {**dict.fromkeys(types, whole), **decided.kept, **decided.entering}
+        read = Counter([value.name for value in func.results] + list(decided.leaving))
+        for op in func.ops:
+            read.update(op.operands)
+        chains, seconds = set[str](), []
+        for op, rule in rules(module, func):
+            types.update((value.name, value.type) for value in op.results)
+            if rule is None:
+                operands, results = [whole] * len(op.operands), [whole] * len(op.results)
+                divided: list[tuple[int, list[int]]] = []
+            else:
+                operands, results, divided = _layouts(op, rule, part)
+            joined = -1
+            if may_fuse(op):
+                shape = _shape(op.results[0].type)
+                for port, (name, lies) in enumerate(zip(op.operands, operands, strict=True)):
+                    alone = name in chains and read[name] == 1 and made[name] == lies
+                    joined = port if alone and _shape(types[name]) == shape else joined
+            if (joined >= 0 or is_head(op)) and op.results and rule is not None:
+                chains.add(op.results[0].name)
+            seconds.append(work.seconds(op, operands, results, divided, joined if rule is not None else -1)[0])
+            made.update((value.name, lies) for value, lies in zip(op.results, results, strict=True))
+        return math.fsum(seconds)
+
+    def weights(self, part: StagePart) -> int | None:
+        """Bytes of weights on each member; None where members have unequal memory."""
+        limits = {self.facts.topology.memory(self.facts.device(device)) for device in part.mesh.devices}
+        if len(limits) > 1:
+            return None
+        found = 0.0
+        named = {mesh.name: mesh for mesh in self.module.of_type(Mesh)}
+        mesh = named.get(self.plan.stages[part.index].mesh, Mesh("", (), part.mesh.devices))
+        for name in dict.fromkeys(name for op in part.func.ops for name in op.operands):
+            type_ = self.module.resources[name].type if name in self.module.resources else None
+            if type_ is not None:
+                found += _held(type_, part.decisions.kept.get(name, ()), mesh)
+        return math.ceil(found)
+
+    # -- between stages ------------------------------------------------------------------------------------------------
+
+    def sending(self, size: int, maker: Party, passed: Sequence[Message]) -> float:
+        """Seconds of the slowest member that makes a value."""
+        own = [message for message in passed if not message.on]
+        slowest = max(self.of_device(size, device, own) for device in maker.devices)
+        return max(slowest, self.together(size, passed)) if slowest else 0.0
+
+    def receiving(self, size: int, reader: Party, passed: Sequence[Message]) -> float:
+        """Seconds of the slowest member that reads it, with what it passes on."""
+        onward, slowest = [message for message in passed if message.on], 0.0
+        for message in passed:
+            if not self.facts.free(message.target):
+                path = self.facts.net.path(message.source, message.target)
+                slowest = max(slowest, path.latency + size / path.bandwidth + self.of_device(size, message.target, onward))
+        return max(slowest, self.together(size, passed)) if slowest else 0.0
+
+    def of_device(self, size: int, device: str, own: Sequence[Message]) -> float:
+        """Seconds in which a device sends those of the messages that are its own."""
+        paths = [self.facts.net.path(device, message.target) for message in own if message.source == device]
+        if not paths or self.facts.free(device):
+            return 0.0
+        return max(path.latency for path in paths) + math.fsum(size / path.bandwidth for path in paths)
+
+    def together(self, size: int, passed: Sequence[Message]) -> float:
+        """Seconds until the link that is busy longest has let all of them pass."""
+        first = [self.facts.net.path(m.source, m.target).latency for m in passed if not m.on]
+        return max((min(first, default=0.0) + seconds for seconds in self.busy(size, passed).values()), default=0.0)
+
+    def busy(self, size: int, passed: Sequence[Message]) -> dict[str, float]:
+        found: dict[str, float] = defaultdict(float)
+        for message in passed:
+            for name, bandwidth in self.facts.net.path(message.source, message.target).media:
+                found[name] += size / bandwidth
+        return found
+
+
+def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[tuple[int, list[int]]]]:
+    """Of an op, the layouts of what it reads and makes, and the factors that divide its work with the axes that cut them."""
+    chosen = []
+    for axis, name in zip(part.mesh.axes, part.decisions.strategies[op.id], strict=True):
+        chosen.append(next(strategy for strategy in rule.strategies(axis.size) if strategy.name == name))
+    operands = [tuple(strategy.operands[i] for strategy in chosen) for i in range(len(op.operands))]
+    results = [tuple(strategy.results[i] for strategy in chosen) for i in range(len(op.results))]
+    cuts: dict[str, list[int]] = defaultdict(list)
+    for number, strategy in enumerate(chosen):
+        if strategy.factor is not None and strategy.factor.divided:
+            cuts[strategy.factor.name].append(number)
+    return operands, results, [(rule.factor(name).size, axes) for name, axes in cuts.items()]
+
+
+def _held(type_: object, lies: Lies, mesh: Mesh) -> float:
+    """Bytes of the largest part of a resource that a member keeps."""
+    if not isinstance(type_, TensorType):
+        return 0.0
+    size = type_bytes(type_) or 0
+    if not lies or not mesh.axes or not type_.elements:
+        return float(size)
+    boxes = (box(type_, lies, mesh, member) for member in range(len(mesh.devices)))
+    return size * max(math.prod(length for _, length in one) for one in boxes) / type_.elements
+
+
+def _shape(type_: object) -> object:
+    return type_.shape if isinstance(type_, TensorType) else None
+
+
+__all__ = ["OnMeshes"]

@@ -1,0 +1,313 @@
+"""Stages on devices and replicas: what each computes, receives, sends and holds, and the value of the plan.
+
+A device that receives a tensor pays latency + bytes / bandwidth of the route; one that sends it pays the bytes for each stage
+that reads it and the longest latency once. A link is busy with all that crosses it. Replicas take the samples in turn, so each
+load counts for each r-th of them; stages on the same devices add up. The value of a stream is the largest load of a device or
+link. A training step of M microbatches takes as many periods as there are devices, and those for which the last microbatches
+keep the stage with most replicas busy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from dnnc.check.witness.facts import Facts, Tensor
+from ir.core.ops import Op
+from ir.core.types import type_bytes
+from ir.ops.rows import edge_slots
+from passes.model.exchange import BUCKET
+from passes.model.graph import reads
+from passes.model.learning import updated_bytes
+from passes.model.liveness import SLOTS, stated_bytes
+from passes.model.network import Path
+from passes.model.op_time import bandwidth_of
+from passes.model.sizes import sized_results
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One stage. Seconds of a device per sample that it handles; bytes on each device, None where nothing is counted."""
+
+    compute: float
+    receive: float
+    send: float
+    collectives: float = 0.0
+    weights: int | None = None
+    workspace: int | None = None
+    buffers: int | None = None
+
+
+def combined(comm: str, compute: float, receive: float, send: float) -> float:
+    """How the seconds of a device add up."""
+    if comm == "sum":
+        return compute + receive + send
+    return max(compute, receive + send) if comm == "overlap" else max(compute, receive, send)
+
+
+def turns(one: Sequence[str], other: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs of replicas between which samples pass, one after the other until it begins anew."""
+    return [(one[m % len(one)], other[m % len(other)]) for m in range(math.lcm(len(one), len(other)))]
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Sums of gradients around replicas: seconds for each byte that a device passes on, latency of a step, and what the links
+    state of collectives; ``media``: the seconds that each byte keeps a link busy."""
+
+    byte: float
+    latency: float
+    start: float
+    small: float
+    switch: float
+    media: dict[str, float]
+
+    def seconds(self, members: int, size: int) -> float:
+        """Of the sum of a gradient of ``size`` bytes, its part of a bucket."""
+        whole, steps = max(size, BUCKET), 2 * (members - 1)
+        moved = steps * whole / members
+        seconds = self.start + steps * self.latency + moved * self.byte
+        if self.switch and self.small and 1 / self.small > self.byte:
+            seconds += self.switch * moved / (moved + self.switch / (1 / self.small - self.byte))
+        return seconds * size / whole
+
+
+def ring_of(facts: Facts, devices: Sequence[str]) -> Ring:
+    """Around the devices in order, or, where each host has as many of them, in rings that leave a host by each of its devices,
+    if these pass more on."""
+    blocks = [list(block) for _, block in groupby(devices, lambda name: facts.device(name).host)]
+    one = _ring(facts, [devices])
+    rails = len(blocks[0])
+    if rails == 1 or len(blocks) == 1 or any(len(block) != rails for block in blocks):
+        return one
+    turned = [[name for block in blocks for name in (*block[by:], *block[:by])] for by in range(rails)]
+    several = _ring(facts, turned)
+    return several if several.byte < one.byte else one
+
+
+def _ring(facts: Facts, rings: Sequence[Sequence[str]]) -> Ring:
+    paths: list[Path] = [facts.net.path(a, b) for ring in rings for a, b in zip(ring, [*ring[1:], ring[0]], strict=True)]
+    media = Counter(name for path in paths for name, _ in path.media)
+    width = {name: bandwidth for path in paths for name, bandwidth in path.media}
+    busy = {name: count / (width[name] * len(rings)) for name, count in media.items()}
+    if len(rings) == 1:
+        alone = max(1 / path.bandwidth for path in paths)
+    else:
+        hops = Counter(hop for path in paths for hop in path.hops)
+        alone = max(count / (facts.net.links[hop[0]].bandwidth * len(rings)) for hop, count in hops.items())
+        alone = max(alone, max(1 / facts.net.port(path.source).bandwidth for path in paths))
+    return Ring(
+        max([alone, *busy.values()]),
+        max(path.latency for path in paths),
+        max(path.start for path in paths),
+        min((path.small for path in paths if path.small), default=0.0),
+        max(path.switch for path in paths),
+        busy,
+    )
+
+
+class Stages:
+    """The stages of a plan on devices and replicas; ``on``: the devices of each."""
+
+    def __init__(self, facts: Facts) -> None:
+        self.facts, self.plan = facts, facts.plan
+        self.on = [stage.devices for stage in facts.plan.stages]
+        self.stage_of = {position: index for index, own in enumerate(facts.stages) for position in own}
+        self.several = len({device for devices in self.on for device in devices}) > 1
+
+    def crossing(self) -> Iterator[tuple[Tensor, int, list[int]]]:
+        """Tensors between stages, with the stage that makes them and those that read them."""
+        for tensor in self.facts.tensors:
+            maker = self.stage_of[tensor.maker]
+            targets = sorted({self.stage_of[reader] for reader in tensor.readers} - {maker})
+            if targets:
+                yield tensor, maker, targets
+
+    def counted(self) -> list[Counted]:
+        """Each stage."""
+        found = []
+        for index, own in enumerate(self.facts.stages):
+            receive = send = 0.0
+            for tensor, maker, targets in self.crossing():
+                if index in targets:
+                    receive += max(self.moved(tensor, a, b, b) for a, b in turns(self.on[maker], self.on[index]))
+                if index == maker:
+                    send += max(self.sent(tensor, source, index, targets) for source in self.on[index])
+            compute = max(self.compute(index, device) for device in self.on[index])
+            found.append(Counted(compute, receive, send, 0.0, *self.memory(index, own)))
+        return found
+
+    def compute(self, index: int, device: str) -> float:
+        """Seconds that a device of a stage computes: hand-over where there are several devices; in training its part of the
+        update, as a replica does fewer microbatches."""
+        type_, replicas = self.facts.type_of(device), len(self.on[index])
+        seconds = math.fsum(self.facts.seconds(type_, self.facts.stages[index]))
+        if self.plan.in_steps:
+            return seconds + self.update(index, device) * replicas / self.plan.microbatches
+        return seconds + (type_.handover if self.several else 0.0)
+
+    def updated(self, index: int) -> list[str]:
+        """The weights that a stage updates: those that no stage before it reads."""
+        before = {name for own in self.facts.stages[:index] for i in own for name in reads(self.facts.ops[i])}
+        names = dict.fromkeys(name for i in self.facts.stages[index] for name in reads(self.facts.ops[i]))
+        return [name for name in names if name in self.facts.learned.state and name not in before]
+
+    def update(self, index: int, device: str) -> float:
+        """Seconds of the update once a step: sums of gradients around the replicas, and the bytes that are read and written."""
+        facts, names, devices = self.facts, self.updated(index), self.on[index]
+        type_, summed = facts.type_of(device), 0.0
+        if len(devices) > 1 and not type_.free_transfers:
+            ring = ring_of(facts, devices)
+            summed = math.fsum(ring.seconds(len(devices), facts.weights[name]) for name in names)
+        moved = sum(updated_bytes(facts.weights[name], facts.learned.state[name]) for name in names)
+        bandwidth = bandwidth_of(type_)
+        return summed + (moved / bandwidth if bandwidth else 0.0)
+
+    def moved(self, tensor: Tensor, source: str, target: str, pays: str) -> float:
+        """Seconds that one end, ``pays``, spends on one message."""
+        if source == target or self.facts.free(pays):
+            return 0.0
+        if tensor.stated is not None:
+            return tensor.stated
+        path = self.facts.net.path(source, target)
+        return tensor.times * (path.latency + tensor.size / path.bandwidth)
+
+    def sent(self, tensor: Tensor, source: str, index: int, targets: Sequence[int]) -> float:
+        """Seconds that a device spends on sending a tensor to the slowest replica of each stage that reads it."""
+        ends = []
+        for target in targets:
+            devices = self.on[target]
+            alike = devices == self.on[index]  # these take the same samples
+            ends.append(source if alike else max(devices, key=lambda there: self.moved(tensor, source, there, source)))
+        away = [end for end in ends if end != source]
+        if not away or self.facts.free(source):
+            return 0.0
+        if tensor.stated is not None:
+            return tensor.stated
+        paths = [self.facts.net.path(source, end) for end in away]
+        return tensor.times * (max(p.latency for p in paths) + math.fsum(tensor.size / p.bandwidth for p in paths))
+
+    def value(self, counted: Sequence[Counted]) -> float:
+        """Seconds that the plan minimises."""
+        if self.plan.minimises.alone:
+            return self.latency()
+        parts: dict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0])
+        for devices, one in zip(self.on, counted, strict=True):
+            for number, seconds in enumerate((one.compute, one.receive, one.send)):
+                parts[devices][number] += seconds
+        loads = [combined(self.plan.comm, *total) / len(devices) for devices, total in parts.items()]
+        return self.of_period(max([*loads, *self.busy().values()], default=0.0))
+
+    def of_period(self, period: float) -> float:
+        """The value that follows from the seconds per microbatch of the slowest device or link."""
+        if not self.plan.in_steps:
+            return period
+        microbatches = self.plan.microbatches
+        if not self.plan.flush:
+            return microbatches * period
+        counts = [len(devices) for devices in self.on]
+        return (sum(counts) + max(r * (math.ceil(microbatches / r) - 1) for r in counts)) * period
+
+    def busy(self) -> dict[str, float]:
+        """Seconds per sample of each link; of sums of gradients where something else crosses it too."""
+        passing: dict[str, float] = defaultdict(float)
+        for tensor, maker, targets in self.crossing():
+            for target in targets if tensor.stated is None else ():
+                pairs = turns(self.on[maker], self.on[target])
+                for a, b in pairs:
+                    for name, bandwidth in self.facts.net.path(a, b).media:
+                        passing[name] += tensor.times * tensor.size / bandwidth / len(pairs)
+        sums: list[dict[str, float]] = []
+        for index, devices in enumerate(self.on if self.plan.in_steps else ()):
+            passed = 2 * (len(devices) - 1) / len(devices) * sum(self.facts.weights[name] for name in self.updated(index))
+            ring = ring_of(self.facts, devices).media if passed else {}
+            sums.append({name: byte * passed / self.plan.microbatches for name, byte in ring.items()})
+        for index, own in enumerate(sums):
+            for name, seconds in own.items():
+                if any(name in other for other in sums if other is not own) or self._others(name, index):
+                    passing[name] += seconds
+        return passing
+
+    def _others(self, link: str, index: int) -> bool:
+        """Whether something that passes between other stages than ``index`` crosses a link."""
+        return any(
+            link == name
+            for tensor, maker, targets in self.crossing()
+            for target in targets
+            if index not in (maker, target) and tensor.stated is None
+            for a, b in turns(self.on[maker], self.on[target])
+            for name, _ in self.facts.net.path(a, b).media
+        )
+
+    def latency(self) -> float:
+        """Seconds of one sample alone: each stage when its devices are free and all it reads is ready. A device sends a tensor
+        once, to its slowest reader; what stays on a device passes through its port."""
+        ready: list[float] = []
+        free: dict[str, float] = defaultdict(float)
+        for index, devices in enumerate(self.on):
+            start, needed = max(free[device] for device in devices), 0.0
+            for here in devices:
+                seconds = self.compute(index, here)
+                for tensor, maker, targets in self.crossing():
+                    if index in targets:
+                        start = max(start, ready[maker])
+                        seconds += max(self.alone(tensor, here, there) for there in self.on[maker])
+                    if index == maker:
+                        seconds += max(self.alone(tensor, here, there) for target in targets for there in self.on[target])
+                needed = max(needed, seconds)
+            ready.append(start + needed)
+            free.update(dict.fromkeys(devices, start + needed))
+        return max(ready, default=0.0)
+
+    def alone(self, tensor: Tensor, here: str, there: str) -> float:
+        if self.facts.free(here):
+            return 0.0
+        if tensor.stated is not None:
+            return tensor.stated
+        way = self.facts.net.port(here) if here == there else self.facts.net.path(here, there)
+        return way.latency + tensor.size / way.bandwidth
+
+    def memory(self, index: int, own: Sequence[int]) -> tuple[int | None, int | None, int | None]:
+        """Bytes of weights, activations and buffers; of a training step of weights alone, with their gradients and the state of
+        the optimizer."""
+        facts = self.facts
+        stated = stated_bytes(facts.module.entry)
+        if stated is not None:
+            return sum(stated[i] for i in own), 0, 0
+        names = {name for i in own for name in reads(facts.ops[i]) if name in facts.weights}
+        if index == 0:
+            names |= {value.name for value in facts.module.entry.results if value.name in facts.weights}
+        weights = sum(facts.weights[name] for name in names)
+        if self.plan.in_steps:
+            return (
+                weights + sum(facts.weights[n] + facts.learned.state[n] for n in names if n in facts.learned.state),
+                None,
+                None,
+            )
+        arriving = [(t, maker) for t, maker, targets in self.crossing() if index in targets]
+        buffers = sum(edge_slots(self.plan.comm, maker, index, SLOTS) * tensor.size for tensor, maker in arriving)
+        inputs = {value.name: type_bytes(value.type) or 0 for value in facts.module.entry.args}
+        return weights, peak(inputs, [facts.ops[i] for i in own]), buffers
+
+
+def peak(inputs: dict[str, int], ops: Sequence[Op]) -> int:
+    """The most bytes alive while ops run one after another. A value lives until its last reader; ``inputs``: bytes of what may
+    be read and is made by none of them. A body of an op counts with its own peak."""
+    last = {name: position for position, op in enumerate(ops) for name in reads(op)}
+    sizes, alive, most = dict(inputs), dict[str, int](), 0
+    for position, op in enumerate(ops):
+        made = {value.name: type_bytes(value.type) or 0 for value in sized_results(op)}
+        alive |= {name: sizes[name] for name in reads(op) if name in sizes} | made
+        inside = max(
+            (peak({v.name: type_bytes(v.type) or 0 for v in region.args}, region.ops) for _, region in op.regions), default=0
+        )
+        most = max(most, sum(alive.values()) + inside)
+        sizes |= made
+        alive = {name: size for name, size in alive.items() if last.get(name, position) > position}
+    return most
+
+
+__all__ = ["Counted", "Ring", "Stages", "combined", "peak", "ring_of", "turns"]
