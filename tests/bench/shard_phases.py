@@ -207,7 +207,7 @@ def rungs(*powers: int) -> search.Policy:
     return replace(search.POLICY, rungs=tuple(1 << power for power in powers))
 
 
-def improved_not(fitter: Any, plan: ShardPlan, seconds: float) -> ShardPlan:
+def improved_not(fitter: Any, plan: ShardPlan, gap: float, seconds: float) -> ShardPlan:
     return plan
 
 

@@ -69,15 +69,13 @@ class FoldedSearch:
         self.charges = Charges(problem, self.structure.spread)
         model = Model(problem, self.charges)
         self.structure = replace(self.structure, runs=tuple(run for run in self.structure.runs if self.fits(model, run)))
-        self.cells = {run: np.array(problem.cells[run.chain][run.first : run.last + 1]) for run in self.structure.runs}
-        self.run_cells = {(run.chain, copy) for run in self.cells for copy in range(run.first, run.last + 1)}
-        in_runs = {node for chain, copy in self.run_cells for node in problem.cells[chain][copy]}
-        self.plain_nodes = [node for node in range(problem.size) if node not in in_runs]
-        self.plain_values = [
-            number
-            for number, value in enumerate(problem.values)
-            if not in_runs.issuperset((value.maker[0], *(node for node, _ in value.readers)))
-        ]
+        self.cells = {run: self.structure.cells[run] for run in self.structure.runs}
+        in_run = np.zeros(problem.size, bool)
+        for nodes in self.cells.values():
+            in_run[nodes] = True
+        self.plain_nodes = np.flatnonzero(~in_run).tolist()
+        plain = [form.values[~in_run[form.nodes].all(axis=1)] for form in problem.graph.forms]
+        self.plain_values = np.sort(np.concatenate([np.zeros(0, np.int64), *plain])).tolist()
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
@@ -146,8 +144,12 @@ class FoldedSearch:
     def is_plain(self, owned: Owned) -> bool:
         """Whether a factor is outside of runs: it touches none, or leads from the last copy of one to the next cell."""
         cells = self.cells_of(owned)
-        last = {(run.chain, run.last) for run in self.structure.runs}
-        return all(cell in last and (cell[0], cell[1] + 1) in cells for cell in cells & self.run_cells)
+        return all(
+            (chain, copy) == (run.chain, run.last) and (chain, copy + 1) in cells
+            for chain, copy in cells
+            for run in self.structure.runs
+            if run.chain == chain and run.first <= copy <= run.last
+        )
 
     def eliminated(self, price: float) -> FoldedElimination:
         model = Model(self.problem, self.charges, price)

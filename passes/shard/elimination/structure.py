@@ -17,7 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-from passes.shard.problem.graph import Graph, ValueNode
+import numpy as np
+
+from passes.shard.problem.graph import Graph, Integers, ValueNode
 
 Key: TypeAlias = tuple[Any, ...]
 """Nested tuples of integers; the first tells which of the three sorts it is of."""
@@ -39,12 +41,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """``places[node]``: chain, copy and slot of a node in a cell. ``touching[chain, copy]``: the values of a cell, in the order
+    """``places[node]``: chain, copy and slot of a node in a cell. ``cells[run][copy, slot]``: its nodes. ``touching[chain, copy]``: the values of a cell, in the order
     of its description; ``crossing[chain, copy]``: those between a cell and the next; ``spread``: values from elsewhere that
     several copies of a chain read."""
 
     places: dict[int, tuple[int, int, int]]
     runs: tuple[Run, ...]
+    cells: dict[Run, Integers]
     touching: dict[tuple[int, int], tuple[int, ...]]
     crossing: dict[tuple[int, int], tuple[int, ...]]
     spread: frozenset[int]
@@ -84,9 +87,11 @@ def structure_of(graph: Graph) -> Structure:
                 crossing.setdefault((chain, copies[0]), []).append((_inside(graph, value, places, copies[0]), number))
             if from_elsewhere and len(copies) > 1:
                 spread.add(number)
+    runs = _runs(graph, touching)
     return Structure(
         places,
-        _runs(graph, touching),
+        runs,
+        {run: np.array(graph.cells[run.chain][run.first : run.last + 1]) for run in runs},
         {cell: tuple(number for _, number in sorted(keys)) for cell, keys in touching.items()},
         {cell: tuple(number for _, number in sorted(keys)) for cell, keys in crossing.items()},
         frozenset(spread),

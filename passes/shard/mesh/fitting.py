@@ -88,10 +88,10 @@ class Fitter:
             self.by_name = [*plans_by_name(self.module, self.given, memory=self.limit, uneven=self.uneven, seconds=seconds)]
         return self.by_name
 
-    def improved(self, plan: ShardPlan, seconds: float) -> ShardPlan:
-        """``plan``, or the best plan by name where that is quicker: a search that was not exact is no worse than what anybody
-        would write."""
-        if plan.status == "optimal":
+    def improved(self, plan: ShardPlan, gap: float, seconds: float) -> ShardPlan:
+        """``plan``, or the best plan by name where that is quicker: a search that did not reach the relative ``gap`` is no
+        worse than what anybody would write."""
+        if plan.gap <= gap:
             return plan
         best = min((plan, *self.named(seconds)), key=lambda one: one.value)
         return plan if best is plan else replace(best.bounded(plan.bound, plan.reason), reason=plan.reason)

@@ -232,7 +232,7 @@ class MeshSearch:
             plans = found.plans
             if not plans[-1].interrupted and least < self.beaten:
                 try:
-                    plans = [fitter.improved(plan, seconds) for fitter, plan in zip(fitters, plans, strict=True)]
+                    plans = [fitter.improved(plan, asked.gap, seconds) for fitter, plan in zip(fitters, plans, strict=True)]
                 except KeyboardInterrupt:
                     plans[-1] = replace(plans[-1], interrupted=True)
         ranked = self.ranked(fitters, plans, least)

@@ -30,12 +30,14 @@ class ValueNode:
 @dataclass(frozen=True, slots=True)
 class Form:
     """Values of one ``kind``; ``maker``: node kind and result; ``readers``: of each reading node its kind and the ports at
-    which it reads. ``nodes[value]``: the maker, then the reading nodes."""
+    which it reads. ``nodes[value]``: the maker, then the reading nodes; ``values``: where these values stand in
+    ``Graph.values``."""
 
     kind: int
     maker: tuple[int, int]
     readers: tuple[tuple[int, tuple[int, ...]], ...]
     nodes: Integers
+    values: Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,11 @@ class Graph:
     cells: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @cached_property
+    def kind_of(self) -> Integers:
+        """``kinds`` as an array."""
+        return np.array(self.kinds, np.int64)
+
+    @cached_property
     def forms(self) -> tuple[Form, ...]:
         return self._formed[0]
 
@@ -76,9 +83,10 @@ class Graph:
     def _formed(self) -> tuple[tuple[Form, ...], tuple[tuple[int, int], ...]]:
         known: dict[tuple[int, tuple[int, int], tuple[tuple[int, tuple[int, ...]], ...]], int] = {}
         rows: list[list[tuple[int, ...]]] = []
+        numbers: list[list[int]] = []
         form_of = []
         kinds = self.kinds
-        for value in self.values:
+        for number, value in enumerate(self.values):
             ports: dict[int, tuple[int, ...]] = {}
             for node, port in value.readers:
                 ports[node] = (*ports[node], port) if node in ports else (port,)
@@ -87,21 +95,23 @@ class Graph:
             form = known.setdefault(key, len(known))
             if form == len(rows):
                 rows.append([])
+                numbers.append([])
             form_of.append((form, len(rows[form])))
             rows[form].append((value.maker[0], *ports))
-        forms = (Form(*key, np.array(row, np.int64)) for key, row in zip(known, rows, strict=True))
+            numbers[form].append(number)
+        forms = (
+            Form(*key, np.array(row, np.int64), np.array(own, np.int64))
+            for key, row, own in zip(known, rows, numbers, strict=True)
+        )
         return tuple(forms), tuple(form_of)
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
         """In the order of their first nodes."""
-        numbers: list[list[int]] = [[] for _ in self.forms]
-        for number, (form, _) in enumerate(self.form_of):
-            numbers[form].append(number)
         columns = []
-        for form, (one, listed) in enumerate(zip(self.forms, numbers, strict=True)):
+        for form, one in enumerate(self.forms):
             row, position = np.indices(one.nodes.shape).reshape(2, -1)
-            columns.append(np.stack([one.nodes.ravel(), np.array(listed)[row], np.full(len(row), form), position, row]))
+            columns.append(np.stack([one.nodes.ravel(), one.values[row], np.full(len(row), form), position, row]))
         ends = np.hstack(columns) if columns else np.zeros((5, 0), np.int64)
         ends = ends[:, np.lexsort((ends[1], ends[0]))]
         starts = np.searchsorted(ends[0], np.arange(len(self.kinds) + 1)).tolist()

@@ -98,17 +98,18 @@ class ShardProblem:
 
     def cost(self, choices: Sequence[int] | Integers) -> float:
         """Seconds of an assignment; equal values between equal choices are looked at once."""
-        costs = self._of_nodes([kind.seconds for kind in self.node_kinds], choices).tolist()
-        for form, rows, number in self.graph.distinct(choices):
+        chosen = np.asarray(choices, np.int64)
+        costs = self._of_nodes([kind.seconds for kind in self.node_kinds], chosen).tolist()
+        for form, rows, number in self.graph.distinct(chosen):
             often = np.bincount(number, minlength=len(rows))
             costs += [self._converted(form, row) * times for row, times in zip(rows.tolist(), often.tolist(), strict=True)]
         return math.fsum(costs)
 
     def _of_nodes(self, tables: Sequence[Floats], choices: Sequence[int] | Integers) -> Floats:
         """What the tables of their kinds say of the choices of all nodes."""
-        starts = np.cumsum([0, *map(len, tables)])
+        starts = np.cumsum([0, *map(len, tables)])[:-1]
         table = np.concatenate([np.zeros(0), *tables])
-        return np.asarray(table[starts[np.array(self.kinds, np.int64)] + np.asarray(choices, np.int64)])
+        return np.asarray(table[starts[self.graph.kind_of] + np.asarray(choices, np.int64)])
 
     def _converted(self, form: Form, row: Sequence[int]) -> float:
         """Seconds of the conversions of a value of a form whose maker and readers choose so."""

@@ -45,8 +45,9 @@ class Reduced:
 
     def original(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Choices of the reduced problem as those of the one given."""
-        pairs = zip(self.problem.kinds, choices, strict=True)
-        return tuple(int(self.kept[kind][choice]) for kind, choice in pairs)
+        starts = np.cumsum([0, *map(len, self.kept)])[:-1]
+        kept = np.concatenate([np.zeros(0, np.int64), *self.kept])
+        return tuple(kept[starts[self.problem.graph.kind_of] + np.asarray(choices, np.int64)].tolist())
 
     def nearest(self, choices: Sequence[int]) -> tuple[int, ...]:
         """Choices of the problem given as those of the reduced one; for one that is gone, the cheapest by itself."""
