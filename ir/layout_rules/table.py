@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from ir.core.attributes import Attributes, Dense
 from ir.core.facets import OptimizerState
+from ir.core.interning import Interned
 from ir.core.module import Func, Inline, Module, Resource, Splat
 from ir.core.ops import Op
 from ir.core.types import DType, TensorType, Type, UnknownType
@@ -111,6 +112,8 @@ class Surroundings:
 
     def __init__(self, resources: Iterable[Resource] = (), opsets: Mapping[str, int] | None = None) -> None:
         self.opsets = opsets
+        self.interned = Interned()
+        self.drawn: dict[int, LayoutRule | None] = {}
         self.types: dict[str, Type] = {}
         self.numbers: dict[str, Numbers] = {}
         for resource in resources:
@@ -128,13 +131,24 @@ class Surroundings:
             if isinstance(numbers, tuple) and len(numbers) <= MOST_NUMBERS:
                 self.numbers[op.results[0].name] = numbers
 
+    def kind(self, op: Op) -> int:
+        """A number that ops share which agree in all but names and locations: what rules, costs and seconds depend on."""
+        operands = [self.types.get(name) if name else None for name in op.operands]
+        constants = [self.numbers.get(name) for name in op.operands]
+        made = [part for value in op.results for part in (value.type, not value.name)]
+        own = op.name, op.attributes, op.facets, op.regions
+        return self.interned.number(*own, len(operands), *operands, *constants, *made)
+
     def rule(self, op: Op) -> LayoutRule | None:
         """The rule of an op; None if an operand has not been seen."""
-        operands = [self.types.get(name) if name else None for name in op.operands]
-        if any(name and type_ is None for name, type_ in zip(op.operands, operands, strict=True)):
-            return None
-        constants = [self.numbers.get(name) for name in op.operands]
-        return rule_of(op, operands, [value.type for value in op.results], constants, self.opsets)
+        kind = self.kind(op)
+        if kind not in self.drawn:
+            operands = [self.types.get(name) if name else None for name in op.operands]
+            unseen = any(name and type_ is None for name, type_ in zip(op.operands, operands, strict=True))
+            constants = [self.numbers.get(name) for name in op.operands]
+            made = [value.type for value in op.results]
+            self.drawn[kind] = None if unseen else rule_of(op, operands, made, constants, self.opsets)
+        return self.drawn[kind]
 
 
 def rules(module: Module, func: Func | None = None) -> Iterator[tuple[Op, LayoutRule | None]]:

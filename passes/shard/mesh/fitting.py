@@ -11,7 +11,7 @@ counts less, is one of all plans that fit.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -117,16 +117,26 @@ class Fitter:
     def fits(self, choices: Sequence[int]) -> bool:
         return self.limit is None or self.needs(choices).total <= self.limit
 
-    def fitting(self, plan: ShardPlan, *, seconds: float) -> ShardPlan | None:
-        """``plan`` where it fits, else the quickest of those found that do; None where there is none."""
+    def fitting(self, plan: ShardPlan, gap: float, *, seconds: float) -> ShardPlan | None:
+        """``plan`` where it fits, else the quickest of those found that do, until one is within the relative ``gap`` of the
+        bound; None where there is none."""
         if self.limit is None or self.fits(plan.choices):
             return plan
-        ends = now() + seconds
-        found = [other for leaning in (False, True) if (other := self.lower(plan, leaning, ends)) is not None]
-        found += [other for other in self.named(max(0.1, ends - now())) if self.fits(other.choices)]
-        if not found:
-            return None
-        return min(found, key=lambda other: other.value).bounded(plan.bound, "workspace")
+        best: ShardPlan | None = None
+        for other in self.others(plan, now() + seconds):
+            if best is None or other.value < best.value:
+                best = other.bounded(plan.bound, "workspace")
+            if best.gap <= gap:
+                break
+        return best
+
+    def others(self, plan: ShardPlan, ends: float) -> Iterator[ShardPlan]:
+        """Plans that fit where ``plan`` does not, each way to look for them in turn."""
+        for leaning in (False, True):
+            lower = self.lower(plan, leaning, ends)
+            if lower is not None:
+                yield lower
+        yield from (named for named in self.named(max(0.1, ends - now())) if self.fits(named.choices))
 
     def lower(self, plan: ShardPlan, leaning: bool, ends: float) -> ShardPlan | None:
         """The first plan that fits under ever lower limits."""

@@ -281,7 +281,7 @@ class MeshSearch:
         if fits is not None or self.asked.strategy:
             return fits
         fitter, plan = ranked[0]
-        other = fitter.fitting(plan, seconds=found.left)
+        other = fitter.fitting(plan, self.asked.gap, seconds=found.left)
         if other is None:
             return None
         return fitter, replace(fitter.counted(other, least), interrupted=other.interrupted or plan.interrupted)

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ir.core.interning import Interned
 from ir.core.module import Func, Module
 from ir.core.ops import Op
 from ir.core.types import Type
@@ -107,7 +108,9 @@ class _Outlining:
         self.trained = {name for name in self.weights if name in self.state}
         self.summed = self.weights | of_weights(func, self.trained)
         self.read = Counter(name for op in func.ops for name in read_ports(op))
-        self.value_numbers: dict[ValueForm, int] = {}
+        self.types = Interned()
+        self.value_forms: list[ValueForm] = []
+        self.value_numbers: dict[object, int] = {}
         self.value_of: dict[str, int] = {}
         self.numbers: dict[object, int] = {}
         self.forms: list[OpForm | WeightForm | OutputForm] = []
@@ -123,7 +126,11 @@ class _Outlining:
         if name not in self.value_of:
             summed = (BEHIND if name in self.last else BESIDE) if name in self.summed else 0
             form = ValueForm(self.around.types[name], name in self.trained, summed, name in self.chains.links)
-            self.value_of[name] = self.value_numbers.setdefault(form, len(self.value_numbers))
+            key = self.types.number(form.type), *form[1:]
+            if key not in self.value_numbers:
+                self.value_numbers[key] = len(self.value_forms)
+                self.value_forms.append(form)
+            self.value_of[name] = self.value_numbers[key]
         return self.value_of[name]
 
     def node(self, key: object, form: OpForm | WeightForm | OutputForm) -> int:
@@ -136,7 +143,7 @@ class _Outlining:
 
     def op(self, op: Op) -> None:
         """Adds an op; the values that it reads have been made."""
-        rule = self.around.rule(op)
+        kind, rule = self.around.kind(op), self.around.rule(op)
         self.around.see(op)
         count = len(op.operands)
         priced = [(i, name) for i, name in enumerate(read_ports(op)) if name in self.made or name in self.weights]
@@ -152,7 +159,7 @@ class _Outlining:
         shared = tuple([self.read[name] for _, name in priced if name in self.weights and name in self.trained])
         epilogue = self.chains.epilogues.get(len(self.kinds))
         form = OpForm(op, rule, operands, ports, makes, flows, epilogue)
-        node = self.node((op.name, id(rule), op.facets, operands, ports, makes, repeats, shared, epilogue), form)
+        node = self.node((kind, ports, makes, repeats, shared, epilogue), form)
         for port, (_, name) in enumerate(priced):
             self.readers.setdefault(name, []).append((node, port))
         self.made.update((value.name, (node, result)) for result, value in enumerate(op.results) if value.name)
@@ -181,7 +188,7 @@ class _Outlining:
         cells = cells_of(folding, {name: node for node, name in self.kept.items()}) if folding is not None else ()
         return Outline(
             tuple(self.forms),
-            tuple(self.value_numbers),
+            tuple(self.value_forms),
             Graph(tuple(self.kinds), tuple(values), cells),
             {name: self.value_of[name] for name in self.made},
             self.kept,

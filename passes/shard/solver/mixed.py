@@ -22,6 +22,7 @@ def mixed(
     one, other = np.array(dense), np.array(sparse)
     bytes_of = [problem.bytes_of(plan) for plan in (dense, sparse)]
     added = bytes_of[0] - bytes_of[1]
+    known = set[bytes]()
     for start, order in _orders(problem):
         needs = float(bytes_of[1].sum()) + float(added[start].sum())
         choices = other.copy()
@@ -34,10 +35,12 @@ def mixed(
                 break
             needs += more
             choices[nodes] = one[nodes]
-        found = tuple(choices.tolist())
-        cost = problem.cost(found)
+        if choices.tobytes() in known:
+            continue
+        known.add(choices.tobytes())
+        cost = problem.cost(choices)
         if best is None or cost < best[1]:
-            best = found, cost
+            best = tuple(choices.tolist()), cost
     return best
 
 
