@@ -39,16 +39,23 @@ class Form:
     nodes: Integers
     values: Integers
 
+    @property
+    def roles(self) -> list[int]:
+        """Of each position in ``nodes`` the first one whose node makes or reads the value likewise."""
+        first: dict[object, int] = {}
+        return [0, *(first.setdefault(reader, place) for place, reader in enumerate(self.readers, 1))]
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Nodes of one ``kind``; ``sides``: the form of each value that a node of it touches, and its position in ``Form.nodes``
-    (0: the maker). ``rows[node, side]``: which value of that form it is."""
+    """Nodes of one ``kind``; ``sides``: the form of each value that a node of it touches, and its role there (``Form.roles``; 0:
+    the maker). ``rows[node, side]``: which value of that form it is; ``at[node, side]``: its position in ``Form.nodes``."""
 
     kind: int
     sides: tuple[tuple[int, int], ...]
     nodes: Integers
     rows: Integers
+    at: Integers
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,11 +118,12 @@ class Graph:
         columns = []
         for form, one in enumerate(self.forms):
             row, position = np.indices(one.nodes.shape).reshape(2, -1)
-            columns.append(np.stack([one.nodes.ravel(), one.values[row], np.full(len(row), form), position, row]))
-        ends = np.hstack(columns) if columns else np.zeros((5, 0), np.int64)
+            role = np.array(one.roles)[position]
+            columns.append(np.stack([one.nodes.ravel(), one.values[row], np.full(len(row), form), role, row, position]))
+        ends = np.hstack(columns) if columns else np.zeros((6, 0), np.int64)
         ends = ends[:, np.lexsort((ends[1], ends[0]))]
         starts = np.searchsorted(ends[0], np.arange(len(self.kinds) + 1)).tolist()
-        sides, rows = np.ascontiguousarray(ends[2:4].T), ends[4]
+        sides, rows, at = np.ascontiguousarray(ends[2:4].T), ends[4], ends[5]
         alike: dict[tuple[int, bytes], list[int]] = {}
         for node, kind in enumerate(self.kinds):
             alike.setdefault((kind, sides[starts[node] : starts[node + 1]].tobytes()), []).append(node)
@@ -123,8 +131,9 @@ class Graph:
         for (kind, _), nodes in alike.items():
             count = starts[nodes[0] + 1] - starts[nodes[0]]
             first = np.array([starts[node] for node in nodes])
-            told = tuple((int(form), int(position)) for form, position in sides[first[0] : first[0] + count])
-            found.append(Place(kind, told, np.array(nodes), rows[first[:, None] + np.arange(count)]))
+            told = tuple((int(form), int(role)) for form, role in sides[first[0] : first[0] + count])
+            own = first[:, None] + np.arange(count)
+            found.append(Place(kind, told, np.array(nodes), rows[own], at[own]))
         return tuple(found)
 
     def distinct(self, choices: Sequence[int] | Integers) -> Iterator[tuple[Form, Integers, Integers]]:

@@ -114,8 +114,8 @@ class _Reduction:
         gain = np.full((len(alive), len(alive)), np.inf)
         for sides in self.places[number]:
             here = seconds[None, :] - seconds[:, None]
-            for form, position in sides:
-                here = here + self.difference(number, form, position)
+            for form, role in sides:
+                here = here + self.difference(number, form, role)
                 did("side", 1)
             np.minimum(gain, here, out=gain)
         better = (gain >= 0) & (memory[:, None] <= memory[None, :])
@@ -126,12 +126,12 @@ class _Reduction:
         self.alive[number] = alive[left]
         return not left.all()
 
-    def difference(self, number: int, place: int, position: int) -> Floats:
-        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value, of a form in which the node has a ``position``."""
+    def difference(self, number: int, place: int, role: int) -> Floats:
+        """``[a, b]``: the least of what ``b`` costs over ``a`` at one value, of a form in which the node has the ``role``."""
         form, alive = self.problem.graph.forms[place], self.alive[number]
-        if position:
-            others = tuple(sorted(form.readers[: position - 1] + form.readers[position:]))
-            rows, each = self.wanted(form.kind, form.readers[position - 1])
+        if role:
+            others = tuple(sorted(form.readers[: role - 1] + form.readers[role:]))
+            rows, each = self.wanted(form.kind, form.readers[role - 1])
             found = self.cached((place, others, rows.tobytes()), lambda: self.read(form, others, rows))
         else:
             makes = self.problem.node_kinds[number].makes[form.maker[1]]
