@@ -23,6 +23,8 @@ from ir.core.names import quote_dim, quote_symbol
 class DType(enum.Enum):
     """Element types of ONNX; ``value`` is the spelling in the IR."""
 
+    __hash__ = object.__hash__  # members are single: that of Enum, by name, runs in Python for every type that is hashed
+
     F64 = "f64"
     F32 = "f32"
     F16 = "f16"

@@ -44,7 +44,7 @@ from passes.replay.faults import (
 )
 from passes.replay.stated import SHOWN, shortened
 from passes.shard.decide import choice_of, decisions_of, settled
-from passes.shard.problem.build import OVERLAPS, ShardInput, build
+from passes.shard.problem.build import OVERLAPS, Builder, ShardInput, build
 from passes.shard.problem.problem import Floats
 from passes.shard.shard_pass import single_value
 from passes.shard.solver.search import BOUNDING, NoPlanError, solve
@@ -334,10 +334,8 @@ class StageByStage:
 
     def single(self) -> float:
         """Seconds of a sample (of a microbatch in training) on the best single device."""
-        net = network(self.topology)
-        return single_value(
-            self.module, self.topology, net, training=self.training, memory=self.memory, microbatches=self.microbatches
-        )
+        builder = Builder(self.module, self.module.entry, None, training=self.training, microbatches=self.microbatches)
+        return single_value(builder, self.topology, network(self.topology), memory=self.memory)
 
     # -- bound ---------------------------------------------------------------------------------------------------------
 

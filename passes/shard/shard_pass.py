@@ -135,7 +135,8 @@ class ShardPass(Pass):
         if self.stages != 1:
             return self.in_stages(module, topology, context)
         among = self.meshes(module, topology, context.analyses.get(network, topology))
-        result = MeshSearch(module, topology, among, self.asked(context), context).run()
+        search = MeshSearch(module, topology, among, self.asked(context), context)
+        result = search.run()
         fitter, plan = result.fitter, result.plan
         if plan.value == math.inf:  # some of the mesh's devices can run an op, others cannot
             must_run(module, topology, every=True)
@@ -151,7 +152,8 @@ class ShardPass(Pass):
         value, bound = microbatches * plan.value, microbatches * result.bound
         if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):
             bound += least_handover(topology)
-        record = self.record(module, topology, value, bound, _certificate(result, among, self), context)
+        certificate = _certificate(result, among, self)
+        record = self.record(module, topology, value, bound, certificate, context, search.builder)
         return written(module, [stage], record, memory=self.memory)
 
     def record(
@@ -162,12 +164,15 @@ class ShardPass(Pass):
         bound: float,
         certificate: Mapping[str, str],
         context: PassContext,
+        builder: Builder | None = None,
     ) -> Plan:
-        """The plan symbol, without its stages. Of an incumbent, a plan of another kind, the bound counts as well."""
+        """The plan symbol, without its stages. Of an incumbent, a plan of another kind, the bound counts as well. ``builder``:
+        of the problems of the function on one mesh."""
         if context.incumbent is not None:
             bound = min(bound, context.incumbent.bound)
         net, microbatches = context.analyses.get(network, topology), self.step_microbatches
-        single = single_value(module, topology, net, training=self.training, memory=self.memory, microbatches=microbatches)
+        builder = builder or Builder(module, module.entry, None, training=self.training, microbatches=microbatches)
+        single = single_value(builder, topology, net, memory=self.memory)
         return Plan(
             name="@plan",
             objective=(TRAINING if self.training else THROUGHPUT).name,
@@ -375,13 +380,10 @@ def least_handover(topology: Topology) -> float:
     return min(topology.type(device.type).handover for device in topology.devices)
 
 
-def single_value(
-    module: Module, topology: Topology, net: Network, *, training: bool, memory: int = 0, microbatches: int = 1
-) -> float:
-    """Seconds of one microbatch on the best single device whose memory holds weights and activations; inf where none does.
-    ``memory``: as of ``ShardPass``; ``microbatches``: over which gradients are accumulated."""
-    best, alive = math.inf, max(live_bytes(module.entry), default=0)
-    builder = Builder(module, module.entry, None, training=training, microbatches=microbatches)
+def single_value(builder: Builder, topology: Topology, net: Network, *, memory: int = 0) -> float:
+    """Seconds of one microbatch of the function of ``builder`` on the best single device whose memory holds weights and
+    activations; inf where none does. ``memory``: as of ``ShardPass``."""
+    best, alive = math.inf, max(live_bytes(builder.func), default=0)
     seen: set[tuple[str, int | None]] = set()
     for number, device in enumerate(topology.devices):
         key = (device.type, topology.memory(device))

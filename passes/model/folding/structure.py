@@ -93,12 +93,14 @@ class Block:
 @dataclass(frozen=True, slots=True)
 class Folding:
     """The repeats of ``func``. Blocks are numbered as they are met from outside in; ``order`` is that of ``outer`` with all
-    copies expanded: a topological order of the function."""
+    copies expanded: a topological order of the function. ``keys``: equal for ops that agree in all but names, decisions and the
+    elements of larger constants (``program``)."""
 
     func: Func
     order: tuple[int, ...]
     outer: tuple[Item, ...]
     blocks: tuple[Block, ...]
+    keys: tuple[int, ...]
 
 
 def folding(func: Func, module: Module) -> Folding:
@@ -151,6 +153,7 @@ class _Structure:
             tuple(self.order[place] for place in layout),
             outer,
             tuple(self.block(number, found) for number, found in enumerate(places)),
+            self.program.keys,
         )
 
     # -- orders ------------------------------------------------------------------------------------------------------

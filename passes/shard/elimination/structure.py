@@ -42,9 +42,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """``places[node]``: chain, copy and slot of a node in a cell. ``cells[run][copy, slot]``: its nodes. ``touching[chain, copy]``: the values of a cell, in the order
-    of its description; ``crossing[chain, copy]``: those between a cell and the next; ``spread``: values from elsewhere that
-    several copies of a chain read."""
+    """``places[node]``: chain, copy and slot of a node in a cell. ``cells[run][copy, slot]``: the nodes of a run.
+    ``touching[chain, copy]``: the values of a cell, in the order of its description; ``crossing[chain, copy]``: those between a
+    cell and the next; ``spread``: values from elsewhere that several copies of a chain read."""
 
     places: dict[int, tuple[int, int, int]]
     runs: tuple[Run, ...]

@@ -48,8 +48,8 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Nodes of one ``kind``; ``sides``: the form of each value that a node of it touches, and its role there (``Form.roles``; 0:
-    the maker). ``rows[node, side]``: which value of that form it is; ``at[node, side]``: its position in ``Form.nodes``."""
+    """Nodes of one ``kind``; ``sides``: the form of each value that a node of it touches, and its role there (``Form.roles``;
+    0: the maker). ``rows[node, side]``: which value of that form it is; ``at[node, side]``: its position in ``Form.nodes``."""
 
     kind: int
     sides: tuple[tuple[int, int], ...]

@@ -88,8 +88,8 @@ def outline_of(module: Module, func: Func, chains: Chains, folding: Folding | No
     """The outline of ``func``, whose repeats ``folding`` tells. ``apart``: gradients that the backward pass makes last have
     forms of their own."""
     outlining = _Outlining(module, func, chains, training, apart)
-    for op in func.ops:
-        outlining.op(op)
+    for position, op in enumerate(func.ops):
+        outlining.op(op, folding.keys[position] if folding is not None else None)
     for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in outlining.weights):
         outlining.weight(name)
     for value in func.results:
@@ -113,6 +113,7 @@ class _Outlining:
         self.value_numbers: dict[object, int] = {}
         self.value_of: dict[str, int] = {}
         self.numbers: dict[object, int] = {}
+        self.known: dict[object, tuple[int, tuple[int, ...], tuple[bool, ...]]] = {}
         self.forms: list[OpForm | WeightForm | OutputForm] = []
         self.kinds: list[int] = []
         self.made: dict[str, tuple[int, int]] = {}
@@ -124,8 +125,7 @@ class _Outlining:
     def value(self, name: str) -> int:
         """The number of the form of a value; it has been made, or is a weight."""
         if name not in self.value_of:
-            summed = (BEHIND if name in self.last else BESIDE) if name in self.summed else 0
-            form = ValueForm(self.around.types[name], name in self.trained, summed, name in self.chains.links)
+            form = ValueForm(self.around.types[name], name in self.trained, self.summing(name), name in self.chains.links)
             key = self.types.number(form.type), *form[1:]
             if key not in self.value_numbers:
                 self.value_numbers[key] = len(self.value_forms)
@@ -133,36 +133,71 @@ class _Outlining:
             self.value_of[name] = self.value_numbers[key]
         return self.value_of[name]
 
-    def node(self, key: object, form: OpForm | WeightForm | OutputForm) -> int:
-        """Adds a node, of the form that ``key`` tells from others."""
+    def summing(self, name: str) -> int:
+        """How the gradient of a value is summed once a step (``ValueForm``)."""
+        return (BEHIND if name in self.last else BESIDE) if name in self.summed else 0
+
+    def number(self, key: object, form: OpForm | WeightForm | OutputForm) -> int:
+        """The number of a form, which ``key`` tells from others."""
         if key not in self.numbers:
             self.numbers[key] = len(self.forms)
             self.forms.append(form)
-        self.kinds.append(self.numbers[key])
+        return self.numbers[key]
+
+    def node(self, key: object, form: OpForm | WeightForm | OutputForm) -> int:
+        """Adds a node of the form that ``key`` tells from others."""
+        self.kinds.append(self.number(key, form))
         return len(self.kinds) - 1
 
-    def op(self, op: Op) -> None:
-        """Adds an op; the values that it reads have been made."""
-        kind, rule = self.around.kind(op), self.around.rule(op)
-        self.around.see(op)
-        count = len(op.operands)
-        priced = [(i, name) for i, name in enumerate(read_ports(op)) if name in self.made or name in self.weights]
-        flows = any(name in self.trained for name in op.operands)
-        if rule is not None and self.training:
-            self.trained.update(v.name for v, has in zip(op.results, rule.differentiable[1], strict=True) if has and flows)
-        if rule is None:
-            self.unsharded.add(op.name)
-        operands = tuple([self.around.types.get(name) if name else None for name in op.operands])
-        ports = tuple([(i if i < count else -1, self.value(name)) for i, name in priced])
-        makes = tuple([self.value(value.name) if value.name else -1 for value in op.results])
-        repeats = len(set(op.operands)) < count and tuple(op.operands.index(name) for name in op.operands)
+    def op(self, op: Op, alike: int | None) -> None:
+        """Adds an op; the values that it reads have been made. ``alike``: the key of the op (``Folding.keys``)."""
+        names = read_ports(op)
+        priced = [(i, name) for i, name in enumerate(names) if name in self.made or name in self.weights]
+        reads_ = tuple([(i, self.value(name)) for i, name in priced])
+        repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
         shared = tuple([self.read[name] for _, name in priced if name in self.weights and name in self.trained])
+        results = tuple([(value.name in self.chains.links, self.summing(value.name)) for value in op.results])
         epilogue = self.chains.epilogues.get(len(self.kinds))
-        form = OpForm(op, rule, operands, ports, makes, flows, epilogue)
-        node = self.node((kind, ports, makes, repeats, shared, epilogue), form)
+        if alike is None:
+            alike = self.around.kind(op)
+        constants = tuple([self.around.numbers.get(name) for name in op.operands])
+        key = alike, constants, reads_, repeats, shared, results, epilogue
+        if key not in self.known:
+            self.known[key] = self.form(op, reads_, repeats, shared, epilogue)
+        number, makes, learned = self.known[key]
+        self.around.see(op)
+        node = len(self.kinds)
+        self.kinds.append(number)
         for port, (_, name) in enumerate(priced):
             self.readers.setdefault(name, []).append((node, port))
-        self.made.update((value.name, (node, result)) for result, value in enumerate(op.results) if value.name)
+        for result, (value, form, learns) in enumerate(zip(op.results, makes, learned, strict=True)):
+            if value.name:
+                self.made[value.name] = node, result
+                self.value_of[value.name] = form
+            if learns:
+                self.trained.add(value.name)
+
+    def form(
+        self,
+        op: Op,
+        reads_: tuple[tuple[int, int], ...],
+        repeats: tuple[int, ...] | bool,
+        shared: tuple[int, ...],
+        epilogue: Epilogue | None,
+    ) -> tuple[int, tuple[int, ...], tuple[bool, ...]]:
+        """The number of the form of an op, the forms of its results (-1: has no name), and which of these have a gradient."""
+        kind, rule, count = self.around.kind(op), self.around.rule(op), len(op.operands)
+        flows = any(name in self.trained for name in op.operands)
+        learned = rule.differentiable[1] if rule is not None and self.training and flows else (False,) * len(op.results)
+        if rule is None:
+            self.unsharded.add(op.name)
+        self.around.see(op)
+        self.trained.update(value.name for value, learns in zip(op.results, learned, strict=True) if learns)
+        makes = tuple([self.value(value.name) if value.name else -1 for value in op.results])
+        operands = tuple([self.around.types.get(name) if name else None for name in op.operands])
+        ports = tuple([(i if i < count else -1, value) for i, value in reads_])
+        form = OpForm(op, rule, operands, ports, makes, flows, epilogue)
+        return self.number((kind, ports, makes, repeats, shared, epilogue), form), makes, tuple(map(bool, learned))
 
     def weight(self, name: str) -> None:
         """Adds a resource that chooses where it is kept."""

@@ -52,7 +52,9 @@ class _Descent:
         better: list[tuple[int, Place, Integers]] = []
         for place in self.problem.graph.places:
             columns = [self.choices[place.nodes]]
-            columns += [around[form][rows, at] for (form, _), rows, at in zip(place.sides, place.rows.T, place.at.T, strict=True)]
+            columns += [
+                around[form][rows, at] for (form, _), rows, at in zip(place.sides, place.rows.T, place.at.T, strict=True)
+            ]
             cases, number = distinct_rows(np.stack(columns, axis=1))
             did("node", len(cases))
             gains = np.array([self.best(place.kind, case[0], case[1:]) != case[0] for case in cases.tolist()])
