@@ -8,9 +8,8 @@ from functools import lru_cache
 
 from ir.core.attributes import Attributes, Dense
 from ir.core.facets import OptimizerState
-from ir.core.interning import Interned
 from ir.core.module import Func, Inline, Module, Resource, Splat
-from ir.core.ops import Op
+from ir.core.ops import Interned, Op
 from ir.core.types import DType, TensorType, Type, UnknownType
 from ir.layout_rules import attention, indexing, kernels, moves, pointwise, products, quantised, reductions, updates
 from ir.layout_rules.draft import Constants, Draft, Draw, Numbers

@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ir.core.interning import Interned
 from ir.core.module import Func, Module
-from ir.core.ops import Op
+from ir.core.ops import Interned, Op
 from ir.core.types import Type
 from ir.layout_rules import LayoutRule, Surroundings
 from ir.ops.opdefs import module_opsets
