@@ -13,8 +13,8 @@ Schema ``dnnc.plan/2``::
      "certificate": {...},
      "witness": [{"plans": "replicas", "bound": 0.0020, "prices": {"core": 0.5}}]}
 
-``witness`` is what ``dnnc verify-plan DIR`` proves the bound by: a record for each form of plans that was searched
-(``dnnc.check.witness``).
+``witness`` is what ``dnnc verify-plan DIR`` proves the bound by: a record for each form of plans that was searched, that of
+one mesh with ``"memory"``, the price of a byte, where memory binds (``dnnc.check.witness``).
 
 Seconds are per sample, memory in bytes, ``null`` stands for infinite seconds (``single``: the model fits no single device).
 ``device`` is a list of names for a replicated stage. An op is named by its first result, without the sigil; an op that runs
@@ -67,7 +67,7 @@ from ir.core.module import Module, Plan, PlanStage
 from ir.core.names import bare
 from ir.core.topology import Topology
 from ir.text.witness import KEY as WITNESS
-from ir.text.witness import read_witness
+from ir.text.witness import Witness, read_witness
 from passes.model.graph import cuts_of
 from passes.model.spmd.notation import sync_text
 from passes.model.spmd.reshard_ops import plain
@@ -201,8 +201,13 @@ def _witness(plan: Plan) -> dict[str, Any]:
         records = read_witness(dict(plan.certificate).get(WITNESS, ""))
     except ValueError:
         return {}
-    rows = [{"plans": one.plans, "bound": _number(one.bound), "prices": dict(one.prices)} for one in records]
-    return {"witness": rows} if rows else {}
+    return {"witness": [witness_row(record) for record in records]} if records else {}
+
+
+def witness_row(record: Witness) -> dict[str, Any]:
+    """A record as ``plan.json`` has it."""
+    memory = {"memory": record.memory} if record.memory else {}
+    return {"plans": record.plans, "bound": _number(record.bound), "prices": dict(record.prices), **memory}
 
 
 def _cuts(module: Module, plan: Plan, topology: Topology | None) -> list[dict[str, Any]]:

@@ -335,7 +335,7 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
-    certified = with_witness(with_cores(certified, options.topology), module, topology, search.bounds)
+    certified = with_witness(with_cores(certified, options.topology), module, topology, search.bounds, search.memory_price)
     module = module.replace(plan, certified)
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
 

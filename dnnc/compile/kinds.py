@@ -29,7 +29,7 @@ from ir.core.objectives import THROUGHPUT
 from ir.core.outcomes import TIGHT
 from ir.core.topology import Topology
 from ir.text.units import seconds_text
-from ir.text.witness import DEVICES, MESHES, REPLICAS
+from ir.text.witness import DEVICES, MESH, MESHES, REPLICAS
 from passes.framework.base import NoBetterPlan, Pass, PassContext
 from passes.framework.manager import PassManager
 from passes.framework.registry import PLANNERS
@@ -103,15 +103,6 @@ def kind_of(pipeline: Sequence[Pass]) -> str:
     return _KINDS[DEVICES if alone else REPLICAS]
 
 
-def _form_of(pipeline: Sequence[Pass], plan: Plan) -> str:
-    """The form of plans (``ir.text.witness``) that the only pipeline searches; that of the plan, where it was given."""
-    if any(stage.mesh for stage in plan.stages):
-        return MESHES
-    if not any(step.name in (*PLANNERS, "shard") for step in pipeline):
-        return REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
-    return _FORMS[kind_of(pipeline)]
-
-
 def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     """The sets of devices on which stages on meshes are searched; empty if the pipelines search all sets."""
     from passes.model.spmd.mesh import IN_FEW_SHAPES, few
@@ -181,7 +172,8 @@ class PortfolioSearch:
 
     ``manager``: further keywords of ``PassManager``; ``on_pass`` gets the name and the seconds of each pass. ``time_limit``:
     seconds by the clock for all searches together, of which each gets an equal part of what is left; None: each ends by its
-    counted work (``passes.model.work``). ``bounds``: of each form of plans (``ir.text.witness``), once it was searched."""
+    counted work (``passes.model.work``). ``bounds``: of each form of plans (``ir.text.witness``), once it was searched;
+    ``memory_price``: in seconds per byte, where one mesh was."""
 
     def __init__(
         self,
@@ -193,6 +185,7 @@ class PortfolioSearch:
         self.context, self.manager, self.on_pass, self.time_limit = context, manager, on_pass, time_limit
         self.spent = 0.0
         self.bounds: dict[str, float] = {}
+        self.memory_price = 0.0
 
     def run(self, pipelines: Sequence[tuple[Pass, ...]], module: Module) -> tuple[Module, tuple[Pass, ...], int]:
         """The module after the pipeline with the best plan but for the passes that make programs, that pipeline, and how many
@@ -201,7 +194,7 @@ class PortfolioSearch:
         if len(pipelines) == 1:
             module = self.planned(first, module, self.context, 0, self.time_limit)
             if plan := module.first(Plan):
-                self.bounds = {_form_of(first, plan): plan.bound}
+                self.bounds = {self.form_of(first, plan): plan.bound}
             return self.scheduled(first, module)
         steps = zip(*pipelines, strict=False)
         shared = sum(1 for _ in takewhile(lambda alike: all(step == alike[0] for step in alike), steps))
@@ -250,6 +243,18 @@ class PortfolioSearch:
                 self.context.count("kinds", interrupted=1)
         assert best is not None
         return best, faults
+
+    def form_of(self, pipeline: Sequence[Pass], plan: Plan) -> str:
+        """The form of plans (``ir.text.witness``) that the only pipeline searches; that of the plan, where it was given."""
+        if any(stage.mesh for stage in plan.stages):
+            shard, counted = _shard_of(pipeline), self.context.statistics.get("shard", {})
+            if shard is None or shard.stages != 1 or counted.get("candidates") != 1:
+                return MESHES
+            self.memory_price = float(counted.get("price", 0.0))
+            return MESH
+        if not any(step.name in (*PLANNERS, "shard") for step in pipeline):
+            return REPLICAS if any(stage.replicas > 1 for stage in plan.stages) else DEVICES
+        return _FORMS[kind_of(pipeline)]
 
     @property
     def interrupted(self) -> bool:

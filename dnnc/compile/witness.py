@@ -19,15 +19,16 @@ from passes.model.stages.bounds import prices
 from passes.model.stages.problem import Kind, Problem, precedence
 
 
-def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping[str, float]) -> Plan:
-    """The plan, whose certificate has a record for each form of ``bounds``; ``module``: with the plan, expanded.
+def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping[str, float], memory: float) -> Plan:
+    """The plan, whose certificate has a record for each form of ``bounds``; ``module``: with the plan, expanded; ``memory``:
+    the price of a byte of a device, where one mesh was searched.
 
     The least of the bounds is made that of the plan, which later passes may have changed: what they did holds for all forms."""
     if not bounds or plan.minimises.alone:
         return plan
     own, told = device_prices(plan, module, topology), min(bounds.values())
     records = [
-        Witness(form, plan.bound if bound == told or bound < plan.bound else bound, own)
+        Witness(form, plan.bound if bound == told or bound < plan.bound else bound, own, memory)
         for form, bound in sorted(bounds.items(), key=lambda item: item[0] == MESHES)
     ]
     return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), KEY: witness_text(records)}.items())))

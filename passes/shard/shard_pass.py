@@ -148,6 +148,7 @@ class ShardPass(Pass):
         if given.unsharded:
             context.sink.warn(NotSplit(tuple(given.unsharded)), where=self.name)
         _count(context, given, plan, bill)
+        context.count(self.name, candidates=len(among.searched) if among.bound == math.inf else 0, price=plan.price)
         microbatches = self.step_microbatches
         value, bound = microbatches * plan.value, microbatches * result.bound
         if not self.training and all(math.prod(candidate.sizes) > 1 for candidate in among.searched):

@@ -8,12 +8,14 @@ other than 1F1B are not counted again, and said to be so.
 
 - ``facts``: the numbers of a build; ``claims``: what its ``plan.json`` claims;
 - ``value``: seconds and bytes of the stages, and the value, of stages on devices; ``meshes``: the same of stages on meshes;
-- ``bound``: what the witness proves; ``exhaustive``: the search of ``--search``, repeated plainly;
+- ``bound``: what prices of devices prove; ``layouts``: what a price of memory proves of one mesh;
+- ``exhaustive``: the search of ``--search``, repeated plainly;
 - ``verify``: all of it, and every violation.
 
-*A witness* is what proves a lower bound without a search. Plans have three forms: stages on ``devices``, on devices and
-``replicas``, on devices and ``meshes``. The bound of a plan is the least of the bounds of the forms that were searched, and its
-witness has a record for each: the ``bound`` of the form, and the ``prices`` that prove it, or a part of it.
+*A witness* is what proves a lower bound without a search. Plans have four forms: stages on ``devices``, on devices and
+``replicas``, on devices and ``meshes``, and all ops on the one ``mesh`` of the plan. The bound of a plan is the least of the
+bounds of the forms that were searched, and its witness has a record for each: the ``bound`` of the form, and the ``prices``
+that prove it, or a part of it.
 ``plan.json``::
 
     "witness": [{"plans": "replicas", "bound": 0.0382, "prices": {"core": 0.5}},
@@ -26,6 +28,10 @@ least over all types of l_t times the seconds of op v, a device of type t that i
 at most l_t T. So T >= (sum of w) / (sum of l over all devices), for any prices whatever. This holds for every form of plan: of
 an op that is split over a mesh the parts take together no less than ``op_time.least_seconds``, and each pays the overhead.
 ``bound`` says what hand-over adds, how a training step follows from its period, and what else is proven.
+
+*One mesh.* Where no other mesh was searched, the record has a price of memory, in seconds per byte (``memory``; none: 0).
+``layouts`` finds the minimum over all strategies and layouts of seconds + price * bytes by an elimination of its own, and weak
+duality makes a bound of it.
 
 *What no prices prove* rests on the search that ``certificate.bound`` names: both numbers are reported, what is proven and what
 is claimed. ``--search`` repeats the search on devices and replicas plainly where it is small: a dynamic programme over all

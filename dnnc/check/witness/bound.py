@@ -7,7 +7,8 @@ With the prices l_t of a second of each type of device, op v is worth at least
 where s_t(v) are the seconds of all its parts together: those of the op, fused as far as it may be; on ``meshes``, where two
 devices or more may share it, also what no way to cut it is below, with the overhead twice, if that is less. Devices that are
 busy for at most T seconds a sample do work worth at most T times their prices. So T >= W / L, with W the sum of w and L that of
-the prices of all devices. Besides, on ``devices``, T is at least the seconds of any op on the device that is fastest at it.
+the prices of all devices. Besides, on ``devices``, T is at least the seconds of any op on the device that is fastest at it, and
+where a number of stages was asked for, only so many devices work.
 
 *Hand-over.* Where several devices work, each stage spends the hand-over of its type: with it, T >= (W + min l h) / L. A plan of
 one device has none: its T >= W / max l, and at least the seconds of all ops on the fastest device that can run them all.
@@ -30,7 +31,7 @@ from ir.core.facets import Cost, Time
 from ir.core.ops import Op
 from ir.core.topology import DeviceType
 from ir.core.types import type_bytes
-from ir.text.witness import DEVICES, MESHES, Witness
+from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.model.exchange import BUCKET
 from passes.model.graph import reads
 from passes.model.learning import recomputes, updated_bytes
@@ -57,7 +58,10 @@ def proven(facts: Facts, record: Witness) -> float:
     every = sorted((by_type[device.type] for device in facts.topology.devices), reverse=True)
     if facts.plan.in_steps:
         return _of_step(facts, record, by_type, every) * (1 - ROUNDING)
-    rows = mesh_seconds(facts) if record.plans == MESHES else stage_seconds(facts)
+    certificate = dict(facts.plan.certificate)
+    if record.plans == DEVICES and certificate.get("stages") == str(len(facts.plan.stages)):
+        every = every[: len(facts.plan.stages)]  # the bound is of plans in so many stages
+    rows = mesh_seconds(facts) if record.plans in (MESH, MESHES) else stage_seconds(facts)
     worth = _worth(rows, by_type)
     found = 0.0
     if sum(every) and math.isfinite(worth):
@@ -84,7 +88,7 @@ def _of_step(facts: Facts, record: Witness, prices: Mapping[str, float], every: 
     microbatches = facts.plan.microbatches
     if not sum(every):
         return 0.0
-    if record.plans == MESHES:
+    if record.plans in (MESH, MESHES):
         return microbatches * _worth(mesh_seconds(facts), prices) / sum(every)
     if not facts.plan.flush or _shares(facts):
         return microbatches * _worth(stage_seconds(facts), prices) / sum(every)

@@ -22,7 +22,7 @@ from dnnc.check.witness.facts import Facts
 from dnnc.check.witness.value import combined
 from ir.core.topology import Device
 from ir.core.types import type_bytes
-from ir.text.witness import DEVICES, MESHES, Witness
+from ir.text.witness import DEVICES, MESH, MESHES, Witness
 from passes.model.exchange import BUCKET
 from passes.model.graph import reads
 from passes.model.learning import saved_values, updated_bytes
@@ -57,7 +57,7 @@ def searched(facts: Facts, record: Witness) -> tuple[float | None, str]:
     """Seconds of the objective that no plan of the record's form is below, and how large the search was; None where it was not
     made, and why."""
     plan, certificate = facts.plan, dict(facts.plan.certificate)
-    if record.plans == MESHES:
+    if record.plans in (MESH, MESHES):
         return None, "plans on meshes are not searched plainly"
     if plan.minimises.alone or (plan.minimises.trains and not plan.in_steps):
         return None, f"the objective {plan.objective} is not searched plainly"

@@ -13,7 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
+from dnnc.check.witness.bound import ROUNDING
 from dnnc.check.witness.facts import Facts
+from dnnc.check.witness.layouts import least_seconds
 from dnnc.check.witness.value import Counted
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
@@ -25,14 +27,20 @@ from ir.ops.boxes import box
 from ir.ops.rows import edge_slots
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
+from passes.model.folding import folding
 from passes.model.graph import Cut, cuts_of
+from passes.model.learning import avoids_sums
 from passes.model.liveness import SLOTS
 from passes.model.op_time import is_head, may_fuse
+from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.count import count
 from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.model.spmd.member_work import MemberWork
+from passes.model.spmd.mesh import mesh_over
 from passes.model.spmd.plan.parts import StagePart, stage_parts
 from passes.model.spmd.reshard import Lies
+from passes.model.spmd.undecided import undecided
+from passes.shard.problem.build import OVERLAPS, Builder
 
 
 class OnMeshes:
@@ -182,6 +190,33 @@ class OnMeshes:
         return found
 
 
+def proven_on(facts: Facts, price: float) -> float:
+    """Seconds of the objective that no plan on the one mesh of the plan is below, by a price of memory in seconds per byte. Of
+    a training step the best of what its problems prove, in which sums of gradients are hidden in different parts."""
+    plan, module = facts.plan, undecided(facts.module)
+    attributes = {key: attribute.value for key, attribute in facts.module.entry.attributes}
+    symbol = next(mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh)
+    mesh = mesh_over(facts.topology, facts.net, symbol).limited(int(str(attributes.get("shard.memory", 0))))
+    builder = Builder(
+        module,
+        module.entry,
+        folding(module.entry, module),
+        training=plan.minimises.trains,
+        uneven=bool(attributes.get("shard.uneven")),
+        microbatches=plan.microbatches if plan.minimises.trains else 1,
+    )
+    overlaps: list[float | None] = [None]
+    if plan.minimises.trains:
+        overlaps = [UNSUMMED] if avoids_sums(module) else [*OVERLAPS]
+    found = 0.0
+    for overlap in overlaps:
+        seconds, _ = least_seconds(builder.build(mesh, overlap=overlap).problem, price, mesh.memory)
+        found = max(found, seconds)
+    if plan.minimises.trains:
+        return found * plan.microbatches * (1 - ROUNDING)
+    return (found + min(facts.type_of(device).handover for device in symbol.devices)) * (1 - ROUNDING)
+
+
 def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[tuple[int, list[int]]]]:
     """Of an op, the layouts of what it reads and makes, and the factors that divide its work with the axes that cut them."""
     chosen = []
@@ -211,4 +246,4 @@ def _shape(type_: object) -> object:
     return type_.shape if isinstance(type_, TensorType) else None
 
 
-__all__ = ["OnMeshes"]
+__all__ = ["OnMeshes", "proven_on"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.build.build import PLAN, PROGRAM
-from dnnc.build.plan_json import ops_of_stages
+from dnnc.build.plan_json import ops_of_stages, witness_row
 from dnnc.check.witness.bound import proven
 from dnnc.check.witness.facts import CLOSE, Facts, facts_of
 from dnnc.check.witness.value import Counted, Stages
@@ -20,31 +20,35 @@ from ir.core.module import Schedule
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
 from ir.text.units import seconds_text
-from ir.text.witness import DEVICES, KEY, MESHES, REPLICAS, Witness, read_witness
+from ir.text.witness import FORMS, KEY, MESH, MESHES, REPLICAS, Witness, read_witness
 
 
 @dataclass(slots=True)
 class Proof:
-    """What is known of one form of plans. Seconds: ``claimed`` by its record, ``proven`` by its prices, ``searched`` by a plain
-    search, None where there was none; ``note``: why."""
+    """What is known of one form of plans. Seconds: ``claimed`` by its record, ``proven`` by its prices, ``by_layouts`` by the
+    price of memory, ``searched`` by a plain search, None where there was none; ``note``: why."""
 
     plans: str
     claimed: float
     proven: float
     searched: float | None = None
+    by_layouts: float = 0.0
     note: str = ""
 
     @property
     def least(self) -> float:
-        return max(self.proven, self.searched or 0.0)
+        return max(self.proven, self.by_layouts, self.searched or 0.0)
 
     def text(self) -> str:
         """For a person."""
         note = f" ({self.note})" if self.note else ""
         if self.claimed == math.inf:
             return f"{self.plans}: the search found that none fits{note}"
-        by_search = self.searched is not None and self.searched >= self.proven
-        by = "a plain search" if by_search else "the prices"
+        by = "the prices"
+        if self.by_layouts >= self.proven > 0:
+            by = "elimination over all layouts"
+        if self.searched is not None and self.searched >= self.proven:
+            by = "a plain search"
         rest = "" if self.part >= 1 - CLOSE else ", the rest rests on the search"
         return f"{self.plans}: none below {seconds_text(self.claimed)}, {_percent(self.part)} of it proven by {by}{rest}{note}"
 
@@ -86,7 +90,7 @@ class Verified:
                 {
                     "plans": proof.plans,
                     "bound": _number(proof.claimed),
-                    "proven": _number(proof.proven),
+                    "proven": _number(max(proof.proven, proof.by_layouts)),
                     "searched": None if proof.searched is None else _number(proof.searched),
                     "note": proof.note,
                 }
@@ -207,7 +211,7 @@ def _told(facts: Facts, claims: Mapping[str, Any]) -> Iterator[str]:
             yield f"plan.json: stage {stage.index} is on {devices!r}, in plan.ir on {', '.join(stage.devices)}"
         if moved := set(members[stage.index]).symmetric_difference(ops or ()):
             yield f"plan.json: stage {stage.index} has other ops than in plan.ir: {', '.join(sorted(map(str, moved))[:3])}"
-    records = [{"plans": one.plans, "bound": _number(one.bound), "prices": dict(one.prices)} for one in _records(facts) or ()]
+    records = [witness_row(record) for record in _records(facts) or ()]
     if claims.get("witness", []) != records:
         yield "plan.json: 'witness' is not that of plan.ir"
 
@@ -286,7 +290,7 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         return
     if not records:
         return
-    of_plan = {MESHES} if any(stage.mesh for stage in plan.stages) else {DEVICES, REPLICAS, MESHES}
+    of_plan = {MESH, MESHES} if any(stage.mesh for stage in plan.stages) else {*FORMS}
     if any(stage.replicas > 1 for stage in plan.stages):
         of_plan &= {REPLICAS}
     if not of_plan & {record.plans for record in records}:
@@ -300,6 +304,13 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
             if name not in names:
                 found.violations.append(f"the witness has a price of {name}, which is no type of the devices")
         proof = Proof(record.plans, record.bound, proven(facts, record))
+        if record.plans == MESH:
+            if any(not stage.mesh for stage in plan.stages) or len(plan.stages) != 1:
+                found.violations.append("the witness is of one mesh, and the plan is not on one")
+                continue
+            from dnnc.check.witness.meshes import proven_on
+
+            proof.by_layouts = proven_on(facts, record.memory)
         if record.plans in of_plan and proof.proven > plan.value * (1 + CLOSE):
             found.violations.append(f"the prices prove {proof.proven!r} s, above the value {plan.value!r}")
         if search:

@@ -55,7 +55,8 @@ Progress = Callable[[str, float | None], None]
 @dataclass(frozen=True, slots=True)
 class ShardPlan:
     """``choices[node]``; ``value`` seconds, ``bound`` seconds that no plan is below, ``memory`` bytes per device. ``reason``:
-    why not optimal. ``interrupted``: the search was, from the keyboard."""
+    why not optimal. ``interrupted``: the search was, from the keyboard. ``price``: seconds per byte of memory at which an
+    elimination proves the bound, or most of it."""
 
     choices: tuple[int, ...]
     value: float
@@ -64,6 +65,7 @@ class ShardPlan:
     status: Outcome
     reason: str = ""
     interrupted: bool = False
+    price: float = 0.0
 
     @property
     def gap(self) -> float:
@@ -174,7 +176,8 @@ def without_dearer(
 def _better(plan: ShardPlan, left: Reduced, found: ShardPlan) -> ShardPlan:
     """The better plan of two with the better bound, ``found`` being one of what is left of the problem."""
     best = replace(found, choices=left.original(found.choices)) if found.value < plan.value else plan
-    return replace(best.bounded(max(plan.bound, found.bound), found.reason), interrupted=found.interrupted)
+    price = found.price if found.bound > plan.bound else plan.price
+    return replace(best.bounded(max(plan.bound, found.bound), found.reason), interrupted=found.interrupted, price=price)
 
 
 def _counted(left: Reduced, plan: ShardPlan, search: FoldedSearch, price: float, memory: float, gap: float) -> ShardPlan:
@@ -233,7 +236,7 @@ def searched(
             best, value = descend(problem, best, value, memory, ends)
         except KeyboardInterrupt:
             interrupted = True
-    plan = ShardPlan(best, value, bound, problem.memory(best), "within-gap", interrupted=interrupted)
+    plan = ShardPlan(best, value, bound, problem.memory(best), "within-gap", interrupted=interrupted, price=price)
     return plan.bounded(value if value <= bound * (1 + TIGHT) else bound * (1 - POLICY.rounding), reason), price
 
 
