@@ -37,7 +37,8 @@ def predictions(before: Mapping[str, Sequence[str]], addresses: Mapping[str, str
     with ray_cluster(list(before), before=before, addresses=addresses) as cluster, tempfile.TemporaryDirectory() as folder:
         inside = list(before[first])[: list(before[first]).index("taskset")]
         machines = f"{folder}/machines.toml"
-        dnnc(cluster, inside, "topology", "measure", "-o", machines, "--devices", "1", "--cluster", cluster.address)
+        measured = ("topology", "measure", "-o", machines, "--devices", "1", "--no-training")
+        dnnc(cluster, inside, *measured, "--cluster", cluster.address)
         print(*(line for line in Path(machines).read_text().splitlines() if "ZeroMQ" in line or "latency" in line), sep="\n")
         print(f"{'model':10}{'predicted':>12}{'measured':>12}{'ratio':>8}{'cores':>7}  stages predicted, measured", flush=True)
         for name, model in MODELS.items():

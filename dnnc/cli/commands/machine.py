@@ -91,7 +91,7 @@ def measure(
     ] = "",
     ports: opt.PortsOption = opt.PORTS,
     training: Annotated[
-        bool, typer.Option("--training/--no-training", help="Measure training too, where torch is installed: twice as long.")
+        bool, typer.Option("--training/--no-training", help="Measure training too, where torch is installed: three times as long.")
     ] = True,
     quiet: opt.QuietOption = False,
 ) -> None:
