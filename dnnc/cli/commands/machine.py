@@ -91,7 +91,8 @@ def measure(
     ] = "",
     ports: opt.PortsOption = opt.PORTS,
     training: Annotated[
-        bool, typer.Option("--training/--no-training", help="Measure training too, where torch is installed: three times as long.")
+        bool,
+        typer.Option("--training/--no-training", help="Measure training too (with torch): three times as long."),
     ] = True,
     quiet: opt.QuietOption = False,
 ) -> None:

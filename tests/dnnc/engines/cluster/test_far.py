@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +49,22 @@ def test_outputs_are_those_of_one_host(tmp_path: Path) -> None:
         assert [process.host for process in processes.every] == ["a", "a", "b"]
 
 
-@pytest.mark.slow
-def test_each_host_gets_its_part_once(tmp_path: Path) -> None:
-    """Of the weights in one file a host gets those of its stages, and in a second run nothing at all."""
-    topology = tmp_path / "machines.toml"
+def two_stages(folder: Path) -> Path:
+    """A build with a stage on each of two hosts, and the weights of both in one file."""
+    topology = folder / "machines.toml"
     topology.write_text(
         'version = 1\n[types]\ncpu = "preset:cpu-1"\n[[hosts]]\nname = "h{0..1}"\n'
         '[[devices]]\nname = "cpu0"\ntype = "cpu"\nhost = "h0"\n[[devices]]\nname = "cpu1"\ntype = "cpu"\nhost = "h1"\n'
         '[[links]]\nends = ["cpu0", "cpu1"]\nbandwidth = "1 GB/s"\n'
     )
     plan = dnnc.plan("zoo:mlp,layers=4,hidden=256,batch=4", machines=topology, mesh="none", replicas=1, stages=2)
-    build = Build.open(plan.write(tmp_path / "build").folder)
+    return plan.write(folder / "build").folder
+
+
+@pytest.mark.slow
+def test_each_host_gets_its_part_once(tmp_path: Path) -> None:
+    """Of the weights in one file a host gets those of its stages, and in a second run nothing at all."""
+    build = Build.open(two_stages(tmp_path))
     inputs = [random_inputs(build, seed=seed) for seed in range(4)]
     expected = run_build(build, inputs).outputs
     sent = []
@@ -142,6 +148,29 @@ def test_what_a_host_refuses_is_told(tmp_path: Path) -> None:
         Pipeline(build, processes=on_hosts(build, {"cpu0": "a"}, tmp_path / "cache")),
     ):
         pass
+
+
+def small_disk(folder: Path) -> list[str]:
+    """What a command begins with to have a file system of 64 KB in a folder, which others do not see."""
+    mounted = f'mount -t tmpfs -o size=64k,mode=700 none {folder} && exec "$@"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", mounted, "sh"]
+
+
+@pytest.mark.slow
+def test_a_host_without_space_is_named(tmp_path: Path) -> None:
+    """Its cache has no room for the weights of its stage; nothing half-written is left."""
+    cache = tmp_path / "cache"
+    cache.mkdir(mode=0o700)
+    if subprocess.run([*small_disk(cache), "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets nobody mount a file system")
+    build = Build.open(two_stages(tmp_path))
+    agents = LocalAgents(before={"b": [*small_disk(cache)]})
+    with (
+        pytest.raises(InvalidInput, match=r"host 'b': .*cache.*: error\[E\d+\]: .*No space left on device"),
+        Pipeline(build, processes=on_hosts(build, {"cpu0": "a", "cpu1": "b"}, cache, agents=agents)),
+    ):
+        pass
+    assert not [name for name in os.listdir(cache) if name.startswith(".")]
 
 
 @pytest.mark.slow
