@@ -23,9 +23,9 @@ from tests.dnnc.engines.onnxruntime.processes import descendants, running
 
 @dataclass
 class RayCluster:
-    """``address`` of its head; ``environment`` of those who may use it; ``before`` and
-    ``addresses``: as of ``ray_cluster``; ``nodes``: processes by host; ``started``: hosts that were started ever,
-    the first one with the head."""
+    """``address`` of its head; ``environment`` of those who may use it; ``before`` and ``addresses``: as of ``ray_cluster``;
+    ``nodes``: processes by host; ``started``: hosts that were started ever, the first one with the head; ``ports``: of Ray on
+    each node, the same when it is started again, so that Ray has two nodes there for a while."""
 
     address: str
     environment: dict[str, str]
@@ -35,6 +35,7 @@ class RayCluster:
     addresses: Mapping[str, str]
     nodes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     started: list[str] = field(default_factory=list)
+    ports: dict[str, int] = field(default_factory=dict)
 
     def running(self, words: str) -> list[int]:
         """The ids of the processes on the nodes whose command line contains ``words``."""
@@ -47,7 +48,7 @@ class RayCluster:
         own = [f"--node-ip-address={self.addresses[host]}"] if host in self.addresses else []
         arguments = [
             *(*self.before.get(host, ()), sys.executable, "-P", "-m", "ray.scripts.scripts", "start"),
-            *(*where, *own, "--block", "--num-cpus=8"),
+            *(*where, *own, "--block", "--num-cpus=8", f"--node-manager-port={self.ports.setdefault(host, free_port())}"),
             *("--num-gpus=0", f'--resources={{"host:{host}": 1}}', "--object-store-memory=80000000"),
             *(["--include-dashboard=false", f"--temp-dir={self.folder}"] if not self.address else []),
         ]
@@ -100,8 +101,7 @@ def ray_cluster(
     with ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="dnr", dir="/tmp"))  # sockets have short paths
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         environment = {
             **os.environ,
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -118,6 +118,12 @@ def ray_cluster(
             stack.callback(cluster.end, host)
             cluster.start(host)
         yield cluster
+
+
+def free_port() -> int:
+    with socket.create_server(("0.0.0.0", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 def _started(log: Path, node: subprocess.Popen[bytes], port: int) -> str:
