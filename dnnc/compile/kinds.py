@@ -1,13 +1,14 @@
-"""The best plan of all kinds: stages on single devices or with replicas (``partition``), and stages on meshes (``shard``).
+"""The best plan of all kinds: stages on single devices or with replicas (``partition``), and stages of which some are on meshes
+(``shard``).
 
 Each kind has a pipeline. The kinds are searched one after the other, and each search has the best plan so far as its incumbent,
 so a kind whose lower bound is not below the incumbent costs little. Replicas are searched first, because on equal devices they
 are found quickly and hard to beat; but last where one mesh is searched. The bound of the plan is the least bound of all kinds,
-so "optimal" holds for all plans that the options allow. No plan mixes a replicated stage with a stage on a mesh.
+so "optimal" holds for all plans that the options allow. In inference plans of ``shard`` may have replicas of a stage beside
+stages on meshes; in training they have none.
 
-``shard`` gives stages on meshes equal parts, and counts their sums of gradients after the backward pass. One mesh is more
-general: its parts may follow the speeds of unequal devices, and its sums overlap the backward pass. So one mesh of all or some
-devices is searched first where devices differ in type, and in training.
+``shard`` counts sums of gradients of several stages after the backward pass; on one mesh they overlap it. So one mesh of all or
+some devices is searched first in training, and where devices differ in type, since one mesh may also leave some of them out.
 
 Meshes are not searched where an option needs single devices (a cut, a pin, ``--split``, ``--pieces``, ``--comm``, latency) or
 states how to plan (``--mesh``, ``--passes``, ``--plan``), on one device, or with as many stages as devices.
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from passes.shard import ShardPass
 
 _KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
-_FORMS = {kind: form for form, kind in _KINDS.items()}
+MIXED = "stages on meshes or replicas"
+_FORMS = {**{kind: form for form, kind in _KINDS.items()}, MIXED: MESHES}
 _LOG = logging.getLogger(__name__)
 PROGRAM_PASSES = ("lower", "localize")
 """The passes that make programs of a scheduled plan; a plan alone does without."""
@@ -53,6 +55,9 @@ IN_STAGES = 8
 """Default number of microbatches of a training step in stages."""
 NO_MESH = "none"
 """``--mesh none``: only plans of single devices and their replicas."""
+BELOW = 1e-8
+"""Relative: how far a bound of another kind may lie below a value that it proves: bounds of ``shard`` give way for rounding a
+few times."""
 
 
 def other_kinds(
@@ -62,13 +67,14 @@ def other_kinds(
     stages: int = 0,
     time_limit: float | None = None,
     microbatches: int = 0,
+    replicas: int = 0,
 ) -> tuple[tuple[Pass, ...], ...]:
     """The pipelines that search plans on meshes, made of ``steps``. ``stages``: their exact number, 0 for any;
-    ``microbatches``: of a training step, 0 for inference."""
+    ``microbatches``: of a training step, 0 for inference; ``replicas``: of a stage at most, 0 for any number."""
     devices = topology.devices
     if len(devices) < 2 or stages >= len(devices):
         return ()
-    changes: dict[str, Any] = {"stages": stages, "microbatches": microbatches}
+    changes: dict[str, Any] = {"stages": stages, "microbatches": microbatches, "replicas": replicas}
     if time_limit is not None:
         changes["time_limit"] = max(time_limit, 1e-3)
     return with_one_mesh(_resharded(steps, **changes), topology)
@@ -97,8 +103,8 @@ def _resharded(pipeline: tuple[Pass, ...], **changes: Any) -> tuple[Pass, ...]:
 
 def kind_of(pipeline: Sequence[Pass]) -> str:
     """The kind of plans that a pipeline searches, as a person reads it."""
-    if _shard_of(pipeline) is not None:
-        return _KINDS[MESHES]
+    if (shard := _shard_of(pipeline)) is not None:
+        return _KINDS[MESHES] if shard.replicas == 1 or shard.training else MIXED
     alone = any(getattr(step, "replicas", 0) == 1 for step in pipeline if step.name in PLANNERS)
     return _KINDS[DEVICES if alone else REPLICAS]
 
@@ -376,7 +382,7 @@ def _with_loser(best: _Best, pipeline: tuple[Pass, ...], bound: float) -> _Best:
 
 def _with_bound(plan: Plan, bound: float) -> Plan:
     """The plan with the least of its bound and ``bound``; it stays optimal only if its value equals that."""
-    if bound >= min(plan.bound, plan.value * (1 - TIGHT)):
+    if bound >= min(plan.bound, plan.value * (1 - BELOW)):
         return plan
     return replace(plan, bound=bound, status="within-gap")
 

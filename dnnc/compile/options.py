@@ -83,7 +83,14 @@ def kinds_besides(options: CompileOptions, topology: Topology) -> tuple[tuple[Pa
         steps = with_training(steps, options.training, plan_only=options.plan_only)
     microbatches = (options.microbatches or IN_STAGES) if training else 0
     limit = options.time_limit
-    return other_kinds(topology, steps, stages=options.stages or 0, time_limit=limit, microbatches=microbatches)
+    return other_kinds(
+        topology,
+        steps,
+        stages=options.stages or 0,
+        time_limit=limit,
+        microbatches=microbatches,
+        replicas=options.replicas or 0,
+    )
 
 
 def meshes_free(options: CompileOptions) -> bool:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 KEY = "witness"
 """The key of a plan's certificate that holds the text."""
 DEVICES, REPLICAS, MESHES, MESH = "devices", "replicas", "meshes", "mesh"
-"""Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh or on a device; all ops on the mesh
-of the plan."""
+"""Forms of plans: each stage on a device; each on a device or on replicas; each on a mesh, on a device or, at
+inference, on replicas; all ops on the mesh of the plan."""
 FORMS = (DEVICES, REPLICAS, MESHES, MESH)
 
 

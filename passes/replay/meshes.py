@@ -43,6 +43,7 @@ from passes.replay.faults import (
     DeviceWithoutOp,
     MeshShape,
     NoSync,
+    ReplicasOfTypes,
     StagesOverMemory,
     StepMicrobatches,
     StrategiesOfOps,
@@ -60,10 +61,11 @@ class ReplayPass(StatedPass):
 
     ``ops``, ``objective``, ``bound``, ``source``, ``made_for`` as of ``assign``; ``devices``: ``STAGE:DEVICE``, row by row of a
     mesh. ``strategies``: of each entry of ``ops`` the names of its strategies, as in ``shard<..>``; empty on a single device.
-    ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device. ``weights`` and
-    ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights whose gradients
-    are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are. ``uneven``, ``memory``,
-    ``microbatches`` (of a training step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``: what the plan states.
+    ``axes``: ``STAGE:SIZE:NAME``, in order, or with shares ``STAGE:3,1:NAME``; none for a single device and its replicas.
+    ``weights`` and ``outputs``: ``STAGE:LAYOUT:NAME``, a layout like ``S(0), R``. ``syncs``: ``STAGE:METHOD:NAME`` of weights
+    whose gradients are not summed by all-reduce, a method like ``ps(1)``; where there is one, all other weights' are.
+    ``uneven``, ``memory``, ``microbatches`` (of a training step) as of ``shard``. ``value`` and ``certificate``, ``KEY=TEXT``:
+    what the plan states.
     """
 
     name: ClassVar[str] = "replay"
@@ -140,7 +142,7 @@ class ReplayPass(StatedPass):
     def _proven(self, module: Module, stated: Sequence[Stated], plan: Plan) -> tuple[float, dict[str, str]] | None:
         """The bound that was stated and its certificate, None where it was proven for something else than ``plan``."""
         certificate = dict(text.partition("=")[::2] for text in self.certificate)
-        stages = [(stage.ops, stage.mesh) for stage in stated]
+        stages = [(stage.ops, stage.mesh, stage.devices) for stage in stated]
         digest = proven_for(module, stages, replace(plan, bound=self.bound), uneven=self.uneven, memory=self.memory)
         if certificate.pop("problem", "") != digest:
             return None
@@ -206,7 +208,7 @@ class ReplayPass(StatedPass):
         for index, name, op in listed:
             strategies.setdefault(index, {})[op.id] = texts[index, name]
         count = 1 + max((index for of_op in members.values() for index in of_op), default=0)
-        meshes = self._meshes(topology, net, count, problems)
+        meshes, others = self._meshes(topology, net, count, problems)
         weights, outputs = (self._layouts(found, problems) for found in (self.weights, self.outputs))
         kept = {name for of_stage in weights.values() for name in of_stage}
         self._check_model("weights", kept, {name for name in kept if f"@{name}" not in module.resources})
@@ -222,12 +224,15 @@ class ReplayPass(StatedPass):
                 weights.get(index, {}),
                 outputs.get(index, {}),
                 self._where(index),
+                others[index],
             )
             for index in range(count)
         ]
 
-    def _meshes(self, topology: Topology, net: Network, count: int, problems: list[Diagnostic]) -> dict[int, DeviceMesh]:
-        """The mesh of each stage."""
+    def _meshes(
+        self, topology: Topology, net: Network, count: int, problems: list[Diagnostic]
+    ) -> tuple[dict[int, DeviceMesh], dict[int, tuple[str, ...]]]:
+        """The mesh of each stage, and the devices of its further replicas."""
         known = [device.name for device in topology.devices]
         devices: dict[int, list[str]] = {index: [] for index in range(count)}
         holder: dict[str, int] = {}
@@ -251,13 +256,19 @@ class ReplayPass(StatedPass):
             size, _, name = rest.partition(":")
             axes.setdefault(index, []).append((name, _shares(size, len(known))))
         if problems:
-            return {}
-        found = {}
+            return {}, {}
+        found, others = {}, dict[int, tuple[str, ...]]()
+        types = {device.name: device.type for device in topology.devices}
         for index, names in devices.items():
-            fault = _shape_fault(axes.get(index, []), names)
+            fault = _shape_fault(axes.get(index, []), names, training=self.training)
+            if not fault and index not in axes and len(of := sorted({types[name] for name in names})) > 1:
+                problems.append(ReplicasOfTypes(tuple(of)).at(self._where(index)))
+                continue
             if fault:
                 problems.append(MeshShape(fault).at(self._where(index)))
                 continue
+            others[index] = () if index in axes else tuple(names[1:])
+            names = names[: len(names) - len(others[index])]
             named = axes.get(index, [(AXIS_NAMES[0], (1,))])
             shares = tuple(shares for _, shares in named)
             told = shares if any(max(along) > 1 for along in shares) else ()
@@ -266,7 +277,7 @@ class ReplayPass(StatedPass):
                 found[index] = mesh_over(topology, net, mesh).limited(self.memory)
             except InvalidInput as error:
                 problems += [replace(fault, where=self._where(index)) for fault in error.diagnostics]
-        return found
+        return found, others
 
     def _layouts(self, texts: Sequence[str], problems: list[Diagnostic]) -> dict[int, dict[str, Placements]]:
         """Layouts by stage and name."""
@@ -291,12 +302,12 @@ def _shares(text: str, most: int) -> Shares:
     return tuple(number // least for number in numbers) if min(numbers) > 0 else ()
 
 
-def _shape_fault(axes: Sequence[tuple[str, Shares]], devices: Sequence[str]) -> str:
-    """What is wrong with a mesh; empty where nothing is."""
+def _shape_fault(axes: Sequence[tuple[str, Shares]], devices: Sequence[str], *, training: bool) -> str:
+    """What is wrong with a mesh; empty where nothing is. Without axes, devices of inference are replicas."""
     if not devices:
         return "it has no device; stages of a plan on meshes name theirs"
     if not axes:
-        return f"it has {len(devices)} devices, but no mesh" if len(devices) > 1 else ""
+        return f"it has {len(devices)} devices, but no mesh" if training and len(devices) > 1 else ""
     if len(axes) > len(AXIS_NAMES):
         return f"its mesh has {len(axes)} axes, expected at most {len(AXIS_NAMES)}"
     for name, shares in axes:

@@ -26,7 +26,7 @@ from passes.model.graph import listing, reads
 from passes.model.learning import InFlight, avoids_sums, recomputes
 from passes.model.network import network
 from passes.model.spmd.bill import UNSUMMED
-from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
+from passes.model.spmd.cross_mesh import Crossing, Party, alone, meetings, message_bytes
 from passes.model.spmd.layouts import Placements, can_be_split
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import price
@@ -54,7 +54,7 @@ from passes.shard.stages.borders import Border, Cutter
 @dataclass(frozen=True, slots=True)
 class Stated:
     """A stage as stated: positions of its ops, ascending, its mesh, of each op (by id) the text of its strategies, layouts of
-    weights and outputs by name; ``where`` it stands, for messages."""
+    weights and outputs by name; ``where`` it stands, for messages; ``others``: as of ``Staged``."""
 
     ops: tuple[int, ...]
     mesh: DeviceMesh
@@ -62,11 +62,18 @@ class Stated:
     weights: Mapping[str, Placements]
     outputs: Mapping[str, Placements]
     where: str
+    others: tuple[str, ...] = ()
 
     @property
-    def party(self) -> Party:
-        single = len(self.mesh.devices) == 1
-        return Party(self.mesh.devices, () if single else self.mesh.sizes, () if single else self.mesh.shares)
+    def devices(self) -> tuple[str, ...]:
+        """Those of all replicas."""
+        return (*self.mesh.devices, *self.others)
+
+    @property
+    def replicas(self) -> tuple[Party, ...]:
+        if len(self.mesh.devices) > 1:
+            return (Party(self.mesh.devices, self.mesh.sizes, self.mesh.shares),)
+        return tuple(map(alone, self.devices))
 
 
 @dataclass(slots=True)
@@ -277,7 +284,7 @@ class StageByStage:
             microbatches=self.microbatches,
             in_flight=self.in_flight(number),
         )
-        return Staged(stage.ops, stage.mesh, told, bill)
+        return Staged(stage.ops, stage.mesh, told, bill, stage.others)
 
     def in_flight(self, number: int) -> int:
         if not self.training or recomputes(self.module):
@@ -286,7 +293,7 @@ class StageByStage:
 
     def alike(self, one: int, other: int) -> bool:
         """Whether values cross between two stages as they lie."""
-        return self.stated[one].party.matches(self.stated[other].party)
+        return self.stated[one].replicas[0].matches(self.stated[other].replicas[0])
 
     def readers(self, cutter: Cutter, name: str, number: int) -> list[int]:
         """The other stages that read a value of stage ``number``."""
@@ -355,14 +362,16 @@ class StageByStage:
             problem = cut.given.keeping(self.in_flight(number)).problem
             try:
                 seconds = BOUNDING / len(self.stated) / len(self.overlaps)
-                best = max(best, solve(problem, memory=stage.mesh.memory, seconds=seconds, progress=self.progress).bound)
+                found = solve(problem, memory=stage.mesh.memory, seconds=seconds, progress=self.progress)
+                best = max(best, found.bound / len(stage.replicas))
             except NoPlanError:  # the plan at hand fits by less than the rounding of sums
                 continue
         return best
 
     def spent(self, cutter: Cutter, name: str, maker: int, reader: int, payer: int) -> Floats:
         """Seconds that ``payer``, one of the two, spends on a value that crosses, by its layout on the mesh of ``payer``."""
-        one, two = self.stated[maker].party, self.stated[reader].party
+        one, two = self.stated[maker].replicas[0], self.stated[reader].replicas[0]
+        pairs = meetings(self.stated[maker].replicas, self.stated[reader].replicas)
         cost = self.crossing.at_maker if payer == maker else self.crossing.at_reader
         returns = name in cutter.given.trained
         rows = []
@@ -370,7 +379,8 @@ class StageByStage:
             type_ = self.types[name]
             if isinstance(type_, TensorType) and one.sizes and one.matches(two):
                 type_ = replace(type_, layout=Layout("@mesh", placements))
-            rows.append(cost(message_bytes(type_, one, two), one, two, returns=returns))
+            size = message_bytes(type_, one, two)
+            rows.append(max(cost(size, *pair, returns=returns) for pair in pairs))
         return np.array(rows)
 
 

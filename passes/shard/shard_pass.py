@@ -60,7 +60,7 @@ from passes.shard.problem.build import Builder, ShardInput
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN, ShardPlan
 from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.stages import StageSearch, StagesPlan, stages_by_name
-from passes.shard.stages.submeshes import Submeshes, of_shape, submeshes
+from passes.shard.stages.submeshes import SharesOf, Submeshes, submeshes
 
 INTERRUPTED = "interrupted: the best plan so far"
 MOST_LIMITS = 3
@@ -93,7 +93,9 @@ class ShardPass(Pass):
     many stages, each on a mesh of shape ``mesh`` (empty: of any shape) over consecutive devices; 0: as many as are best.
     ``microbatches``: runs of the function that make a training step, whose gradients are added up and synchronised once; 0: 1
     where ``stages`` is 1, else 8. ``family``: the order of these in stages (empty: 1F1B; ``passes.model.timeline.families``),
-    by which memory counts. ``whole``: plans in stages may be one stage on all devices."""
+    by which memory counts. ``whole``: plans in stages may be one stage on a mesh of all devices. ``replicas``: most devices
+    that take the microbatches of a stage in turn, each with all of it (0: as many as there are); in inference in stages, beside
+    stages on meshes of any shape."""
 
     name: ClassVar[str] = "shard"
     mesh: str = ""
@@ -108,6 +110,7 @@ class ShardPass(Pass):
     microbatches: int = 0
     family: str = ""
     whole: bool = True
+    replicas: int = 1
 
     @property
     def step_microbatches(self) -> int:
@@ -291,6 +294,18 @@ class ShardPass(Pass):
         least = min(bound, plan.bound)
         return result.replace(plan, assessed(plan, result.entry, plan.value, min(least, plan.value), AGREE))
 
+    def shares_of(self, module: Module, topology: Topology) -> SharesOf:
+        """The shares to search of a mesh of a stage: equal ones, and where its devices differ in type a few by their speeds."""
+        if self.shares == EQUAL or self.strategy or len({device.type for device in topology.devices}) == 1:
+            return lambda shape, devices: ((),)
+        speeds = Speeds(module, topology, training=self.training)
+
+        def shares(shape: tuple[int, ...], devices: Sequence[Device]) -> tuple[Along, ...]:
+            unequal = len({device.type for device in devices}) > 1
+            return speeds.candidates(shape, self.uneven, devices=devices) if unequal else ((),)
+
+        return shares
+
     def search_stages(
         self, module: Module, topology: Topology, spare: int, seconds: float, context: PassContext
     ) -> tuple[StagesPlan | None, float]:
@@ -298,7 +313,16 @@ class ShardPass(Pass):
         incumbent; and a bound of all such plans."""
         net = context.analyses.get(network, topology)
         sizes = read_shape(self.mesh, len(topology.devices)) if self.mesh else ()
-        meshes = submeshes(topology, net, sizes, whole=self.whole, stages=self.stages)
+        replicas = 1 if self.training or self.strategy else self.replicas or len(topology.devices)
+        meshes = submeshes(
+            topology,
+            net,
+            sizes,
+            whole=self.whole,
+            stages=self.stages,
+            replicas=replicas,
+            shares=self.shares_of(module, topology),
+        )
 
         def searching(among: Submeshes, strategy: str = "", overlap: float | None = None) -> StageSearch:
             bounding = Bounding(
@@ -335,15 +359,6 @@ class ShardPass(Pass):
                     on_one = min(unsummed.bound, unsummed.overlapped(self.stages))
                 elif self.training:
                     on_one = search.overlapped(self.stages)
-                else:  # several devices hand over, which the search does not count
-                    least = least_handover(topology)
-                    bound = min(bound + least, max(bound, search.alone(self.stages)))
-                    ones = of_shape(meshes, (1,))
-                    several = plan is not None and sum(len(stage.mesh.devices) for stage in plan.stages) > 1
-                    if plan is not None and several and least and ones.blocks and not self.stages and not plan.interrupted:
-                        beaten = min(worth_finding(context), plan.value + least)
-                        alone = StageSearch(searching(ones).bounding, gap=self.gap, incumbent=beaten).search(1, seconds)
-                        plan = plan if alone is None else replace(alone, bound=plan.bound)  # its own is of one device
         except UnfitError as error:
             raise unfit(error, self.strategy, module) from None
         context.count(self.name, seconds=time.perf_counter() - began)

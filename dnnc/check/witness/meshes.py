@@ -1,4 +1,5 @@
-"""Stages on meshes at inference: what their members compute and exchange, what passes between them, and the value of the plan.
+"""Stages on meshes, beside some with replicas, at inference: what members compute and exchange, what passes between stages, and
+the value of the plan.
 
 The layouts are those of ``plan.ir``. Of an op, the seconds of the slowest member are asked of ``member_work``, given the
 layouts; the sums are made here. Collectives are counted from the ops of the lowered stages (``passes.model.spmd.count``), each
@@ -50,9 +51,9 @@ class OnMeshes:
         self.facts, self.plan = facts, facts.plan
         self.module = facts.whole.without(Stage, Program)
         self.parts: list[StagePart] = list(stage_parts(self.module))
-        self.sides: list[Party] = parties(self.plan, {mesh.name: mesh for mesh in self.module.of_type(Mesh)})
+        self.sides: list[tuple[Party, ...]] = parties(self.plan, {mesh.name: mesh for mesh in self.module.of_type(Mesh)})
         self.host_of = {device.name: device.host for device in facts.topology.devices}
-        self.several = len({device for side in self.sides for device in side.devices}) > 1
+        self.several = len({device for stage in self.plan.stages for device in stage.devices}) > 1
 
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
@@ -72,12 +73,11 @@ class OnMeshes:
         received, sent = [0.0] * len(self.sides), [0.0] * len(self.sides)
         buffers = [0] * len(self.sides)
         for cut in self.cuts:
-            maker, reader = self.sides[cut.source], self.sides[cut.target]
-            size, passed = message_bytes(cut.tensor.type, maker, reader), messages(maker, reader, self.host_of)
-            sent[cut.source] += self.sending(size, maker, passed)
-            received[cut.target] += self.receiving(size, reader, passed)
+            size, pairs = self.meeting(cut)
+            sent[cut.source] += max(self.sending(size, maker, passed) for maker, passed in pairs)
+            received[cut.target] += max(self.receiving(size, passed) for _, passed in pairs)
             buffers[cut.target] += edge_slots(self.plan.comm, cut.source, cut.target, SLOTS) * size
-        handover = [max(self.facts.type_of(device).handover for device in side.devices) for side in self.sides]
+        handover = [max(self.facts.type_of(device).handover for device in stage.devices) for stage in self.plan.stages]
         return [
             Counted(
                 self.compute(part) + (handover[index] if self.several else 0.0),
@@ -96,15 +96,16 @@ class OnMeshes:
         plan says."""
         media: dict[str, float] = defaultdict(float)
         for cut in self.cuts:
-            maker, reader = self.sides[cut.source], self.sides[cut.target]
-            size = message_bytes(cut.tensor.type, maker, reader)
-            for name, seconds in self.busy(size, messages(maker, reader, self.host_of)).items():
-                media[name] += seconds
+            size, pairs = self.meeting(cut)
+            for _, passed in pairs:
+                for name, seconds in self.busy(size, passed).items():
+                    media[name] += seconds / len(pairs)
         for stage in self.plan.stages:
             for name, seconds in stage.shared:
                 media[name] += seconds
         loads = [one.compute + one.collectives + one.receive + one.send for one in counted]
-        return max([*loads, *media.values()])
+        each = [load / len(replicas) for load, replicas in zip(loads, self.sides, strict=True)]
+        return max([*each, *media.values()])
 
     # -- inside a stage ------------------------------------------------------------------------------------------------
 
@@ -155,13 +156,20 @@ class OnMeshes:
 
     # -- between stages ------------------------------------------------------------------------------------------------
 
+    def meeting(self, cut: Cut) -> tuple[int, list[tuple[Party, tuple[Message, ...]]]]:
+        """Bytes of a message, and of each pair of replicas that work on a common microbatch the maker and the messages."""
+        makers, readers = self.sides[cut.source], self.sides[cut.target]
+        turns = {(turn % len(makers), turn % len(readers)) for turn in range(len(makers) * len(readers))}
+        pairs = [(makers[one], messages(makers[one], readers[other], self.host_of)) for one, other in sorted(turns)]
+        return message_bytes(cut.tensor.type, makers[0], readers[0]), pairs
+
     def sending(self, size: int, maker: Party, passed: Sequence[Message]) -> float:
         """Seconds of the slowest member that makes a value."""
         own = [message for message in passed if not message.on]
         slowest = max(self.of_device(size, device, own) for device in maker.devices)
         return max(slowest, self.together(size, passed)) if slowest else 0.0
 
-    def receiving(self, size: int, reader: Party, passed: Sequence[Message]) -> float:
+    def receiving(self, size: int, passed: Sequence[Message]) -> float:
         """Seconds of the slowest member that reads it, with what it passes on."""
         onward, slowest = [message for message in passed if message.on], 0.0
         for message in passed:

@@ -292,7 +292,7 @@ def _bounds(facts: Facts, found: Verified, search: bool) -> None:
         return
     of_plan = {MESH, MESHES} if any(stage.mesh for stage in plan.stages) else {*FORMS}
     if any(stage.replicas > 1 for stage in plan.stages):
-        of_plan &= {REPLICAS}
+        of_plan &= {REPLICAS} if plan.minimises.trains else {REPLICAS, MESHES}
     if not of_plan & {record.plans for record in records}:
         found.violations.append(f"the plan is on {' and '.join(sorted(of_plan))}, of which the witness has no record")
     least = min(record.bound for record in records)

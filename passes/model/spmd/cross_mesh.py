@@ -7,6 +7,9 @@ member of the reader, and that one passes it on to the next, host by host; on a 
 sends it to one (``messages``). So what many members read enters each host once. With makers a, b and readers c, d, e on one
 host: a to c, b to d, c to e.
 
+A stage on one device may have replicas, which take microbatches in turn: each is a party of its own, and what crosses goes
+between those whose turn it is (``meetings``). A stage pays for the slowest of these messages.
+
 Cost, as everywhere (``place``): bytes over the bandwidth of the route plus its latency, at both ends; a member that sends to
 several pays the bytes for each and the longest latency once; a device with free transfers pays nothing. All members send at
 once: where their routes share a medium, that is busy with all that they send (``Path.media``), and the last byte arrives a
@@ -160,9 +163,35 @@ def party(devices: tuple[str, ...], mesh: Mesh) -> Party:
     return Party(devices, tuple(size for _, size in mesh.axes), mesh.shares)
 
 
-def parties(plan: Plan, meshes: dict[str, Mesh]) -> list[Party]:
-    """Of each stage of a plan."""
-    return [party(stage.devices, meshes.get(stage.mesh, Mesh("", (), ()))) for stage in plan.stages]
+def parties(plan: Plan, meshes: Mapping[str, Mesh]) -> list[tuple[Party, ...]]:
+    """The replicas of each stage of a plan: its mesh, or each of its devices."""
+    return [
+        (party(stage.devices, meshes[stage.mesh]),) if stage.mesh in meshes else tuple(map(alone, stage.devices))
+        for stage in plan.stages
+    ]
 
 
-__all__ = ["Crossing", "Message", "Party", "message_bytes", "messages", "part_bytes", "parties", "party"]
+def alone(device: str) -> Party:
+    """A single device."""
+    return Party((device,))
+
+
+def meetings(makers: Sequence[Party], readers: Sequence[Party]) -> list[tuple[Party, Party]]:
+    """The replicas of two stages that work on a common microbatch, one pair after another until they begin anew: microbatch m
+    goes from replica m modulo their number to replica m modulo theirs."""
+    turns = range(math.lcm(len(makers), len(readers)))
+    return [(makers[turn % len(makers)], readers[turn % len(readers)]) for turn in turns]
+
+
+__all__ = [
+    "Crossing",
+    "Message",
+    "Party",
+    "alone",
+    "meetings",
+    "message_bytes",
+    "messages",
+    "part_bytes",
+    "parties",
+    "party",
+]

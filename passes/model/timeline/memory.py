@@ -175,7 +175,7 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     if plan is None or not all(row.devices for row in plan.stages):
         raise InvalidInput(NoPlacedPlan(), where=module.name)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
-    meshes = {row.mesh: side for row, side in zip(plan.stages, sides, strict=True) if row.mesh}
+    meshes = {row.mesh: side for row, (side, *_) in zip(plan.stages, sides, strict=True) if row.mesh}
     bodies = _bodies(module, len(plan.stages))
     if states_bytes(module.entry):
         return tuple(StageMemory(row.memory) for row in plan.stages)
@@ -183,7 +183,7 @@ def stage_memory(module: Module) -> tuple[StageMemory, ...]:
     learned = learning(module) if plan.in_steps and not written else None
     trains, sizes = trained(module.resources) if plan.in_steps else {}, resource_bytes(module)
     found = []
-    for row, (args, ops), side in zip(plan.stages, bodies, sides, strict=True):
+    for row, (args, ops), (side, *_) in zip(plan.stages, bodies, sides, strict=True):
         values = {value.name: value.type for value in (*args, *(value for op in ops for value in op.results))}
         size = {name: _local_bytes(type_, side, meshes) for name, type_ in values.items()}
         saved, names = _saved(args, ops, size)

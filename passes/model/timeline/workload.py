@@ -19,7 +19,7 @@ from passes.model.faults import NoPlacedPlan
 from passes.model.graph import Cut, cuts_of, stage_members
 from passes.model.liveness import SLOTS
 from passes.model.network import network
-from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes, parties
+from passes.model.spmd.cross_mesh import Crossing, Party, meetings, message_bytes, parties
 from passes.model.stages.placement import PlacementProblem, shared_loads, turns
 from passes.model.stages.placement_from_ir import fixed_devices, messages_of
 
@@ -191,24 +191,30 @@ def updating(entry: Func) -> frozenset[int]:
     return frozenset(index for on in stages for index in on)
 
 
-def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Party]) -> Wire:
-    """The channel of a tensor between two stages, each on its party of ``sides``."""
+def _wire(crossing: Crossing, cut: Cut, sides: Sequence[Sequence[Party]]) -> Wire:
+    """The channel of a tensor between two stages, whose replicas are ``sides``."""
     if cut.sent == UPDATE:
         return Wire(cut.source, cut.target, 0.0, 0.0, made=UPDATE, read=UPDATE)
-    maker, reader = sides[cut.source], sides[cut.target]
-    size = message_bytes(cut.tensor.type, maker, reader)
-    media = crossing.media(size, maker, reader)
-    send, receive = crossing.send(size, maker, reader), crossing.receive(size, maker, reader)
-    return Wire(cut.source, cut.target, send, receive, (media,), cut.sent, cut.read)
+    makers, readers = sides[cut.source], sides[cut.target]
+    size = message_bytes(cut.tensor.type, makers[0], readers[0])
+    return Wire(cut.source, cut.target, *_spent(crossing, size, meetings(makers, readers)), cut.sent, cut.read)
 
 
-def _gradient(crossing: Crossing, cut: Cut, sides: Sequence[Party]) -> Wire:
+def _gradient(crossing: Crossing, cut: Cut, sides: Sequence[Sequence[Party]]) -> Wire:
     """The way back of the gradient of a tensor, of as many bytes."""
-    maker, reader = sides[cut.source], sides[cut.target]
-    size = message_bytes(cut.tensor.type, maker, reader)
-    send, receive = crossing.send(size, reader, maker), crossing.receive(size, reader, maker)
-    media = crossing.media(size, reader, maker)
-    return Wire(cut.target, cut.source, send, receive, (media,), INPUT_GRADIENT, INPUT_GRADIENT)
+    makers, readers = sides[cut.source], sides[cut.target]
+    size = message_bytes(cut.tensor.type, makers[0], readers[0])
+    spent = _spent(crossing, size, meetings(readers, makers))
+    return Wire(cut.target, cut.source, *spent, INPUT_GRADIENT, INPUT_GRADIENT)
+
+
+def _spent(
+    crossing: Crossing, size: int, pairs: Sequence[tuple[Party, Party]]
+) -> tuple[float, float, tuple[tuple[tuple[str, float], ...], ...]]:
+    """Seconds of a message of ``size`` bytes at the sender and at the receiver, the slowest of the pairs, and its ``media``."""
+    send = max(crossing.send(size, *pair) for pair in pairs)
+    receive = max(crossing.receive(size, *pair) for pair in pairs)
+    return send, receive, tuple(crossing.media(size, *pair) for pair in pairs)
 
 
 def weight_seconds(module: Module, plan: Plan) -> tuple[float, ...]:

@@ -6,6 +6,10 @@ many devices. Then all runs of the form at once: its own least seconds by op, an
 a price of memory; and for runs in plans under the price that suits them. In the end, for single runs in plans, the solution of
 the run's problem, with borders in the layouts that suit best.
 
+All this is of one microbatch, without the hand-over that a device of a plan on several spends on each in inference. A table of
+a block (``table``) has that too, and divides by the block's replicas. Blocks of one device, with replicas or without, have one
+form.
+
 Two tables per form for what is not of units: ``core``, without what crosses, in which a bound of a run is one of every run
 around it (what is left out costs nothing and frees memory); and ``whole``, of single solved runs, with their transfers over the
 best link there is. Runs of one key are solved once. Every bound gives way a little for rounding.
@@ -138,7 +142,7 @@ class Bounding:
         self.forms = [Form(mesh, core, np.zeros(empty), float(core[:1, -1].sum())) for mesh, core in cores]
         self.equip(self.forms[smallest], self.base)
         self.took[len(self.base.mesh.axes)] = now() - began
-        self.tables: dict[tuple[int, Link, Link, bool, bool], Table] = {}
+        self.tables: dict[tuple[int, int, Link, Link, bool, bool], Table] = {}
         self.blocks = meshes.blocks
         self.beside = self.links_of(0)
 
@@ -165,8 +169,7 @@ class Bounding:
 
     def table(self, block: Block, before: bool = True, behind: bool = True) -> Table:
         """Bounds of all runs on a block, given whether the stages before and behind it are alike."""
-        links = self.beside[block]
-        key = (block.form, *links, before, behind)
+        links, key = self.beside[block], self.likeness(block, before, behind)
         if key not in self.tables:
             form, count = self.forms[block.form], math.prod(block.mesh.sizes)
             here = self.volumes.receive(count, links[0], before) + self.volumes.send(count, links[1], behind)
@@ -175,8 +178,19 @@ class Bounding:
                 table = np.maximum(form.core + here, form.whole + np.maximum(here - best, 0.0))
                 if form.chain is not None:
                     np.maximum(table, self.chained(form, form.chain, links, before, behind) + here, out=table)
+            table = (table + self.handover(block)) / block.replicas
+            if block.size == 1:
+                table[:1, -1] -= self.handover(block)  # the whole function on one device
             self.tables[key] = Table.of(table)
         return self.tables[key]
+
+    def likeness(self, block: Block, before: bool, behind: bool) -> tuple[int, int, Link, Link, bool, bool]:
+        """What all that is known of runs on a block depends on."""
+        return block.form, block.replicas, *self.beside[block], before, behind
+
+    def handover(self, block: Block) -> float:
+        """Seconds of a microbatch that a device of a plan on several devices spends on hand-over."""
+        return 0.0 if self.training else max(type_.handover for type_ in block.mesh.types)
 
     def chained(self, form: Form, chain: Chain, links: tuple[Link, Link], before: bool, behind: bool) -> Floats:
         """What runs cost at least beyond the least that crosses, by the tables of units, under the prices that are known."""
@@ -203,7 +217,11 @@ class Bounding:
     def better(self, most: float, flushes: int) -> bool:
         """From now on bounds are of plans worth less than ``most`` only: a stage of such holds so few units that values with
         many readers are sent to many; whether there are any. ``flushes``: microbatches of a step in training, else 0."""
-        core, count = np.minimum.reduce([form.core for form in self.forms]), self.units.count
+        often = dict[int, int]()  # the most replicas of each form
+        for block in self.blocks:
+            often[block.form] = max(block.replicas, often.get(block.form, 1))
+        cores = [form.core / often.get(number, 1) for number, form in enumerate(self.forms)]
+        core, count = np.minimum.reduce(cores), self.units.count
         limit, few = math.inf, 0
         while True:
             reach = [int(np.flatnonzero(core[unit] <= limit)[-1]) for unit in range(count)]
@@ -221,7 +239,8 @@ class Bounding:
         """Without the problem on the mesh: every op cut as suits it best, every weight divided evenly. Where parts may differ,
         a small device may have less than others: then all have the room of the largest."""
         share = 1.0 / math.prod(mesh.sizes)
-        room = max((member.room for member in mesh.members), default=1.0) if self.uneven else 1.0
+        unequal = self.uneven or bool(mesh.shares)
+        room = max((member.room for member in mesh.members), default=1.0) if unequal else 1.0
         types = {type_.name: type_ for type_ in mesh.types}
         cuts = Cuts(tuple(axis.shares for axis in mesh.axes), mesh.members, self.uneven)
         known: dict[object, float] = {}

@@ -3,11 +3,13 @@
 Where the mesh beside it has the same shape, a member of n receives at least one n-th of each value that enters, over at best
 the fastest route from any earlier device; as much it sends. Where it has another, values cross whole, once at least: one member
 receives, and one sends, all of it. In either case a medium that every route between the block and those beside it crosses
-(``Path.media``) is busy with the whole value. These are what every plan pays, whatever the layouts at its borders.
+(``Path.media``) is busy with the whole value. Replicas get, and send, whole values, each those of its microbatches. These are
+what every plan pays, whatever the layouts at its borders.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from itertools import pairwise
@@ -174,8 +176,10 @@ class Links:
         if self.latency is None or not block.first or not self.paying[block.first : block.behind].all():
             return self.best
         own = slice(None, block.first), slice(block.first, block.behind)
+        if block.replicas > 1:  # each receives all of its microbatches; the slowest counts
+            return Link(float(self.latency[own].min()), float(self.bandwidth[own].max(axis=0).min()))
         reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
-        alone = float(min(reached.max(), part * (block.behind - block.first)))
+        alone = float(min(reached.max(), part * block.size))
         return Link(float(self.latency[own].min()), float(min(reached.min(), part)), alone=alone)
 
     def behind(self, block: Block) -> Link:
@@ -184,16 +188,17 @@ class Links:
             return self.best
         own = slice(block.first, block.behind), slice(block.behind, None)
         latencies = np.sort(self.latency[own].min(axis=0)).tolist()
-        reached, part = self.bandwidth[own].max(axis=0), self.shared(own, block)
+        part = math.inf if block.replicas > 1 else self.shared(own, block)
+        reached = self.bandwidth[own].max(axis=0)
         bandwidths = np.sort(np.minimum(reached, part))[::-1].tolist()
-        alone = float(min(reached.max(), part * (block.behind - block.first)))
+        alone = 0.0 if block.replicas > 1 else float(min(reached.max(), part * block.size))
         return Link(latencies[0], bandwidths[0], tuple(zip(latencies[1:], bandwidths[1:], strict=True)), alone)
 
     def shared(self, pairs: tuple[slice, slice], block: Block) -> float:
         """A member's part of the narrowest medium that the routes between all ``pairs`` cross; inf where there is none."""
         ways = (pairs, pairs[::-1]) if self.returns else (pairs,)
         narrowest = (self.media[self.crosses[:, *way].all(axis=(1, 2))].min(initial=np.inf) for way in ways)
-        return float(max(narrowest)) / (block.behind - block.first)
+        return float(max(narrowest)) / block.size
 
 
 __all__ = ["Link", "Links", "Volumes", "stages_needed", "volumes_of"]

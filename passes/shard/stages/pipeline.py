@@ -1,10 +1,10 @@
 """The best sequence of stages, given what each run of units costs on each block: dynamic programmes.
 
 A plan cuts the units into runs and gives them blocks of devices, both in order; devices may stay idle. What a stage pays for
-what crosses depends on whether the stage beside it has the same mesh shape (``alike``: parts cross as they lie) or not. So a
-state is (stages used, devices used, units done, shape of the last stage, whether the next is alike): ``least`` minimises the
-largest seconds of a stage, in O(blocks * units^2), ``shortest`` the sum of the stages' seconds among plans whose stages stay
-below a limit. The number of stages may be fixed.
+what crosses depends on whether the stage beside it has the same mesh shape and shares (``alike``: parts cross as they lie) or
+not. So a state is (stages used, devices used, units done, shape of the last stage, whether the next is alike): ``least``
+minimises the largest seconds of a stage, in O(blocks * units^2), ``shortest`` the sum of the stages' seconds among plans whose
+stages stay below a limit. The number of stages may be fixed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from passes.model.work import did, now
 from passes.shard.problem.problem import Floats
-from passes.shard.stages.submeshes import Block, Submeshes
+from passes.shard.stages.submeshes import Block, Shape, Submeshes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Sequenced:
 
 def alike(runs: Sequence[StageRun]) -> list[tuple[bool, bool]]:
     """Of each stage of a plan, whether there are stages before and behind it of the same shape."""
-    shapes = [run.block.mesh.sizes for run in runs]
+    shapes = [run.block.shape for run in runs]
     same = [False, *(one == two for one, two in pairwise(shapes)), False]
     return list(pairwise(same))
 
@@ -150,21 +150,21 @@ class _Programme:
 
     def __init__(self, tables: Tables, meshes: Submeshes, units: int) -> None:
         self.blocks, self.units = meshes.blocks, units
-        shapes: dict[tuple[int, ...], int] = {}
-        ends: dict[tuple[int, ...], int] = {}  # where blocks of a shape end first, and begin last
-        begins: dict[tuple[int, ...], int] = {}
+        shapes: dict[Shape, int] = {}
+        ends: dict[Shape, int] = {}  # where blocks of a shape end first, and begin last
+        begins: dict[Shape, int] = {}
         for block in self.blocks:
-            shapes.setdefault(sizes := block.mesh.sizes, len(shapes))
-            ends[sizes] = min(ends.get(sizes, block.behind), block.behind)
-            begins[sizes] = max(begins.get(sizes, 0), block.first)
+            shapes.setdefault(shape := block.shape, len(shapes))
+            ends[shape] = min(ends.get(shape, block.behind), block.behind)
+            begins[shape] = max(begins.get(shape, 0), block.first)
         places = sorted({0, meshes.devices, *(place for block in self.blocks for place in (block.first, block.behind))})
         number_of, known = {place: number for number, place in enumerate(places)}, dict[int, tuple[int, Table]]()
         self.places, self.shapes = len(places), len(shapes) + 1  # the start, with no units done, has a shape of its own
         self.rows = np.zeros((len(self.blocks), 7), np.int32)
         for row, block in zip(self.rows, self.blocks, strict=True):
-            row[:3], row[3:] = (number_of[block.first], number_of[block.behind], shapes[block.mesh.sizes]), -1
-            for before in (False, True)[: 1 + (ends[block.mesh.sizes] <= block.first)]:
-                for behind in (False, True)[: 1 + (begins[block.mesh.sizes] >= block.behind)]:
+            row[:3], row[3:] = (number_of[block.first], number_of[block.behind], shapes[block.shape]), -1
+            for before in (False, True)[: 1 + (ends[block.shape] <= block.first)]:
+                for behind in (False, True)[: 1 + (begins[block.shape] >= block.behind)]:
                     table = tables(block, before, behind)
                     row[3 + 2 * before + behind] = known.setdefault(id(table), (len(known), table))[0]
         empty = np.zeros((0, units, units + 1))

@@ -2,7 +2,8 @@
 
 The plan of a stage is the cheapest way through the tables of its units (``chains``); where that is not near its bound, the
 stage is searched as a whole. Each stage makes a value that later stages read in the layout that is cheapest for itself; the
-transfer is charged to both by the links between their devices (``passes.model.spmd.cross_mesh``).
+transfer is charged to both by the links between their devices (``passes.model.spmd.cross_mesh``). Of replicas the slowest link
+counts, and a stage with r of them is worth a r-th of its seconds.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ir.core.topology import Topology
 from ir.core.types import Layout, Replicate, TensorType
 from passes.model.learning import InFlight
 from passes.model.network import Network
-from passes.model.spmd.cross_mesh import Crossing, Party, message_bytes
+from passes.model.spmd.cross_mesh import Crossing, Party, meetings, message_bytes
 from passes.model.spmd.layouts import Placements
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.spmd.price import Decisions, price
@@ -45,8 +46,9 @@ NEAR = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class SolvedStage:
-    """A stage with its plan. ``work``: seconds without transfers to and from other stages; ``leaving``: the layouts of the
-    values that it sends; ``in_flight``: of how many microbatches it holds what their backward passes need."""
+    """A stage with its plan. ``work``: seconds of a microbatch without transfers to and from other stages; ``leaving``: the
+    layouts of the values that it sends; ``in_flight``: of how many microbatches it holds what their backward passes need;
+    ``others``: the devices of further replicas."""
 
     ops: tuple[int, ...]
     mesh: DeviceMesh
@@ -55,13 +57,14 @@ class SolvedStage:
     work: float
     leaving: Mapping[str, Placements]
     in_flight: int
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SolvedStages:
-    """``seconds`` of each of the ``stages``, transfers included; ``sends``: what the maker of each crossing value spends on
-    sending it. ``StageSearch.valued`` adds the ``value`` of the sequence and, for a training step that it simulates, the stages
-    as ``staged``."""
+    """``seconds`` of each of the ``stages`` per microbatch, transfers and hand-over included; ``sends``: what the maker of each
+    crossing value spends on sending it. ``StageSearch.valued`` adds the ``value`` of the sequence and, for a training step that
+    it simulates, the stages as ``staged``."""
 
     seconds: tuple[float, ...]
     stages: tuple[SolvedStage, ...]
@@ -72,12 +75,16 @@ class SolvedStages:
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """The stages to be solved: the ``ops`` and the devices (``parties``) of each, and the stage of each op (``home``)."""
+    """The stages to be solved: the ``ops`` and the replicas (``parties``) of each, and the stage of each op (``home``)."""
 
     runs: tuple[StageRun, ...]
     ops: tuple[tuple[int, ...], ...]
-    parties: tuple[Party, ...]
+    parties: tuple[tuple[Party, ...], ...]
     home: Mapping[int, int]
+
+    def alike(self, one: int, other: int) -> bool:
+        """Whether values cross between two stages as they lie."""
+        return self.parties[one][0].matches(self.parties[other][0])
 
 
 class StageSolver:
@@ -95,8 +102,7 @@ class StageSolver:
         start = now()
         self.until = start + SHARE * (ends - start)
         ops = tuple(self.bounding.units.run(run.first, run.behind) for run in runs)
-        meshes = [run.block.mesh for run in runs]
-        parties = tuple(Party(mesh.devices, mesh.sizes if len(mesh.devices) > 1 else ()) for mesh in meshes)
+        parties = tuple(run.block.parties for run in runs)
         home = {op: number for number, own in enumerate(ops) for op in own}
         return self.solved(_Sequence(tuple(runs), ops, parties, home))
 
@@ -104,17 +110,17 @@ class StageSolver:
         made_in: dict[str, tuple[int, Placements]] = {}  # the stage that makes a value, and the layout there
         seconds, sends = [0.0] * len(sequence.runs), dict[str, float]()
         stages = []
-        for number, (run, ops, party) in enumerate(zip(sequence.runs, sequence.ops, sequence.parties, strict=True)):
+        for number, (run, ops) in enumerate(zip(sequence.runs, sequence.ops, strict=True)):
             cutter, mesh = self.bounding.cutter(self.bounding.forms[run.block.form]), run.block.mesh
             everywhere: Placements = (Replicate(),) * len(mesh.axes)
             entering, leaving = cutter.crossing(ops)
             arriving = {}
             for name in entering:
                 maker, layout = made_in[name]
-                layout = layout if sequence.parties[maker].matches(party) else everywhere
+                layout = layout if sequence.alike(maker, number) else everywhere
                 arriving[name] = cutter.given.layouts[name].number(layout)
             readers = {name: self.readers(sequence, cutter, name, number) for name in leaving}
-            whole = frozenset(name for name in leaving if any(not party.matches(sequence.parties[r]) for r in readers[name]))
+            whole = frozenset(name for name in leaving if not all(sequence.alike(number, r) for r in readers[name]))
             send = {name: self.send_seconds(sequence, cutter, name, number, readers[name]) for name in leaving}
             border, in_flight = Border(send=send, arriving=arriving, whole=whole), self.in_flight(sequence, number)
             stage = cutter.cut(ops, border)
@@ -129,15 +135,16 @@ class StageSolver:
                 layout = cutter.given.layouts[name].placements[made[name]]
                 made_in[name] = number, layout
                 for reader in readers[name]:
-                    target, returns = sequence.parties[reader], name in self.bounding.base.trained
-                    size = self.size(cutter, name, layout, party, target)
-                    sent = self.crossing.at_maker(size, party, target, returns=returns)
+                    sent, received = self.spent(sequence, cutter, name, layout, (number, reader))
                     seconds[number] += sent
                     sends[name] = sends.get(name, 0.0) + sent
-                    seconds[reader] += self.crossing.at_reader(size, party, target, returns=returns)
+                    seconds[reader] += received
             leaves = {name: everywhere if name in whole else made_in[name][1] for name in sorted(leaving)}
-            stages.append(SolvedStage(ops, mesh, stage, plan, work, leaves, in_flight))
-        return SolvedStages(tuple(seconds), tuple(stages), sends)
+            stages.append(SolvedStage(ops, mesh, stage, plan, work, leaves, in_flight, run.block.others))
+        if sum(run.block.size for run in sequence.runs) > 1:
+            seconds = [own + self.bounding.handover(run.block) for own, run in zip(seconds, sequence.runs, strict=True)]
+        each = (own / run.block.replicas for own, run in zip(seconds, sequence.runs, strict=True))
+        return SolvedStages(tuple(each), tuple(stages), sends)
 
     def in_flight(self, sequence: _Sequence, number: int) -> int:
         """Of how many microbatches a stage holds what their backward passes need."""
@@ -225,14 +232,25 @@ class StageSolver:
 
     def send_seconds(self, sequence: _Sequence, cutter: Cutter, name: str, number: int, readers: Sequence[int]) -> Floats:
         """Seconds that a stage spends on sending a value to all its readers, by the layout in which it makes it."""
-        placements, maker = cutter.given.layouts[name].placements, sequence.parties[number]
-        total, returns = np.zeros(len(placements)), name in self.bounding.base.trained
+        placements = cutter.given.layouts[name].placements
+        total = np.zeros(len(placements))
         for position, layout in enumerate(placements):
             for reader in readers:
-                target = sequence.parties[reader]
-                size = self.size(cutter, name, layout, maker, target)
-                total[position] += self.crossing.at_maker(size, maker, target, returns=returns)
+                total[position] += self.spent(sequence, cutter, name, layout, (number, reader))[0]
         return total
+
+    def spent(
+        self, sequence: _Sequence, cutter: Cutter, name: str, layout: Placements, ends: tuple[int, int]
+    ) -> tuple[float, float]:
+        """Seconds that the maker and the reader of a value (``ends``) spend on it, each the slowest of its replicas."""
+        makers, readers = (sequence.parties[end] for end in ends)
+        returns = name in self.bounding.base.trained
+        size = self.size(cutter, name, layout, makers[0], readers[0])
+        pairs = meetings(makers, readers)
+        return (
+            max(self.crossing.at_maker(size, *pair, returns=returns) for pair in pairs),
+            max(self.crossing.at_reader(size, *pair, returns=returns) for pair in pairs),
+        )
 
     def size(self, cutter: Cutter, name: str, placements: Placements, maker: Party, reader: Party) -> int:
         """Bytes of one message of a value."""
@@ -263,7 +281,7 @@ class StageSolver:
         )
         if not math.isclose(bill.total, solved.work, rel_tol=AGREE, abs_tol=1e-12):
             raise AssertionError(f"the search counts {solved.work} s of a stage, its second count {bill.total} s")
-        return Staged(tuple(sorted(solved.ops)), mesh, decisions, bill)
+        return Staged(tuple(sorted(solved.ops)), mesh, decisions, bill, solved.others)
 
 
 __all__ = ["SolvedStages", "StageSolver"]

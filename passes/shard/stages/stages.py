@@ -1,15 +1,16 @@
 """Joint search: where to cut a model into stages, on how many devices each, as which mesh, and how each is sharded.
 
-A stage costs the sharded time of its run of units on its mesh, with what it receives and sends; a plan its slowest stage (the
-period of a stream). The search is lazy (``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids;
-the dynamic programme of ``pipeline`` finds the best plan under these, the forms of mesh in it get the tables of their units,
-which bound all runs, and so on until all that decides the value has them. Its plan is then solved stage by stage, each given
-the layouts that the stages before it really send, and priced with the real links (``solved``). Where that costs a stage more
-than its bound, the programme is asked again, with what was seen in the place of the bound, for a plan that is better still.
-Where value and bound are still apart, plans on blocks of one size each are tried, the larger of which have few stages to send
-to; then bounds are made of better plans only: in these, stages are so short that a value with many readers is sent to many. In
-the end runs are searched one by one. Before all that a plan on blocks of one size is solved, so that there is one when time
-is over; after that time no problem is built for a better one.
+A stage costs the sharded time of its run of units on its mesh, with what it receives, sends and, in inference on several
+devices, hands over, all divided by its replicas; a plan its slowest stage (the period of a stream). The search is lazy
+(``bounding``): every (run, form of mesh) has a bound, at first what no sharding avoids; the dynamic programme of ``pipeline``
+finds the best plan under these, the forms of mesh in it get the tables of their units, which bound all runs, and so on until
+all that decides the value has them. Its plan is then solved stage by stage, each given the layouts that the stages before it
+really send, and priced with the real links (``solved``). Where that costs a stage more than its bound, the programme is asked
+again, with what was seen in the place of the bound, for a plan that is better still. Where value and bound are still apart,
+plans on blocks of one size each are tried, the larger of which have few stages to send to; then bounds are made of better plans
+only: in these, stages are so short that a value with many readers is sent to many. In the end runs are searched one by one.
+Before all that a plan on blocks of one size is solved, so that there is one when time is over; after that time no problem is
+built for a better one.
 
 In training a stage costs forward and backward of a microbatch, gradients that cross back included, and its part of the
 synchronisation of weights' gradients, once per step; a plan ``(microbatches + stages - 1)`` times its slowest stage, as 1F1B
@@ -38,7 +39,7 @@ from passes.model.work import now
 from passes.shard.mesh.named import UnfitError
 from passes.shard.problem.problem import Floats
 from passes.shard.solver.search import BOUNDING, ENOUGH_PROVEN
-from passes.shard.stages.bounding import Bounding, Form
+from passes.shard.stages.bounding import Bounding
 from passes.shard.stages.pipeline import STEP, Sequenced, Table, Tables, alike, flush, least, shortest, slowest
 from passes.shard.stages.solved import SolvedStages, StageSolver
 from passes.shard.stages.submeshes import Block, Submeshes, of_shape
@@ -63,7 +64,7 @@ LITTLE = 5e-3
 """Relative: a plan of a training step is solved where its bound is that much better than the best at least."""
 COARSE = 0.05
 """Relative: how near limits on a training step's stages lie at first; nearer once all that decides is solved."""
-MOST_TRIES = 8
+MOST_TRIES = 12
 """Plans that are solved."""
 MOST_LARGE = 40
 """Plans of which a stage is too large."""
@@ -110,7 +111,7 @@ class StageSearch:
         hand, or with the first that can be made of what is known."""
         start, self.seconds = now(), seconds
         self.began, ends, bounding = start, start + seconds, self.bounding
-        sizes = sorted({block.behind - block.first for block in self.meshes.blocks})
+        sizes = sorted({block.size for block in self.meshes.blocks})
         interrupted = False
         try:
             if self.incumbent < math.inf:
@@ -145,8 +146,7 @@ class StageSearch:
                 for some in dict.fromkeys((tuple(sizes[:2]), tuple(sizes), *((size,) for size in sizes if turn))):
                     enough = self.gap if len(some) == len(sizes) else max(NEAR, self.gap)
                     if self.at_hand is None or not self.near(enough, until):
-                        forms = [block.form for block in self.meshes.blocks if block.behind - block.first in some]
-                        self.solve(stages, until, frozenset(forms))
+                        self.solve(stages, until, [block for block in self.meshes.blocks if block.size in some])
                 if self.at_hand is None or self.near(self.gap, ends):
                     break
         except KeyboardInterrupt:
@@ -165,25 +165,20 @@ class StageSearch:
         staged = best.staged or tuple(map(self.solver.decided, best.stages))
         return StagesPlan(staged, best.value, min(self.bound, best.value), *told, interrupted)
 
-    def alone(self, stages: int) -> float:
-        """A bound of plans of one device, inf where there is none."""
-        ones = (seconds for block, _, seconds in self.on_one(stages) if block.behind - block.first == 1)
-        return min(ones, default=math.inf)
-
     def overlapped(self, stages: int) -> float:
         """A bound of training on one mesh, where sums of gradients may travel beside the last backward pass of a step, at most
         as long as this takes (``exchange``). The search counts them behind it."""
         # Of S seconds of sums as many are hidden as one of M backward passes, of B seconds, takes: min(S, B), at most a part
         # 1 / (M + 1) of S + M B, which a step takes at least.
         share = 1 - 1 / (self.bounding.microbatches + 1)
-        found = (max(share * seconds, form.compute) for _, form, seconds in self.on_one(stages))
-        return self.worth([min(found, default=math.inf)])
+        return self.worth([min((max(share * all_, compute) for all_, compute in self.on_one(stages)), default=math.inf)])
 
-    def on_one(self, stages: int) -> Iterator[tuple[Block, Form, float]]:
-        """Bounds of plans of one stage, all counted, with its devices and their form; none where there is no such plan."""
+    def on_one(self, stages: int) -> Iterator[tuple[float, float]]:
+        """Bounds of plans of one stage, all counted and of compute alone; none where there is no such plan."""
         if stages < 2 and self.bounding.units.count:
             for block in self.meshes.blocks:
-                yield block, self.bounding.forms[block.form], float(self.bounding.table(block, False, False).seconds[0, -1])
+                seconds = float(self.bounding.table(block, False, False).seconds[0, -1])
+                yield seconds, self.bounding.forms[block.form].compute
 
     @property
     def refuted(self) -> bool:
@@ -246,33 +241,33 @@ class StageSearch:
         return max(seconds) * (self.flushes + len(seconds) - 1 if self.flushes else 1)
 
     def plain(self, stages: int, ends: float, size: int) -> None:
-        """Looks for a plan on blocks of so many devices, as meshes of as few axes as there are."""
-        blocks = [block for block in self.meshes.blocks if block.behind - block.first == size]
+        """Looks for a plan on blocks of so many devices, as replicas or as meshes of as few axes as there are."""
+        blocks = [block for block in self.meshes.blocks if block.size == size]
         axes = min(len(block.mesh.axes) for block in blocks)
-        forms = frozenset(block.form for block in blocks if len(block.mesh.axes) == axes)
         self.tried = math.inf
-        self.solve(stages, ends, forms, tries=1)
+        self.solve(stages, ends, [block for block in blocks if len(block.mesh.axes) == axes], tries=1)
         self.reached[size] = min(self.tried, self.reached.get(size, math.inf))
 
-    def solve(self, stages: int, ends: float, forms: frozenset[int] | None = None, tries: int = MOST_TRIES) -> None:
-        """Solves plans, and keeps the best at hand; ``forms``: of the meshes of their blocks, None for any. The first one that
-        is found of all is built whatever time is left, others on forms for which there is time."""
+    def solve(self, stages: int, ends: float, blocks: Sequence[Block] = (), tries: int = MOST_TRIES) -> None:
+        """Solves plans, and keeps the best at hand; ``blocks``: on which, all unless given. The first one that is found of all
+        is built whatever time is left, others on forms for which there is time."""
         bounding, count = self.bounding, self.bounding.units.count
+        meshes = replace(self.meshes, blocks=tuple(blocks)) if blocks else self.meshes
         built = False  # whether plans are on forms only whose problems are built
-        seen: dict[tuple[Block, bool, bool], dict[tuple[int, int], float]] = {}
+        seen: dict[object, dict[tuple[int, int], float]] = {}  # by blocks that are alike and by what is beside them
         often, nowhere = np.zeros((count, count + 1)), Table.of(np.full((count, count + 1), np.inf))
         raised: dict[object, tuple[Table, Table]] = {}
         full: list[tuple[int, int]] = []  # forms and keys of runs that were too large, with all around them
 
         def table(block: Block, before: bool, behind: bool) -> Table:
-            if (forms is not None and block.form not in forms) or (built and bounding.forms[block.form].cutter is None):
+            if built and bounding.forms[block.form].cutter is None:
                 return nowhere
             bound = bounding.table(block, before, behind)
-            places = seen.get((block, before, behind), {})
-            key: object = (block, before, behind) if places else id(bound)
+            places = seen.get(bounding.likeness(block, before, behind), {})
+            key: object = bounding.likeness(block, before, behind) if places else id(bound)
             known = raised.get(key)
             if known is None or known[0] is not bound:
-                costs = bound.seconds + often / math.prod(block.mesh.sizes)
+                costs = bound.seconds + often / block.size
                 for place, cost in places.items():
                     costs[place] = max(costs[place], cost)
                 for large in (key for form, key in full if form == block.form):
@@ -289,7 +284,7 @@ class StageSearch:
                 break
             gaps = gaps or number == MOST_TRIES // 2
             most = self.value * (1 - (LITTLE if self.flushes else 0.0))
-            found = self.refined(table, stages, ends, gaps, most, forms)
+            found = self.refined(table, meshes, stages, ends, gaps, most)
             if not found.runs or found.value >= most:
                 if gaps:
                     break
@@ -310,7 +305,7 @@ class StageSearch:
             made, spent = self.valued(made)
             self.tried = min(self.tried, made.value)
             for run, sides, cost in zip(found.runs, alike(found.runs), spent, strict=True):
-                known = seen.setdefault((run.block, *sides), {})
+                known = seen.setdefault(bounding.likeness(run.block, *sides), {})
                 if cost > known.get((run.first, run.behind), limit):
                     known[run.first, run.behind], learnt = cost, True
             raised.clear()
@@ -339,14 +334,11 @@ class StageSearch:
                 spent[longest] = max(spent[longest], found.value / (self.flushes + len(spent) - 1))
         return replace(made, staged=staged, value=max(value, found.value)), tuple(spent)
 
-    def refined(
-        self, table: Tables, stages: int, ends: float, gaps: bool, most: float, forms: frozenset[int] | None
-    ) -> Sequenced:
-        """Of the best sequences (on ``forms``) the one of least sum, once no bound of its runs gets better or none is worth
-        less than ``most``; its value is the best's."""
-        count, meshes = self.bounding.units.count, self.meshes
-        if forms is not None:
-            meshes = replace(meshes, blocks=tuple(block for block in meshes.blocks if block.form in forms))
+    def refined(self, table: Tables, meshes: Submeshes, stages: int, ends: float, gaps: bool, most: float) -> Sequenced:
+        """Of the best sequences on blocks of ``meshes`` the one of least sum, once no bound of its runs gets better or none is
+        worth less than ``most``; its value is the best's."""
+        count = self.bounding.units.count
+        forms = frozenset(block.form for block in meshes.blocks)
         found: Sequenced | None = None
         while True:
             found = self.best(table, stages, ends, gaps=gaps, known=found, among=meshes)

@@ -74,7 +74,7 @@ def test_a_model_that_one_op_dominates_gets_replicas(tmp_path: Path) -> None:
     plan = compiled(tmp_path, ONE_DOMINATES, topology).plan
     assert (plan.status, plan.value) == ("optimal", pytest.approx((plan.single + 150e-6) / 2)), "with hand-over"
     assert plan.stages[0].devices == ("cpu0", "cpu1")
-    assert dict(plan.certificate)["kinds"].startswith("stages with replicas; stages on meshes: none below ")
+    assert dict(plan.certificate)["kinds"].startswith("stages with replicas; stages on meshes or replicas: none below ")
     alone = compiled(tmp_path, ONE_DOMINATES, topology, replicas=1, mesh="none").plan
     assert alone.status == "optimal", "of what was allowed"
     assert alone.value > 1.2 * plan.value
@@ -92,7 +92,7 @@ def test_a_model_that_fits_no_device_gets_a_mesh(tmp_path: Path) -> None:
     result = compiled(tmp_path, model, topology)
     assert result.plan.stages[0].mesh
     assert result.plan.status == "optimal"
-    assert dict(result.plan.certificate)["kinds"] == "stages on meshes; stages with replicas: none fits"
+    assert dict(result.plan.certificate)["kinds"] == "stages on meshes or replicas; stages with replicas: none fits"
     assert "shard" in result.pipeline
 
 
@@ -182,7 +182,9 @@ def test_an_interrupt_keeps_the_plan_of_the_kind_before(tmp_path: Path, monkeypa
     result = compiled(tmp_path, "zoo:mlp,hidden=16,batch=2", "preset:cpu-2,cores=2")
     assert result.interrupted
     assert (result.plan.bound, result.plan.status) == (0.0, "within-gap")
-    assert dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes: not searched to the end"
+    assert (
+        dict(result.plan.certificate)["kinds"] == "stages with replicas; stages on meshes or replicas: not searched to the end"
+    )
 
 
 def test_an_interrupt_within_a_kind_leaves_out_the_kinds_after_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,15 +249,15 @@ def test_parts_by_speed_are_searched_wherever_any_number_of_stages_is(tmp_path: 
     assert ("kinds" in dict(plan.certificate)) == ("mesh" not in asked), "one kind is no choice"
 
 
-@pytest.mark.parametrize(("cores", "meshes"), [(2, ""), (3, "of 1 or 3 devices"), (4, "of 1, 2 or 4 devices")])
-def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, cores: int, meshes: str) -> None:
-    """Optimal was said of all meshes, though those of two of three devices were left out."""
+@pytest.mark.parametrize(("machines", "meshes"), [("cpu-3,cores=3", ""), ("2xh100x2", "of 1, 2 or 4 devices")])
+def test_a_plan_says_which_meshes_were_not_searched(tmp_path: Path, machines: str, meshes: str) -> None:
+    """Optimal was said of all meshes, though those of some sizes were left out."""
     for asked in ({}, {"objective": "training"}):
-        plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:cpu-{cores},cores={cores}", **asked).plan
+        plan = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:{machines}", **asked).plan
         told = f"{meshes} (no other sizes are searched)" if meshes else ""
         assert dict(plan.certificate).get("meshes", "") == told
         assert told in plan_headline(plan)
-    alone = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:cpu-{cores},cores={cores}", mesh="none").plan
+    alone = compiled(tmp_path, "zoo:mlp,hidden=16,batch=4", f"preset:{machines}", mesh="none").plan
     assert "meshes" not in dict(alone.certificate)
 
 
@@ -295,7 +297,7 @@ def test_a_kind_without_a_plan_bounds_the_others_plan_as_far_as_is_proven(
     assert plan.bound == (plan.value if proven else bound)
     assert plan.status == ("optimal" if proven else "within-gap")
     told = "none fits" if proven else f"none below {seconds_text(bound)}"
-    assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages on meshes: {told}"
+    assert dict(plan.certificate)["kinds"] == f"stages with replicas; stages on meshes or replicas: {told}"
 
 
 def test_of_many_devices_a_plan_says_where_its_blocks_may_begin(tmp_path: Path) -> None:

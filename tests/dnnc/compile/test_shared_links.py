@@ -56,7 +56,7 @@ def phases_of(module: Module, bandwidth: float) -> list[list[Phase]]:
     bytes that cross the bus are counted message by message."""
     plan = module.first(Plan)
     assert plan is not None
-    sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
+    sides = [side for side, *_ in parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})]
     counted = count(module)
     found: list[list[Phase]] = []
     cuts = cuts_of(module.entry)

@@ -450,16 +450,14 @@ class Case:
 
 
 def blocks(topology: Topology) -> list[tuple[str, ...]]:
-    """Where a stage may lie (dnnc/README.md): on consecutive devices whose number divides that of their host, or on consecutive
-    whole hosts whose number divides that of all."""
+    """Where a stage on a mesh may lie (dnnc/README.md): on consecutive devices of a host, or on consecutive whole hosts."""
     hosts = [[d.name for d in own] for _, own in itertools.groupby(topology.devices, key=lambda device: device.host)]
     found = []
     for own in hosts:
         for size in range(1, len(own) + 1):
-            found += [tuple(own[at : at + size]) for at in range(len(own) - size + 1) if len(own) % size == 0]
+            found += [tuple(own[at : at + size]) for at in range(len(own) - size + 1)]
     for some in range(2, len(hosts) + 1):
-        if len(hosts) % some == 0:
-            found += [tuple(itertools.chain(*hosts[at : at + some])) for at in range(len(hosts) - some + 1)]
+        found += [tuple(itertools.chain(*hosts[at : at + some])) for at in range(len(hosts) - some + 1)]
     return found
 
 

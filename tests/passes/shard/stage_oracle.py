@@ -1,5 +1,5 @@
-"""The best plan in stages on meshes by brute force: every cut, every sequence of blocks, every layout at a border, and each
-stage enumerated or, where it has many assignments, by the integer programme."""
+"""The best plan in stages on meshes and replicas by brute force: every cut, every sequence of blocks, every layout at a border,
+and each stage enumerated or, where it has many assignments, by the integer programme."""
 
 from __future__ import annotations
 
@@ -78,22 +78,22 @@ class Oracle:
     ) -> float:
         """The least largest seconds of stages, those before ``number`` being decided."""
         if number == len(line):
-            return self.worth(spent)
+            return self.worth(line, spent)
         first, behind, block = line[number]
         cutter, ops = self.cutters[block.form], self.units.run(first, behind)
-        parties = [Party(b.mesh.devices, b.mesh.sizes if len(b.mesh.devices) > 1 else ()) for _, _, b in line]
+        parties = [replicas_of(b)[0] for _, _, b in line]
         home = {op: k for k, (i, j, _) in enumerate(line) for op in self.units.run(i, j)}
         entering, leaving = cutter.crossing(ops)
         arrives = {}
         for name in entering:
             maker, layout = lies[name]
-            alike = parties[maker].sizes == parties[number].sizes
+            alike = shape(parties[maker]) == shape(parties[number])
             arrives[name] = cutter.given.layouts[name].number(layout if alike else (Replicate(),) * len(block.mesh.axes))
         readers = {
             name: sorted({home[n] for n, _ in cutter.given.problem.values[cutter.number[name]].readers if n in home} - {number})
             for name in leaving
         }
-        whole = frozenset(n for n in leaving if any(parties[r].sizes != parties[number].sizes for r in readers[n]))
+        whole = frozenset(n for n in leaving if any(shape(parties[r]) != shape(parties[number]) for r in readers[n]))
         best = math.inf
         for made in itertools.product(*(range(len(cutter.given.layouts[name].placements)) for name in leaving)):
             in_flight = min(self.microbatches or 1, len(line) - number)
@@ -101,7 +101,7 @@ class Oracle:
             if not math.isfinite(own):
                 continue
             after, told = list(spent), dict(lies)
-            after[number] += own
+            after[number] += own + self.handed(line, block)
             for name, choice in zip(leaving, made, strict=True):
                 placements = cutter.given.layouts[name].placements[choice]
                 told[name] = number, placements
@@ -110,16 +110,25 @@ class Oracle:
                 if parties[number].sizes:
                     type_ = replace(type_, layout=Layout("@mesh", placements))
                 for reader in readers[name]:
-                    size = message_bytes(type_, parties[number], parties[reader])
-                    sides, returns = (parties[number], parties[reader]), name in cutter.given.trained
-                    after[number] += self.crossing.at_maker(size, *sides, returns=returns)
-                    after[reader] += self.crossing.at_reader(size, *sides, returns=returns)
-            if self.worth(after) < best:
+                    size, returns = message_bytes(type_, parties[number], parties[reader]), name in cutter.given.trained
+                    ends = replicas_of(block), replicas_of(line[reader][2])
+                    each = [(ends[0][m % len(ends[0])], ends[1][m % len(ends[1])]) for m in range(len(ends[0]) * len(ends[1]))]
+                    after[number] += max(self.crossing.at_maker(size, *sides, returns=returns) for sides in each)
+                    after[reader] += max(self.crossing.at_reader(size, *sides, returns=returns) for sides in each)
+            if self.worth(line, after) < best:
                 best = min(best, self.plan(line, number + 1, told, after))
         return best
 
-    def worth(self, spent: list[float]) -> float:
-        return max(spent) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
+    def handed(self, line: list[tuple[int, int, Block]], block: Block) -> float:
+        """Seconds of a stage for its hand-over of a microbatch."""
+        if self.microbatches or sum(len(replicas_of(b)) * len(b.mesh.devices) for _, _, b in line) == 1:
+            return 0.0
+        return max(type_.handover for type_ in block.mesh.types)
+
+    def worth(self, line: list[tuple[int, int, Block]], spent: list[float]) -> float:
+        """The value of a plan whose stages spend so much on a microbatch."""
+        each = [seconds / len(replicas_of(block)) for seconds, (_, _, block) in zip(spent, line, strict=True)]
+        return max(each) * (self.microbatches + len(spent) - 1 if self.microbatches else 1)
 
     def stage(
         self,
@@ -156,6 +165,17 @@ class Oracle:
             whole_problem = replace(problem, node_kinds=tuple(kinds), graph=Graph(tuple(numbers), problem.values))
             self.known[key] = least(whole_problem, self.memory)
         return self.known[key]
+
+
+def shape(party: Party) -> object:
+    return party.sizes, party.shares
+
+
+def replicas_of(block: Block) -> tuple[Party, ...]:
+    """What takes the microbatches of a stage in turn."""
+    if len(block.mesh.devices) > 1:
+        return (Party(block.mesh.devices, block.mesh.sizes, block.mesh.shares),)
+    return tuple(Party((device,)) for device in (*block.mesh.devices, *block.others))
 
 
 def least(problem: ShardProblem, memory: int | None) -> float:

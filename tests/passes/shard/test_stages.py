@@ -18,18 +18,20 @@ from dnnc.onnx import DIALECTS
 from ir import parse_module, print_module, verify
 from ir.core.diagnostics import DiagnosticSink, DnncError, Infeasible, UsageError
 from ir.core.module import Mesh, Module, Plan, Schedule
-from ir.core.topology import Topology
+from ir.core.topology import Device, Topology
 from ir.core.types import Placement, TensorType
 from passes.framework.base import NoBetterPlan
 from passes.model.exchange import Speed
 from passes.model.folding import folding
 from passes.model.network import network
+from passes.model.spmd.notation import Along
 from passes.model.spmd.plan.written import written
 from passes.model.timeline.families import step
 from passes.model.timeline.simulate import simulate
 from passes.model.timeline.workload import largest_load, workload
 from passes.schedule import SchedulePass
 from passes.shard import ShardPass
+from passes.shard.mesh.speeds import Speeds
 from passes.shard.problem.problem import Floats
 from passes.shard.stages.borders import Border, Cutter
 from passes.shard.stages.bounding import Bounding
@@ -104,6 +106,7 @@ def random_chain(rng: Random, activations: Sequence[str] = ()) -> Module:
     speeds = [rng.choice((1, 1, 3)) for _ in range(sum(hosts))]
     text = text_of(widths, skips, hosts, speeds, rng.choice((1e7, 1e9)), rng.choice((1e7, 1e8)), activations)
     rows, latency = rng.choice((1, 2, 4)), rng.choice(("1e-6", "1e-5"))
+    text = text.replace("overhead = 1e-6", f"overhead = 1e-6, handover = {rng.choice(('0.0', '1e-5'))}")
     return costed(text.replace("tensor<4x", f"tensor<{rows}x").replace("latency = 1e-6", f"latency = {latency}"))
 
 
@@ -125,16 +128,21 @@ def searched(module: Module, meshes: Submeshes, stages: int = 0, microbatches: i
     return (plan.bound, plan.value) if plan else (math.inf, math.inf)
 
 
-def blocks_of(module: Module, sizes: tuple[int, ...] = ()) -> Submeshes:
+def blocks_of(module: Module, sizes: tuple[int, ...] = (), replicas: int = 1) -> Submeshes:
     topology = module.first(Topology)
     assert topology is not None
-    return submeshes(topology, network(topology), sizes)
+    speeds = Speeds(module, topology)
+
+    def shares(shape: tuple[int, ...], devices: Sequence[Device]) -> tuple[Along, ...]:
+        return speeds.candidates(shape, devices=devices) if len({device.type for device in devices}) > 1 else ((),)
+
+    return submeshes(topology, network(topology), sizes, replicas=replicas, shares=shares)
 
 
 def claimed(module: Module, stages: int = 0, microbatches: int = 0, memory: int = 0) -> Claim:
     """What the search says, beside every plan in stages. ``microbatches``: of a training step; ``memory``: bytes per device;
     0: no limit."""
-    meshes = blocks_of(module)
+    meshes = blocks_of(module, replicas=1 if microbatches else 4)
     best = Oracle(module, meshes, microbatches, memory or None).best(stages)
     bound, value = searched(module, meshes, stages, microbatches, memory)
     tight = value <= bound * (1 + 1e-9)
@@ -249,10 +257,10 @@ class Spent(Oracle):
         runs = [StageRun(*row) for row in line]
         for run, sides, seconds in zip(runs, alike(runs), spent, strict=True):
             key = (run.block, *sides, run.first, run.behind)
-            self.least[key] = min(self.least.get(key, math.inf), seconds)
+            self.least[key] = min(self.least.get(key, math.inf), seconds / run.block.replicas)
         return -2.0
 
-    def worth(self, spent: list[float]) -> float:
+    def worth(self, line: list[tuple[int, int, Block]], spent: list[float]) -> float:
         return -3.0
 
 
@@ -260,7 +268,7 @@ class Spent(Oracle):
 def test_no_run_spends_less_than_the_bound_of_a_searched_one(microbatches: int) -> None:
     """Beside a stage of another shape a searched run had given back an even part of what it had paid for transfers."""
     module = costed(text_of([8, 8, 512], False, [6], [1] * 6, 1e6, 1e9).replace("tensor<4x", "tensor<1x"))
-    meshes, topology = blocks_of(module), module.first(Topology)
+    meshes, topology = blocks_of(module, replicas=1 if microbatches else 6), module.first(Topology)
     assert topology is not None
     oracle = Spent(module, meshes, microbatches)
     oracle.least = {}

@@ -20,11 +20,17 @@ from passes.model.spmd.mesh import DeviceMesh
 
 
 def proven_for(
-    module: Module, stages: Sequence[tuple[Sequence[int], DeviceMesh]], plan: Plan, *, uneven: bool, memory: int
+    module: Module,
+    stages: Sequence[tuple[Sequence[int], DeviceMesh, Sequence[str]]],
+    plan: Plan,
+    *,
+    uneven: bool,
+    memory: int,
 ) -> str:
-    """``sha256:...`` of the module without decisions, the ``stages`` (positions of ops, mesh), ``uneven``, ``memory``, and of
-    the plan its objective, microbatches and bound, and whether its plans may avoid sums of gradients."""
-    told = [f"{mesh.sizes} {mesh.shares} {mesh.devices} {sorted(ops)}" for ops, mesh in stages]
+    """``sha256:...`` of the module without decisions, the ``stages`` (positions of ops, mesh, devices of all replicas),
+    ``uneven``, ``memory``, and of the plan its objective, microbatches and bound, and whether its plans may avoid sums of
+    gradients."""
+    told = [f"{mesh.sizes} {mesh.shares} {tuple(devices)} {sorted(ops)}" for ops, mesh, devices in stages]
     for resource in module.of_type(Resource):
         state = [facet.size for facet in resource.facets if isinstance(facet, OptimizerState)]
         told += [f"{resource.name} {state}"] if state else []

@@ -65,7 +65,7 @@ def written(
     bare = module = module.without(Plan, Schedule, Stage, Program)
     if plan.minimises.trains:
         stages = [synchronised(module, stage, plan.microbatches) for stage in stages]
-    decided_on = [(stage.ops, stage.mesh) for stage in stages]
+    decided_on = [(stage.ops, stage.mesh, stage.devices) for stage in stages]
     func, stages, copies = own_copies(module.entry, stages, (symbol.name for symbol in module.symbols))
     module = module.replace(module.entry, func)
     names = _mesh_names(module, stages)
@@ -219,7 +219,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
-    woken = sum(len(stage.mesh.devices) for stage in stages) > 1 and not plan.minimises.trains
+    woken = sum(len(stage.devices) for stage in stages) > 1 and not plan.minimises.trains
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):
@@ -231,20 +231,21 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
             PlanStage(
                 index=number,
                 device_type=used[0] if len(used) == 1 else "",
-                devices=stage.mesh.devices,
+                devices=stage.devices,
                 ops=len(stage.ops),
                 compute=stage.bill.compute + (max(topology.type(name).handover for name in used) if woken else 0.0),
                 collectives=max(0.0, stage.bill.communication - hidden),
                 weights=bytes_.weights,
                 workspace=bytes_.workspace,
                 mesh=names[number],
+                replicas=stage.replicas,
                 **training,
             )
         )
     plan = replace(plan, stages=tuple(rows))
     if len(stages) == 1:
         handover = rows[0].compute - stages[0].bill.compute
-        return replace(plan, value=stages[0].bill.overlapped * plan.microbatches + handover)
+        return replace(plan, value=(stages[0].bill.overlapped * plan.microbatches + handover) / stages[0].replicas)
     module = insert_symbols(module, (plan,))
     load, cuts = workload(module), cuts_of(module.entry)
     sides = parties(plan, {mesh.name: mesh for mesh in module.of_type(Mesh)})
@@ -254,7 +255,7 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
         send[wire.source] += wire.send
     for wire, cut in zip(load.wires, cuts, strict=False):
         slots = edge_slots(plan.comm, wire.source, wire.target, SLOTS)
-        buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source], sides[wire.target])
+        buffers[wire.target] += slots * message_bytes(cut.tensor.type, sides[wire.source][0], sides[wire.target][0])
     filled = tuple(
         replace(row, receive=receive[row.index], send=send[row.index], buffers=buffers[row.index], shared=shared)
         for row, shared in zip(plan.stages, _shared(module, stages, names, load), strict=True)

@@ -1,0 +1,121 @@
+"""Plans that have replicas of one stage beside a mesh in another: found without an option, run by a process per device,
+checked, proven and replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from dnnc.check.check import CheckOptions, check_build
+from dnnc.check.proof.build import prove
+from dnnc.check.witness.verify import verify_build
+from dnnc.compile.driver import CompileOptions, CompileResult, compile_model
+from dnnc.engines.onnxruntime import run_build
+from ir.core.diagnostics import Infeasible, InvalidInput
+
+CONVOLUTIONS = 3
+"""Convolutions of few weights, which two stages cannot share evenly; then a product whose weight no device has room for."""
+MACHINES = """
+version = 1
+[types.core]
+kind = "cpu"
+rates = { f32 = "50 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+memory = "300 KiB"
+overhead = "20 us"
+[[devices]]
+name = "d{0..3}"
+type = "core"
+[[links]]
+mesh = "d*"
+bandwidth = "1 GB/s"
+latency = "20 us"
+"""
+
+
+def model(folder: Path) -> str:
+    generator = np.random.default_rng(0)
+    ops = "".join(f"c{i} = Conv <pads = [1, 1, 1, 1]> (r{i}, k{i})  r{i + 1} = Relu(c{i})  " for i in range(CONVOLUTIONS))
+    names = ", ".join(f"float[16,16,3,3] k{i}" for i in range(CONVOLUTIONS))
+    text = f"""<ir_version: 10, opset_import: ["" : 17]>
+    g (float[1,16,32,32] r0) => (float[1,10] y) <{names}, float[1024,96] w0, float[96,10] w1> {{
+      {ops}
+      m = MaxPool <kernel_shape = [4, 4], strides = [4, 4]> (r{CONVOLUTIONS})
+      f = Flatten(m)  p = MatMul(f, w0)  q = Relu(p)  y = MatMul(q, w1) }}"""
+    graph = onnx.parser.parse_model(text)
+    del graph.graph.initializer[:]
+    shapes = {**{f"k{i}": (16, 16, 3, 3) for i in range(CONVOLUTIONS)}, "w0": (1024, 96), "w1": (96, 10)}
+    weights = ((name, 0.1 * generator.standard_normal(shape)) for name, shape in shapes.items())
+    graph.graph.initializer.extend(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights)
+    path = folder / "model.onnx"
+    onnx.save_model(graph, str(path))
+    return str(path)
+
+
+def compiled(folder: Path, out: str, machines: str = MACHINES, **options: object) -> CompileResult:
+    (folder / "machines.toml").write_text(machines)
+    return compile_model(CompileOptions(model(folder), str(folder / "machines.toml"), folder / out, **options))  # type: ignore[arg-type]
+
+
+def test_replicas_beside_a_mesh_run_and_are_checked_proven_and_replayed(tmp_path: Path) -> None:
+    found = compiled(tmp_path, "b").plan
+    convolutions, products = found.stages
+    assert (convolutions.replicas, convolutions.devices, convolutions.mesh) == (2, ("d0", "d1"), "")
+    assert (products.replicas, products.devices) == (1, ("d2", "d3"))
+    assert products.mesh
+    each = (convolutions.working + convolutions.send) / 2, products.working + products.receive
+    assert found.value == pytest.approx(max(each))
+    for other in ({"mesh": "auto"}, {"mesh": "auto", "stages": 0}, {"replicas": 1}):
+        assert compiled(tmp_path, "other", plan_only=True, **other).plan.value > 1.03 * found.value
+    with pytest.raises(Infeasible):
+        compiled(tmp_path, "other", plan_only=True, mesh="none")
+
+    report = check_build(tmp_path / "b", CheckOptions(samples=5, seed=1))
+    assert report.passed
+    assert prove(tmp_path / "b").proven
+    verified = verify_build(tmp_path / "b")
+    assert not verified.violations
+    assert verified.value == pytest.approx(found.value), "counted again, from the program"
+    run = run_build(tmp_path / "b", {"r0": np.ones((5, 1, 16, 32, 32), np.float32)})
+    assert {(event.stage, event.device, event.microbatch % 2) for event in run.events if event.action == "F"} >= {
+        (0, "d0", 0),
+        (0, "d1", 1),
+        (1, "d2", 0),
+        (1, "d3", 1),
+    }
+
+    for source in ("plan.json", "plan.ir"):
+        again = compiled(tmp_path, "again", plan=tmp_path / "b" / source).plan
+        assert (again.value, again.bound, again.status, again.stages) == (found.value, found.bound, found.status, found.stages)
+
+
+def test_a_stated_plan_may_put_more_replicas_beside_a_mesh(tmp_path: Path) -> None:
+    """What a person edits into plan.json: a stage with a list of devices and no mesh has replicas."""
+    machines = MACHINES.replace("d{0..3}", "d{0..4}")
+    compiled(tmp_path, "b", plan_only=True)
+    path = tmp_path / "plan.json"
+    data = json.loads((tmp_path / "b" / "plan.json").read_text())
+    assert data["stages"][0]["device"] == ["d0", "d1"]
+    data["stages"][0]["device"], data["stages"][1]["device"] = ["d4", "d0", "d1"], ["d2", "d3"]
+    path.write_text(json.dumps(data))
+    plan = compiled(tmp_path, "b", machines, plan=path).plan
+    assert plan.stages[0].replicas == 3
+    assert plan.bound <= plan.value
+    assert check_build(tmp_path / "b", CheckOptions(samples=4)).passed
+
+
+def test_replicas_of_a_stated_plan_are_of_one_type(tmp_path: Path) -> None:
+    other = '[types.other]\nlike = "core"\n[[devices]]\nname = "e"\ntype = "other"\n'
+    machines = MACHINES.replace("[[links]]", f"{other}[[links]]").replace('mesh = "d*"', 'mesh = ["d*", "e"]')
+    compiled(tmp_path, "b", plan_only=True)
+    path = tmp_path / "plan.json"
+    data = json.loads((tmp_path / "b" / "plan.json").read_text())
+    data["stages"][0]["device"] = ["d0", "e"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(InvalidInput, match="replicas are of different types"):
+        compiled(tmp_path, "b", machines, plan=path, plan_only=True)
