@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[in
     return [cores for _ in threads], False
 
 
+def core_seconds() -> tuple[float, float]:
+    """Seconds for which this thread has had a core so far, and for which it waited for one while it could have computed; of the
+    latter 0 where the system does not count them (Linux does, as ``run_delay``)."""
+    try:
+        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        waited = 0.0
+    return time.thread_time(), waited
+
+
 def local_memory() -> int:
     """Bytes of memory that this process may use, in whole GiB: physical memory, and the limit of its control group."""
     try:
@@ -49,4 +60,4 @@ def _cgroup(name: str) -> str:
         return ""
 
 
-__all__ = ["assign_cores", "local_cores", "local_memory"]
+__all__ = ["assign_cores", "core_seconds", "local_cores", "local_memory"]

@@ -15,7 +15,6 @@ Invariant: a step runs as soon as its lane is free and nothing that it waits for
 
 from __future__ import annotations
 
-import math
 import select
 import time
 from collections import deque
@@ -164,7 +163,7 @@ class Compute:
         sides: list[Outgoing] = [ends[microbatch % len(ends)] for ends in work.outputs]
         slots = [side.take() for side in sides]
         follower.mark(RUNNING, work.stage, microbatch)
-        start, had = time.monotonic(), time.thread_time()
+        start = time.monotonic()
         bound = self._bound(inputs, sides, slots) if self.fixed else _UNBOUND
         values: Sequence[Mapping[str, Any]] = [_NONE] * len(sides)
         try:
@@ -178,8 +177,6 @@ class Compute:
             follower.fail(error)
             bound, values = _failed(sides, slots)
         spans = program.take_spans(start, time.monotonic())
-        follower.computed += math.fsum(end - begin for what, begin, end, _ in spans if what == "F")
-        follower.had += time.thread_time() - had
         follower.mark(SENDING, work.stage, microbatch)
         for what, begin, end, title in spans:
             follower.note((what, work.stage, microbatch, begin, end, title, _NO_CHANNELS))
@@ -225,8 +222,7 @@ class Follower:
     """Follows the row of a device. ``lanes``: of each lane its actions (kind, stage, offset, channel); transfers first, so that
     what can be handed over is before anything else is computed. ``fail`` is called with what a program raised for the
     microbatch that was marked last; its outputs are zeros then, which nobody gets to see. ``reports``: after how many events
-    ``tell`` is called, which takes them; 0 where nobody wants any. ``computed``: seconds that programs took; ``had``: for how
-    many of these their thread had a core."""
+    ``tell`` is called, which takes them; 0 where nobody wants any."""
 
     def __init__(
         self,
@@ -239,7 +235,6 @@ class Follower:
         self.mark, self.fail, self.tell = mark, fail, tell
         self.reports = 0
         self.events: list[Event] = []
-        self.computed = self.had = 0.0
         self.lanes = [_steps({work.stage: work for work in works}, lane) for lane in lanes]
         every = [step for lane in self.lanes for step in lane]
         for step in every:

@@ -34,8 +34,9 @@ from dnnc.engines.onnxruntime.session.session import Settings, require_used
 from dnnc.engines.onnxruntime.transport.edges import ValueSpec, map_memory, read_memory
 from dnnc.engines.onnxruntime.transport.opening import Transports
 from dnnc.onnx.ort import ProviderUnavailable
-from dnnc.onnx.providers import CPU, Provider
+from dnnc.onnx.providers import Provider
 from ir.core.diagnostics import InvalidInput
+from ir.system.host import core_seconds
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -120,19 +121,21 @@ class Worker:
             self.transport.meet(self.peers.get())
         works = [self.load(stage) for stage in self.config["stages"]]
         follower = Follower(works, self.config["lanes"], self.mark, self.fail, self.tell)
-        done, on_cpu = 0, self.config["provider"]["provider"] == CPU
+        done = 0
         self.mark(RECEIVING, self.stage, done)
         self.send({"ready": True})
         try:
             while True:
                 until, follower.reports = self.runs.get()
+                before = core_seconds()
                 follower.follow(done, until)
                 done = until
                 self.mark(RECEIVING, self.stage, done)
                 if follower.reports:
-                    share = min(1.0, follower.had / follower.computed) if follower.computed and on_cpu else 1.0
+                    had, waited = (now - then for now, then in zip(core_seconds(), before, strict=True))
+                    share = had / (had + waited) if had > 0 else 1.0
                     self.send({"events": follower.events, "cpu": time.process_time(), "share": share})
-                follower.events, follower.computed, follower.had = [], 0.0, 0.0
+                follower.events = []
         except EOFError:
             os._exit(PEER_GONE)
 

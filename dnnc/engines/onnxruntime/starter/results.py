@@ -34,9 +34,9 @@ class RunResult:
     """``outputs`` by microbatch and name. ``seconds``: of the run; ``completed``: by microbatch, seconds from the start of the
     run to the last output. ``cpu``: by stage, processor seconds of its processes since they started, with loading; those of a
     process with several stages are divided in proportion to the seconds that it computed for each in this run. ``share``: for
-    which part of the seconds that a process computed in this run it had a core, the mean of all processes. ``together``: how
-    many microbatches may be completed at once, the most replicas of a stage. After a loss, events that a process had not told
-    are missing."""
+    which part of the seconds that a process could compute in this run it had a core, the mean of all processes. ``together``:
+    how many microbatches may be completed at once, the most replicas of a stage. After a loss, events that a process had not
+    told are missing."""
 
     outputs: tuple[dict[str, Any], ...]
     seconds: float
