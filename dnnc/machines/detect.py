@@ -1,8 +1,9 @@
 """The topology of a host, from the facts read of it (``facts.py``). What no system states is taken from the presets.
 
-Each NUMA node is a device, or the cores are split evenly over a requested number of devices, neighbouring cores together. A
-note beside each number says whether it was *read* from the system, is from the *vendor*'s data sheet, or is a *guess*, which
-``dnnc topology measure`` replaces.
+Each NUMA node is a device, or the cores are split evenly over a requested number of devices, neighbouring cores together.
+Devices whose slowest cores are of different kinds (``core_kinds``) are of different types, so that each is measured. A note
+beside each number says whether it was *read* from the system, is from the *vendor*'s data sheet, or is a *guess*, which ``dnnc
+topology measure`` replaces.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _UNKNOWN_GPU = DeviceType("gpu", "gpu", (("f16", 20e12), ("f32", 10e12)), 500e9,
 _MIB = 1 << 20
 _RUNTIME = 55 * _MIB
 """Bytes that a process of ``dnnc run`` holds in addition to its model."""
+_ALIKE = 0.85
+"""Cores of one kind are at least so quick as the quickest of it: processors of one kind state clocks that differ by a few
+percent, large and small ones by a third and more."""
 _TOLD = 8
 """Devices whose cores the comment lists."""
 
@@ -50,19 +54,34 @@ def split_cores(facts: Facts, devices: int | None) -> tuple[tuple[int, ...], ...
     return tuple(tuple(ordered[number * size : (number + 1) * size]) for number in range(count))
 
 
+def core_kinds(facts: Facts) -> dict[int, int]:
+    """The kind of each core by its number, 0 for the quickest; empty where the system does not state how quick they are."""
+    kinds: dict[int, int] = {}
+    best = kind = 0
+    for speed, core in sorted(zip(facts.speeds, facts.cores, strict=False), key=lambda row: (-row[0], row[1])):
+        if best and speed < _ALIKE * best:
+            best, kind = speed, kind + 1
+        best, kinds[core] = best or speed, kind
+    return kinds
+
+
 def detected(facts: Facts, devices: int | None = None) -> tuple[Topology, Notes]:
     """The topology of a host, and notes on where each number is from."""
     parts = split_cores(facts, devices)
     notes: dict[tuple[str, str], str] = {("", ""): _headline(facts)}
     shares = _shares(facts, parts)
     base = read_topology_of(_CORE)
-    types = {len(cores): _core_type(base.types[0], len(cores), min(shares), facts.cache) for cores in parts}
-    placed = [
-        Device(f"cpu{number}", types[len(cores)].name, facts.host, share if share != types[len(cores)].memory else None)
-        for number, (cores, share) in enumerate(zip(parts, shares, strict=True))
-    ]
-    for type_ in types.values():
-        notes |= _core_notes(type_, facts)
+    kinds = core_kinds(facts)
+    types: dict[tuple[int, int], DeviceType] = {}
+    placed = []
+    for number, (cores, share) in enumerate(zip(parts, shares, strict=True)):
+        found = sorted({kinds.get(core, 0) for core in cores})
+        key = len(cores), found[-1]
+        if key not in types:
+            types[key] = _core_type(base.types[0], *key, min(shares), facts.cache)
+            notes |= _core_notes(types[key], facts)
+            notes[f"types.{types[key].name}", ""] += _kinds_text(facts, found)
+        placed.append(Device(f"cpu{number}", types[key].name, facts.host, share if share != types[key].memory else None))
     notes["devices.cpu0", ""] = _cores_text(parts)
     cpus = [device.name for device in placed]
     links = [replace(base.links[0], ends=(facts.host, *cpus))]
@@ -102,9 +121,10 @@ def _shares(facts: Facts, parts: tuple[tuple[int, ...], ...]) -> list[int]:
     return [max(_MIB, facts.memory * len(cores) // total // _MIB * _MIB) for cores in parts]
 
 
-def _core_type(core: DeviceType, cores: int, memory: int, cache: int) -> DeviceType:
-    """The type of a device with ``cores`` cores, each like the preset's ``core`` with a ``cache`` of its own, 0: not known."""
-    name = core.name if cores == 1 else f"cores{cores}"
+def _core_type(core: DeviceType, cores: int, kind: int, memory: int, cache: int) -> DeviceType:
+    """The type of a device with ``cores`` cores, each like the preset's ``core`` with a ``cache`` of its own, 0: not known; the
+    slowest of them of a ``kind``, which its name states unless it is the quickest."""
+    name = (core.name if cores == 1 else f"cores{cores}") + (f"-{kind + 1}" if kind else "")
     rates = tuple((dtype, rate * cores) for dtype, rate in core.rates)
     return replace(
         core,
@@ -132,6 +152,17 @@ def _core_notes(type_: DeviceType, facts: Facts) -> Notes:
     notes[table, "memory"] = "read: this device's part of the host's memory"
     notes[table, "reserved"] = "measured elsewhere: a process that runs next to nothing (python -m tests.bench.memory)"
     return {**notes, (table, ""): f"{cores} core{'s' if cores > 1 else ''} of {facts.processor}"}
+
+
+def _kinds_text(facts: Facts, found: Sequence[int]) -> str:
+    """What the comment of a type says of the kinds ``found`` among its cores."""
+    kinds = set(core_kinds(facts).values())
+    if len(kinds) < 2:
+        return ""
+    of = f"; of {len(kinds)} kinds, by the clocks or capacities that the system states, "
+    if len(found) > 1:
+        return f"{of}more than one: threads wait for the slowest"
+    return f"{of}the quickest" if not found[0] else f"{of}kind {found[0] + 1} from the quickest on"
 
 
 def _gpu_type(gpu: Gpu) -> tuple[DeviceType, str]:
@@ -196,4 +227,4 @@ def _runs(cores: tuple[int, ...]) -> str:
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
 
 
-__all__ = ["detected", "missing_providers", "read_topology_of", "split_cores"]
+__all__ = ["core_kinds", "detected", "missing_providers", "read_topology_of", "split_cores"]

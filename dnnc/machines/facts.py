@@ -45,7 +45,8 @@ class Gpu:
 class Facts:
     """``cores``: those of the affinity; ``quota``: how many of them the control group allows at a time (None: no limit);
     ``memory``: bytes, the lesser of the installed memory and of ``memory_limit`` (None: no limit); ``cache``: bytes of
-    the largest cache of a core's own, 0 where the system tells of none; ``providers``: of ONNX Runtime."""
+    a core's own cache, of level 2 (that of level 3 is shared), 0 where the system tells of none; ``speeds``: of each of
+    ``cores``, how quick the system says it is, in any unit, empty where it does not; ``providers``: of ONNX Runtime."""
 
     host: str
     processor: str
@@ -56,6 +57,7 @@ class Facts:
     quota: float | None = None
     memory_limit: int | None = None
     cache: int = 0
+    speeds: tuple[int, ...] = ()
     gpus: tuple[Gpu, ...] = ()
     providers: tuple[str, ...] = ()
 
@@ -78,7 +80,8 @@ def read_facts(root: Path = Path("/"), *, affinity: frozenset[int] | None = None
         nodes=_nodes(root, cores),
         quota=_least(_quotas(root)),
         memory_limit=int(limit) if limit is not None else None,
-        cache=_cache(root, cores),
+        cache=core_caches(root, cores[0]).get(2, 0),
+        speeds=_speeds(root, cores),
         gpus=_gpus(_nvidia_smi() if gpus is None else gpus, os.environ.get("CUDA_VISIBLE_DEVICES")),
         providers=_providers(),
     )
@@ -110,13 +113,26 @@ def _memory(root: Path) -> int:
     return local_memory()
 
 
-def _cache(root: Path, cores: tuple[int, ...]) -> int:
-    """The cache of level 2 of the first core: that of level 3 is shared."""
-    for folder in (root / f"sys/devices/system/cpu/cpu{cores[0]}/cache").glob("index[0-9]"):
-        size = re.fullmatch(r"(\d+)K", _text(folder / "size").strip())
-        if size and _text(folder / "level").strip() == "2":
-            return int(size[1]) << 10
-    return 0
+def core_caches(root: Path = Path("/"), core: int | None = None) -> dict[int, int]:
+    """The bytes of the caches that a core reaches, by level, shared ones whole; by default the first core that this process may
+    use. Empty where the system tells of none."""
+    sizes: dict[int, int] = {}
+    core = min(_affinity()) if core is None else core
+    for folder in (root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index[0-9]"):
+        size, level = re.fullmatch(r"(\d+)K", _text(folder / "size").strip()), _text(folder / "level").strip()
+        if size and level.isdigit():
+            sizes[int(level)] = max(sizes.get(int(level), 0), int(size[1]) << 10)
+    return sizes
+
+
+def _speeds(root: Path, cores: tuple[int, ...]) -> tuple[int, ...]:
+    """Of each core its capacity, which Linux states where cores are of different kinds, else its highest clock; empty where the
+    system does not state it of all."""
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        texts = [_text(root / f"sys/devices/system/cpu/cpu{core}" / name).strip() for core in cores]
+        if all(text.isdigit() and int(text) for text in texts):
+            return tuple(map(int, texts))
+    return ()
 
 
 def _nodes(root: Path, cores: tuple[int, ...]) -> tuple[Node, ...]:
@@ -206,4 +222,4 @@ def _text(path: Path) -> str:
         return ""
 
 
-__all__ = ["Facts", "Gpu", "Node", "read_facts"]
+__all__ = ["Facts", "Gpu", "Node", "core_caches", "read_facts"]

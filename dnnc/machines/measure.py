@@ -76,6 +76,8 @@ UNSTEADY = 0.5
 SWEEPS = 4
 ROUNDS = 4
 """Runs of each op that count, in each sweep."""
+EQUAL = 0.95
+"""Where the quickest device of a type takes a smaller part of the seconds of the slowest, the comment says so."""
 CHAIN_ROUNDS = 30
 SMALL, LARGE = 1 << 12, 1 << 22
 """Bytes of the tensors that are exchanged to measure latency and bandwidth."""
@@ -93,8 +95,9 @@ Progress = Callable[[str, float | None], None]
 @dataclass(slots=True)
 class _Measured:
     """Measurements of the devices of one type, with relative spreads; ``alone``: the memory bandwidth of one device while the
-    others rest; ``missing``: element types whose matrices onnxruntime does not multiply here; ``unsteady``: spreads of the
-    rates that are not believed."""
+    others rest; ``quickest``: what the quickest device takes of the seconds of the slowest, which count; ``missing``:
+    element types whose matrices onnxruntime does not multiply here; ``unsteady``: spreads of the rates that are not
+    believed."""
 
     rates: dict[str, tuple[float, float]] = field(default_factory=dict)
     efficiency: dict[str, float] = field(default_factory=dict)
@@ -105,6 +108,7 @@ class _Measured:
     cache: tuple[float, float] = (0.0, 0.0)
     handover: tuple[float, float] | None = None
     alone: float = 0.0
+    quickest: float = 1.0
     missing: list[str] = field(default_factory=list)
     unsteady: dict[str, float] = field(default_factory=dict)
 
@@ -223,6 +227,7 @@ def _of_types(
         taken.end_sweep()
     for name, each in measurements.items():
         each.missing = list(missing)
+        each.quickest = statistics.median(taken.quickest[name])
         for dtype, work in rated:
             if dtype not in missing:
                 one = taken.sample(id(work), name)
@@ -251,6 +256,7 @@ class _Taken:
         self.running, self.by_type = running, by_type
         self.seconds: dict[tuple[Hashable, str], list[float]] = defaultdict(list)
         self.sweep: dict[int, dict[Hashable, list[float]]] = defaultdict(dict)
+        self.quickest: dict[str, list[float]] = defaultdict(list)
 
     def take(self, key: Hashable, order: str, model: Path, rounds: int) -> None:
         """Runs a model on all devices at once. Raises NotRun."""
@@ -266,7 +272,9 @@ class _Taken:
 
     def end_sweep(self) -> None:
         for name, own in self.by_type.items():
-            slowest = max(own, key=lambda number: math.fsum(map(statistics.median, self.sweep[number].values())))
+            whole = {number: math.fsum(map(statistics.median, self.sweep[number].values())) for number in own}
+            slowest = max(own, key=whole.__getitem__)
+            self.quickest[name].append(min(whole.values()) / whole[slowest])
             for key, seconds in self.sweep[slowest].items():
                 self.seconds[key, name] += seconds
         self.sweep.clear()
@@ -409,10 +417,13 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
     unmeasured = sorted(set(dict(before.rates)) - set(found.rates))
     others = f"; kept, not measured: {', '.join(unmeasured)}" if unmeasured else ""
     alone = f"; a device alone {rate_text(found.alone, 'B/s')}" if found.alone else ""
+    unequal = f"; of the slowest device, the quickest takes {percent_text(found.quickest)} of its time" * (
+        found.quickest < EQUAL
+    )
     ops = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ops.items()))
     kept = sorted(set(dict(type_.efficiency)) - set(found.efficiency))
     return {
-        (table, "rates"): f"measured: products, all devices at once, {peaks}{narrow}{missing}{unsteady}{others}",
+        (table, "rates"): f"measured: products, all devices at once, {peaks}{narrow}{missing}{unsteady}{others}{unequal}",
         (
             table,
             "memory_bandwidth",

@@ -20,15 +20,16 @@ import json
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from dnnc.engines.onnxruntime.write.labelled import labelled_model
 from dnnc.engines.torch.statements.call import DTYPES
 from dnnc.machines.detect import split_cores
-from dnnc.machines.facts import read_facts
+from dnnc.machines.facts import Facts, core_caches, read_facts
 from dnnc.machines.faults import NoCpuDevice, OtherMachine, ProfiledTwice, TypeNotOfTorch, UnknownProfileKey, WrongProfile
 from dnnc.machines.probes import NotRun, Probes, Sample, probes
 from dnnc.onnx.importer.bodies import OnnxBodies
@@ -49,8 +50,8 @@ from passes.model.profiled import Profile, inputs_of, key_of, passes_of, segment
 
 SCHEMA = "dnnc.profile/1"
 ROUNDS, WARM = 11, 2
-EVICTED = 64 << 20
-"""Bytes written before a run to evict the caches: more than the private caches of a core hold."""
+UNTOLD = 32 << 20
+"""Bytes of the largest cache where the system tells of none."""
 COLD = 1 << 18
 """From this many bytes of weights on, a segment is measured with cold caches: to read these from memory takes longer than the
 20 to 50 us that cold code adds to any op."""
@@ -62,6 +63,13 @@ _SMALL = 1024
 """A constant of up to this many elements keeps its data: it may be a shape, or indices."""
 _DIGITS = 4
 Progress = Callable[[str, float | None], None]
+
+
+@cache
+def evicting() -> int:
+    """How many bytes are written before a run to evict the caches: twice as many as the largest cache that a core reaches
+    holds, with others or alone."""
+    return 2 * max(core_caches().values(), default=UNTOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +236,7 @@ def measure_profile(
     refused: list[tuple[str, str]] = []
     compared: dict[tuple[str, str], Compared] = {}
     for type_ in types:
-        number = sum(device.type == type_.name for device in topology.devices)
-        facts = read_facts()
-        cores = split_cores(facts, min(number, facts.usable))
+        cores = _cores(topology, types, type_, read_facts())
         if training:
             segments, without = training_segments(modules, type_)
             refused += without
@@ -263,6 +269,17 @@ def measure_profile(
     file = replace(known, entries=entries)
     rows = sorted(compared.values(), key=lambda row: (-max(row.modelled, row.measured), row.device_type, row.operator))
     return Measured(file, new, before, (left, left_seconds), large, tuple(refused), tuple(rows))
+
+
+def _cores(topology: Topology, types: Sequence[DeviceType], type_: DeviceType, facts: Facts) -> tuple[tuple[int, ...], ...]:
+    """The cores of the devices of a type, as ``dnnc run`` deals them to the devices of all ``types``; where there are more of
+    these than cores, as if there were no others."""
+    names = {each.name for each in types}
+    every = [device.type for device in topology.devices if device.type in names]
+    if len(every) > facts.usable:
+        return split_cores(facts, min(every.count(type_.name), facts.usable))
+    parts = split_cores(facts, len(every))
+    return tuple(cores for cores, name in zip(parts, every, strict=True) if name == type_.name)
 
 
 def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
@@ -346,7 +363,7 @@ def run_on_torch(running: Probes, segment: Segment, rounds: int = ROUNDS) -> Ent
         raise NotRun(error.diagnostics[0].message) from None
     path = running.model(source.encode(), "py")
     summed = [number for number, value in enumerate(segment.func.results) if value.name in segment.summed]
-    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": EVICTED}
+    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": evicting()}
     answers = running.ask(order, range(len(running.cores)), rounds=rounds, warm=WARM)
     path.unlink()
     return _entry(answers)
@@ -368,7 +385,7 @@ def _run(running: Probes, segment: Segment, data: WeightSource) -> Entry:
     module = replace(segment.module, symbols=(*symbols, replace(segment.func, name=segment.module.entry.name)))
     path = running.model(labelled_model(module, data)[0])
     weights = sum(type_bytes(resource.type) or 0 for resource in symbols)
-    order = {"do": "kernels", "model": str(path), "evict": EVICTED if weights >= COLD else 0}
+    order = {"do": "kernels", "model": str(path), "evict": evicting() if weights >= COLD else 0}
     answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
     path.unlink()
     return _entry(answers)
@@ -395,12 +412,14 @@ def _with_data(resource: Resource) -> Resource:
 
 
 __all__ = [
+    "COLD",
     "LARGEST",
     "SCHEMA",
     "Entry",
     "Measured",
     "ProfileFile",
     "Segment",
+    "evicting",
     "machine_here",
     "measure_profile",
     "read_profile",

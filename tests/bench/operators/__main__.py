@@ -21,6 +21,7 @@ from dnnc.compile.load import load_model
 from dnnc.engines.onnxruntime.session.measure import measure
 from dnnc.engines.onnxruntime.session.session import Settings, open_session
 from dnnc.machines import machines_of
+from dnnc.machines.profile import COLD, evicting
 from ir.core.diagnostics import DiagnosticSink, DnncError
 from ir.core.module import Module
 from ir.core.topology import DeviceType
@@ -36,8 +37,6 @@ OFF = 2.0
 """A prediction farther off than this factor is called wrong."""
 ROUNDS, LONGEST = 30, 0.3
 """Runs of a case, of which the quickest counts, and the seconds after which there are no more."""
-EVICTED, COLD = 64 << 20, 1 << 18
-"""As ``dnnc profile`` does: before a run of a case with this many bytes of weights or more, so many bytes are written."""
 _LAYOUTS = ("ReorderInput", "ReorderOutput")
 _SUFFIX = "_kernel_time"
 _ELEMENTS = {
@@ -83,7 +82,7 @@ def measured(model: bytes, feeds: Mapping[str, Any], scratch: Path) -> float:
     for info in session.get_outputs():
         binding.bind_output(info.name, "cpu")
     weights = sum(len(tensor.raw_data) for tensor in onnx.load_from_string(model).graph.initializer)
-    filler = np.zeros(EVICTED if weights >= COLD else 0, np.uint8)
+    filler = np.zeros(evicting() if weights >= COLD else 0, np.uint8)
     other = open_session(model, Settings()) if filler.size else None
     seconds: list[float] = []
     begun = time.perf_counter()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from dnnc.machines import Facts, detected, missing_providers, read_facts
-from dnnc.machines.detect import split_cores
-from dnnc.machines.facts import Gpu, Node
+from dnnc.machines.detect import core_kinds, split_cores
+from dnnc.machines.facts import Gpu, Node, core_caches
 from dnnc.machines.topology import read_topology, topology_to_toml
 from ir.core.diagnostics import UsageError
 
@@ -81,12 +81,37 @@ def test_nodes_and_affinity(tmp_path: Path) -> None:
 
 
 def test_the_cache_of_a_core_is_that_of_level_2(tmp_path: Path) -> None:
-    levels = {"1": "48K", "2": "2048K", "3": "307200K"}
-    files = {f"sys__devices__system__cpu__cpu0__cache__index{n}__level": f"{n}\n" for n in levels}
-    sizes = {f"sys__devices__system__cpu__cpu0__cache__index{n}__size": f"{size}\n" for n, size in levels.items()}
+    """Beside those of instructions and that of level 3, which is shared and the largest that a run can leave weights in."""
+    levels = {"0": ("1", "48K"), "1": ("1", "32K"), "2": ("2", "2048K"), "3": ("3", "307200K")}
+    files = {f"sys__devices__system__cpu__cpu0__cache__index{n}__level": f"{level}\n" for n, (level, _) in levels.items()}
+    sizes = {f"sys__devices__system__cpu__cpu0__cache__index{n}__size": f"{size}\n" for n, (_, size) in levels.items()}
     found = facts(tree(tmp_path, **files, **sizes), cores=2)
+    assert core_caches(tmp_path, 0) == {1: 48 << 10, 2: 2 << 20, 3: 300 << 20}
+    assert core_caches(tmp_path, 1) == {}
     assert found.cache == 2 << 20
     assert [type_.cache for type_ in detected(found)[0].types] == [4 << 20], "of both cores together"
+
+
+def test_unequal_cores_are_devices_of_types_of_their_own(tmp_path: Path) -> None:
+    """Two large cores of nearly one clock, two small ones: one type each, by the slowest core of a device."""
+    clocks = [3_000_000, 1_800_000, 3_100_000, 1_800_000]
+    files = {f"sys__devices__system__cpu__cpu{n}__cpufreq__cpuinfo_max_freq": f"{clock}\n" for n, clock in enumerate(clocks)}
+    found = facts(tree(tmp_path, **files), cores=4)
+    assert found.speeds == tuple(clocks)
+    assert core_kinds(found) == {0: 0, 1: 1, 2: 0, 3: 1}
+    topology, notes = detected(found, 4)
+    assert [device.type for device in topology.devices] == ["core", "core-2", "core", "core-2"]
+    assert "the quickest" in notes["types.core", ""]
+    assert "kind 2 from the quickest on" in notes["types.core-2", ""]
+    mixed, told = detected(found, 2)
+    assert [device.type for device in mixed.devices] == ["cores2-2"] * 2
+    assert "threads wait for the slowest" in told["types.cores2-2", ""]
+    assert read_topology(topology_to_toml(topology, notes), name=topology.name[1:]) == topology
+    capacities = {
+        f"sys__devices__system__cpu__cpu{n}__cpu_capacity": f"{size}\n" for n, size in enumerate((1024, 400, 1024, 400))
+    }
+    assert facts(tree(tmp_path, **files, **capacities), cores=4).speeds == (1024, 400, 1024, 400)
+    assert facts(tree(tmp_path), cores=5).speeds == (), "of a fifth core the system says nothing"
 
 
 def test_gpus_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,6 +220,7 @@ def test_the_slowest_device_of_each_sweep_counts() -> None:
             taken.take(key, "kernels", Path("model.onnx"), 1)
         taken.end_sweep()
     assert taken.seconds == {("a", "core"): [5.0, 5.0, 1.0], ("b", "core"): [1.0, 9.0]}
+    assert taken.quickest == {"core": [4.1 / 6.0, 9.0 / 10.0]}
 
 
 def test_the_rate_of_8_bits_is_that_of_integer_products() -> None:
@@ -246,6 +247,8 @@ def test_notes_tell_which_rates_were_not_measured() -> None:
     slow = replace_rates(found, f16=(50e9, 0.1))
     assert "f16: slower than f32" in _notes(_type(before, before.name, slow), slow, before)[f"types.{before.name}", "rates"]
     assert text.endswith("kept, not measured: f16, i8")
+    unequal = _notes(_type(before, before.name, found), replace(found, quickest=0.62), before)
+    assert unequal[f"types.{before.name}", "rates"].endswith("; of the slowest device, the quickest takes 62.0 % of its time")
     assert dict(_type(before, before.name, found).rates) == {"f16": 1e9, "f32": 100e9, "i8": 3e9}
 
 
