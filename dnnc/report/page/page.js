@@ -328,12 +328,21 @@ function chart(name, timeline, end) {
     names.append(label);
     top += step;
   }
-  const axis = make("g", { class: "axis", transform: `translate(0,${top + 2})` });
-  d3.select(axis).call(d3.axisBottom(x).ticks(Math.max(3, width / 110)).tickFormat(format.seconds));
-  axis.firstElementChild && [...axis.querySelectorAll("text")].slice(0, 1).forEach((text) => text.setAttribute("text-anchor", "start"));
-  svg.append(axis);
+  svg.append(timeAxis(x, top + 2, Math.max(3, width / 110), width));
   svg.setAttribute("height", top + 26);
   return make("div", { class: "chart" }, names, make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `${name} timeline, scrolls sideways` }, svg));
+}
+
+// An axis of seconds. Labels near the edges of a drawing of this width stand inside it.
+function timeAxis(x, top, ticks, width) {
+  const axis = make("g", { class: "axis", transform: `translate(0,${top})` });
+  d3.select(axis).call(d3.axisBottom(x).ticks(ticks).tickFormat(format.seconds));
+  for (const tick of axis.querySelectorAll(".tick")) {
+    const place = x(tick.__data__);
+    const anchor = place < 24 ? "start" : place > width - 28 ? "end" : "middle";
+    tick.querySelector("text").setAttribute("text-anchor", anchor);
+  }
+  return axis;
 }
 
 function listenToTime() {
@@ -377,7 +386,7 @@ function memoryChart(row) {
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Memory of ${row.devices} over time: at most ${format.bytes(row.peak)}` },
     band("weights", () => 0, () => row.weights), band("buffers", () => row.weights, () => base), band("activations", () => base, (step) => Math.max(base, step[1])));
   const axes = make("g", { class: "axis" });
-  d3.select(axes).append("g").attr("transform", `translate(0,${height - 20})`).call(d3.axisBottom(x).ticks(4).tickFormat(format.seconds));
+  axes.append(timeAxis(x, height - 20, 4, width));
   const top = y.domain()[1];
   d3.select(axes).append("g").attr("transform", `translate(${left},0)`).call(d3.axisLeft(y).tickValues([0, top / 3, (2 * top) / 3]).tickFormat(format.bytes));
   svg.append(axes);
