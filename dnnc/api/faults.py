@@ -17,7 +17,7 @@ class NotAnOption(Fault, code="E1401"):
 class NotAModel(Fault, code="E1402"):
     """``dnnc.plan`` takes a path, ``zoo:NAME``, an ``onnx.ModelProto`` or a ``torch.nn.Module``."""
 
-    message = "a {kind} is no model; expected a path, 'zoo:NAME', an onnx.ModelProto or a torch.nn.Module"
+    message = "found a value of type {kind}; expected a path, 'zoo:NAME', an onnx.ModelProto or a torch.nn.Module"
     kind: str
 
 
@@ -38,7 +38,7 @@ class ArgumentsOfFile(Fault, code="E1404"):
 class NotMachines(Fault, code="E1405"):
     """Machines are a path, ``preset:NAME`` or a Topology."""
 
-    message = "a {kind} describes no machines; expected a path, 'preset:NAME' or a Topology"
+    message = "found a value of type {kind}; expected a path, 'preset:NAME' or a Topology"
     kind: str
 
 

@@ -54,8 +54,9 @@ _FLAG = re.compile(rf"(?<![\w-])(--[a-z]+(?:-[a-z]+)*|-t)(?: ({_VALUE}))?")
 _PHRASES = (
     ("'dnnc inspect DIR' lists", "session.get_inputs() lists"),
     ("--inputs FILE.npz gives others; 'dnnc check' tries", "build.check(inputs) tries"),
+    ("'dnnc compile MODEL -t TOPOLOGY -o DIR'", "dnnc.plan(model, machines=...).write(folder)"),
 )
-"""What a session has in place of commands."""
+"""What Python has in place of commands."""
 _COMMAND = re.compile(r"('dnnc [^']*')")
 _NUMBER = re.compile(r"\d+(\.\d+)?(e-?\d+)?")
 

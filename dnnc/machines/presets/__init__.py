@@ -61,7 +61,7 @@ def find_preset(name: str) -> Preset:
         raise InvalidInput(LocalIsWhole(), where=where)
     found = _cluster().match(base)
     if found is None and base not in _mixed():
-        known = ["cpu-N", *_kinds(), *_mixed()]
+        known = ["cpu-N", "local", *_kinds(), *_mixed()]
         examples = [*known[1:], "cpu-2", *(f"{kind}x8" for kind in _kinds()), *(f"8x{kind}x8" for kind in _kinds())]
         near = difflib.get_close_matches(base, examples, n=1, cutoff=0.75)
         raise InvalidInput(UnknownPreset(base, near[0] if near else "", tuple(known)), where=where)

@@ -84,13 +84,13 @@ def test_a_plan_alone_is_no_build(tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         ({"machines": "preset:nothing"}, "E0842", "unknown preset 'nothing'"),
-        ({"machines": 3}, "E1405", "a int describes no machines"),
+        ({"machines": 3}, "E1405", "found a value of type int; expected"),
         ({"colour": "red"}, "E1401", "there is no option 'colour'"),
         ({"mesh": "2", "cuts": ["p"]}, "E1002", "so cuts cannot go with it"),
         ({"loss": "mse:y"}, "E1005", 'add objective="training", or leave loss out'),
         ({"args": (1,)}, "E1404", "args= is only for a torch.nn.Module"),
         ({"dims": {}}, "", 'dims={"batch": '),
-        ({"model": 7}, "E1402", "a int is no model"),
+        ({"model": 7}, "E1402", "found a value of type int; expected"),
         ({"model": "absent.onnx"}, "", "absent.onnx"),
     ],
 )

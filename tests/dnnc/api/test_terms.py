@@ -11,6 +11,7 @@ import pytest
 
 from dnnc.api.options import PlanOptions, compile_options
 from dnnc.api.terms import in_python
+from dnnc.build.faults import REBUILD
 from dnnc.compile.flags import CompileOptions
 from dnnc.compile.training import TrainingOptions
 from ir.core.diagnostics import UsageError
@@ -36,6 +37,7 @@ from ir.core.diagnostics import UsageError
         ("--learning-rate 1e-3", "learning_rate=1e-3"),
         ("dnnc inspect --short DIR", "dnnc inspect --short DIR"),
         ("a--b --", "a--b --"),
+        (f"{REBUILD}.", "make it again with dnnc.plan(model, machines=...).write(folder)."),
         (
             "make it with 'dnnc compile MODEL -t T --mesh 2', or --mesh 2",
             "make it with 'dnnc compile MODEL -t T --mesh 2', or mesh=2",

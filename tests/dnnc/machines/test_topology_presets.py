@@ -146,7 +146,7 @@ def test_a_model_compiles_for_it(target: str, tmp_path: Path) -> None:
         ("rtx409", "did you mean 'preset:rtx4090'?"),
         ("2xa100-v100", "did you mean 'preset:a100-v100'?"),
         ("a10", "did you mean 'preset:a100'?"),
-        ("zzz", "expected one of: cpu-N, a100"),
+        ("zzz", "expected one of: cpu-N, local, a100"),
         ("", "unknown preset ''"),
         ("cpu-0", "found 0 devices"),
         ("cpu-99999", "found 99999 devices, expected 1 to 4096"),
