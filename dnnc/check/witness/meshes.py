@@ -22,12 +22,13 @@ from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op
-from ir.core.types import Replicate, TensorType, type_bytes
+from ir.core.types import Replicate, TensorType, Type, type_bytes
 from ir.layout_rules import LayoutRule, rules
 from ir.ops.boxes import box
 from ir.ops.rows import edge_slots
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
+from passes.model.blocked import blocked_values, reorder_seconds
 from passes.model.folding import folding
 from passes.model.graph import Cut, cuts_of
 from passes.model.learning import avoids_sums
@@ -37,7 +38,7 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.count import count
 from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.model.spmd.member_work import MemberWork
-from passes.model.spmd.mesh import mesh_over
+from passes.model.spmd.mesh import Member, mesh_over
 from passes.model.spmd.plan.parts import StagePart, stage_parts
 from passes.model.spmd.reshard import Lies
 from passes.model.spmd.undecided import undecided
@@ -58,6 +59,10 @@ class OnMeshes:
     @cached_property
     def cuts(self) -> tuple[Cut, ...]:
         return cuts_of(self.module.entry)
+
+    @cached_property
+    def blocked(self) -> frozenset[str]:
+        return blocked_values(self.facts.module.entry)
 
     @cached_property
     def exchanged(self) -> list[float]:
@@ -110,7 +115,7 @@ class OnMeshes:
     # -- inside a stage ------------------------------------------------------------------------------------------------
 
     def compute(self, part: StagePart) -> float:
-        """Seconds of the ops of a stage, each as long as its slowest member takes."""
+        """Seconds of the ops of a stage, each as long as its slowest member takes, and of values that leave their blocks."""
         func, module, decided, mesh = part.func, self.module, part.decisions, part.mesh
         types = {name: resource.type for name, resource in module.resources.items()}
         types |= {value.name: value.type for value in func.args}
@@ -120,6 +125,9 @@ class OnMeshes:
         read = Counter([value.name for value in func.results] + list(decided.leaving))
         for op in func.ops:
             read.update(op.operands)
+        asked: dict[str, set[Lies]] = defaultdict(set)
+        for name, lies in (*decided.leaving.items(), *decided.outputs.items()):
+            asked[name].add(lies)
         chains, seconds = set[str](), []
         for op, rule in rules(module, func):
             types.update((value.name, value.type) for value in op.results)
@@ -138,6 +146,11 @@ class OnMeshes:
                 chains.add(op.results[0].name)
             seconds.append(work.seconds(op, operands, results, divided, joined if rule is not None else -1)[0])
             made.update((value.name, lies) for value, lies in zip(op.results, results, strict=True))
+            for name, lies in zip(op.operands, operands, strict=True):
+                asked[name].add(lies)
+        for name in sorted(self.blocked & made.keys()):
+            for lies in sorted(asked[name] - {made[name]}, key=str):
+                seconds.append(max(_reordered(types[name], (made[name], lies), member, work) for member in mesh.members))
         return math.fsum(seconds)
 
     def weights(self, part: StagePart) -> int | None:
@@ -237,6 +250,13 @@ def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], lis
         if strategy.factor is not None and strategy.factor.divided:
             cuts[strategy.factor.name].append(number)
     return operands, results, [(rule.factor(name).size, axes) for name, axes in cuts.items()]
+
+
+def _reordered(type_: Type, layouts: Sequence[Lies], member: Member, work: MemberWork) -> float:
+    """Seconds in which a member writes a value out of blocks as it is made, and into them as it is read."""
+    assert isinstance(type_, TensorType)
+    before, after = ((type_bytes(type_) or 0) * work.part(type_, lies, member) for lies in layouts)
+    return reorder_seconds(before, after, member.type)
 
 
 def _held(type_: object, lies: Lies, mesh: Mesh) -> float:

@@ -23,6 +23,7 @@ from ir.core.ops import Op
 from ir.core.types import Partial, Replicate, TensorType, Type
 from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
 from ir.ops.opdefs import COLLECTIVES
+from passes.model.blocked import blocked_values, reorder_seconds
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
@@ -74,6 +75,7 @@ class _Walk:
             self.times_read.update(op.operands)
             self.times_read.update(name for name in reads(op) if name not in op.operands)
         self.chains: set[str] = set()
+        self.blocked: frozenset[str] = frozenset() if training else blocked_values(module.entry)
         self.microbatches = microbatches
         self.ways = Ways(mesh, uneven)
         self.types: dict[str, Type] = {value.name: value.type for value in func.args}
@@ -128,6 +130,8 @@ class _Walk:
                 self.ask(value.name, decisions.outputs[value.name], gradient_layout(decisions.outputs[value.name]))
         for name, lies in decisions.leaving.items():
             self.ask(name, lies, None)
+        self.maker = {name: op.id for op in reversed(func.ops) for name in op.operands}
+        self.maker.update((value.name, op.id) for op in func.ops for value in op.results)
         self.exchange()
         self.held.append(max(self.gathered, default=0.0))
         # Sums of any order of the ops agree to the last digit.
@@ -312,6 +316,8 @@ class _Walk:
 
     def bring(self, name: str, source: Lies, target: Lies, *, backward: bool, factor: str = "") -> None:
         """Adds the cheapest chain of collectives to the bill."""
+        if name in self.blocked and source != target:
+            self.reorder(name, source, target)
         summed = backward and name in self.summed  # once a step, in buckets
         runs = self.microbatches if summed else 1
         sync = self.synced.get(name)
@@ -326,6 +332,18 @@ class _Walk:
                 beside = summed and name not in self.last
                 one = Collective(step.kind, axis, name, step.size, seconds, backward, runs, summed, beside, factor)
                 self.bill.collectives.append(one)
+
+    def reorder(self, name: str, source: Lies, target: Lies) -> None:
+        """Counts what it takes to bring a value in blocks to another layout, beside collectives, as work of the op that makes
+        it; of a value of another stage, of the op that reads it first."""
+        type_ = self.types[name]
+        assert isinstance(type_, TensorType)
+        size = type_.nbytes or 0
+        held = ([size * self.members.part(type_, lies, m) for lies in (source, target)] for m in self.mesh.members)
+        rows = zip(held, self.mesh.members, strict=True)
+        seconds = max((reorder_seconds(before, after, m.type) for (before, after), m in rows), default=0.0)
+        self.worked.append(seconds)
+        self.bill.work[self.maker[name]] += seconds
 
     def hidden(self, func: Func) -> float:
         """Seconds of sums of gradients that the last backward pass of a step hides. A sum over the first axis of a weight

@@ -161,7 +161,7 @@ def build(
 @dataclass(slots=True)
 class _ValueDraft:
     """A ``ValueKind`` under construction: ops add ``needs``, then ``finish`` makes it. ``flows``, ``link``: as of
-    ``ValueForm``; ``back[from, to]``: seconds to reshard a gradient.
+    ``ValueForm``; ``convert[from, to]``, ``back[from, to]``: seconds to reshard the value, and its gradient.
 
     With n layouts, sources 0 .. n - 1 are the layouts; n .. 2n - 1, of a link only, the same layouts made by a chain
     (``fused``). Keys 0 .. n - 1 are the layouts in which the value is read, n .. 2n - 1 those in which readers give its
@@ -169,6 +169,7 @@ class _ValueDraft:
     a need's number."""
 
     layouts: Layouts
+    convert: Floats
     flows: bool
     back: Floats
     link: bool = False
@@ -181,7 +182,7 @@ class _ValueDraft:
 
     def finish(self, counted: float) -> ValueKind:
         """The kind; seconds to reshard a gradient are multiplied by ``counted``."""
-        convert, count = self.layouts.convert, len(self.layouts.placements)
+        convert, count = self.convert, len(self.layouts.placements)
         wanted = [self.layouts.number(gradient_layout(placements)) for placements in self.layouts.placements]
         back = self.back[:, wanted].T * counted if self.flows else np.zeros((count, count))
         weights = np.hstack([convert, back])
@@ -265,7 +266,10 @@ class _OnMesh:
         back = layouts.convert
         if form.flows and form.summed:  # once a step, in buckets
             back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight).convert
-        return _ValueDraft(layouts, form.flows, back, form.link)
+        convert = layouts.convert
+        if form.blocked:
+            convert = convert + self.costs.reorder_seconds(form.type, layouts.placements)
+        return _ValueDraft(layouts, convert, form.flows, back, form.link)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
 

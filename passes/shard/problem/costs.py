@@ -2,10 +2,11 @@
 
 Seconds of an op under a choice: those of ``passes.model.op_time`` for a member's own shard, flops and bytes, on its own type
 of device; of the members the longest. An epilogue is fused where no layout is between (``fused``), so one device costs what
-``partition`` says. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and
-twice the bytes of the forward pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and
-each sum is brought to where the maker wants it: for a weight, where it is kept, which is its synchronisation, once a step; so
-for what is made of weights alone. What the forward pass gathered stays for the backward pass.
+``partition`` says. A value in blocks of channels is reordered where its layout changes (``passes.model.blocked``). In training
+nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and twice the bytes of the forward
+pass; gradients lie as ``backward_rule`` says, those of one layout are added where they are, and each sum is brought to where
+the maker wants it: for a weight, where it is kept, which is its synchronisation, once a step; so for what is made of weights
+alone. What the forward pass gathered stays for the backward pass.
 
 Memory: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
 numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
@@ -28,6 +29,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ir.core.facets import Cost
 from ir.core.module import Module
 from ir.core.ops import Op
@@ -35,11 +38,13 @@ from ir.core.shares import Shares, nested_cut
 from ir.core.topology import DeviceType
 from ir.core.types import Replicate, TensorType, Type, type_bytes
 from ir.layout_rules import Factor, Strategy
+from passes.model.blocked import reorder_seconds
 from passes.model.learning import recomputes, update_seconds
 from passes.model.op_time import fused_seconds, op_seconds, passes_seconds, stated_part
 from passes.model.spmd.layouts import Placements, Shape, local_shape, part
 from passes.model.spmd.mesh import DeviceMesh
 from passes.shard.problem.outline import OpForm, Outline, read_ports
+from passes.shard.problem.problem import Floats
 
 
 class MemberCosts:
@@ -166,6 +171,19 @@ class MemberCosts:
                 kept = float(cost.saved)
             found.append(kept / room)
         return max(found)
+
+    def reorder_seconds(self, type_: Type, layouts: Sequence[Placements]) -> Floats:
+        """``[from, to]``: of a value in blocks where its layout changes (``passes.model.blocked``), on the member that takes
+        longest."""
+        size = type_bytes(type_) or 0
+        held = [[size * part for part in self.parts(type_, placements)] for placements in layouts]
+        found = np.zeros((len(layouts), len(layouts)))
+        for one, before in enumerate(held):
+            for two, after in enumerate(held):
+                if one != two:
+                    rows = zip(before, after, self.mesh.members, strict=False)
+                    found[one, two] = max((reorder_seconds(here, there, m.type) for here, there, m in rows), default=0.0)
+        return found
 
     def update_seconds(self, type_: Type, lies: Placements, moved: int) -> float:
         """Of a weight whose update moves so many bytes, on the member that takes longest; the part of a microbatch."""

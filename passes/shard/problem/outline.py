@@ -15,6 +15,7 @@ from ir.core.ops import Interned, Op
 from ir.core.types import Type
 from ir.layout_rules import LayoutRule, Surroundings
 from ir.ops.opdefs import module_opsets
+from passes.model.blocked import blocked_values
 from passes.model.folding import Folding
 from passes.model.graph import reads
 from passes.model.learning import made_last, of_weights, trained
@@ -29,12 +30,13 @@ BESIDE, BEHIND = 1, 2
 
 class ValueForm(NamedTuple):
     """``flows``: whether the value has a gradient; ``summed``: 0, or how that is summed once a step; ``link``: whether an
-    epilogue may follow by it."""
+    epilogue may follow by it; ``blocked``: whether it is reordered where its layout changes (``passes.model.blocked``)."""
 
     type: Type
     flows: bool
     summed: int
     link: bool
+    blocked: bool
 
 
 class OpForm(NamedTuple):
@@ -99,6 +101,7 @@ def outline_of(module: Module, func: Func, chains: Chains, folding: Folding | No
 class _Outlining:
     def __init__(self, module: Module, func: Func, chains: Chains, training: bool, apart: bool) -> None:
         self.training, self.chains, self.resources = training, chains, module.resources
+        self.blocked: frozenset[str] = frozenset() if training else blocked_values(func)
         self.last = made_last(func) if apart else frozenset()
         self.around = Surroundings(module.resources.values(), module_opsets(module))
         self.around.types.update((arg.name, arg.type) for arg in func.args)
@@ -124,7 +127,8 @@ class _Outlining:
     def value(self, name: str) -> int:
         """The number of the form of a value; it has been made, or is a weight."""
         if name not in self.value_of:
-            form = ValueForm(self.around.types[name], name in self.trained, self.summing(name), name in self.chains.links)
+            flows, link = name in self.trained, name in self.chains.links
+            form = ValueForm(self.around.types[name], flows, self.summing(name), link, name in self.blocked)
             key = self.types.number(form.type), *form[1:]
             if key not in self.value_numbers:
                 self.value_numbers[key] = len(self.value_forms)
@@ -155,7 +159,8 @@ class _Outlining:
         reads_ = tuple([(i, self.value(name)) for i, name in priced])
         repeats = len(set(op.operands)) < len(op.operands) and tuple(op.operands.index(name) for name in op.operands)
         shared = tuple([self.read[name] for _, name in priced if name in self.weights and name in self.trained])
-        results = tuple([(value.name in self.chains.links, self.summing(value.name)) for value in op.results])
+        links, blocked = self.chains.links, self.blocked
+        results = tuple([(v.name in links, self.summing(v.name), v.name in blocked) for v in op.results])
         epilogue = self.chains.epilogues.get(len(self.kinds))
         if alike is None:
             alike = self.around.kind(op)

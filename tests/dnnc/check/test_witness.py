@@ -64,6 +64,7 @@ CASES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "one mesh": (WIDE, "preset:h100x4", ("--mesh", "4")),
     "two axes": (WIDE, "preset:h100x4", ("--mesh", "2x2")),
     "meshes in stages": (WIDE, "preset:h100x4", ("--mesh", "2", "--stages", "2")),
+    "convolutions on a mesh": ("zoo:resnet50,image=64,weights=declared", "preset:cpu-2", ("--mesh", "2")),
     "latency": (WIDE, "preset:cpu-2", ("--objective", "latency")),
     "pieces": (WIDE, "unequal", ("--objective", "latency", "--pieces", "2")),
     "training": (WIDE, "preset:cpu-2", TRAINING),
