@@ -42,6 +42,7 @@ from dnnc.compile.options import (
     with_programs,
 )
 from dnnc.compile.training import require_engine, require_loss, saves_by_recomputing
+from dnnc.compile.uncounted import with_uncounted
 from dnnc.onnx.providers import ON_CPU, Provider
 from ir.core.diagnostics import DiagnosticSink, Infeasible, UsageError
 from ir.core.module import Declared, Mesh, Module, Plan, Resource, Schedule
@@ -335,7 +336,8 @@ def _planned(loaded: _Loaded, context: PassContext, clock: _Clock, manager: Mapp
         sink.warn(NothingSaved(), where="--recompute stage")
     noted = _noted(plan, profile=loaded.note, seconds=_origins(context), meshes=mesh_sizes(pipelines, topology), plan=searched)
     certified = with_callers(with_restrictions(noted, restrictions(options, topology), topology), topology)
-    certified = with_witness(with_cores(certified, options.topology), module, topology, search.bounds, search.memory_price)
+    certified = with_uncounted(with_cores(certified, options.topology), module, topology)
+    certified = with_witness(certified, module, topology, search.bounds, search.memory_price)
     module = module.replace(plan, certified)
     return PlannedModel(options, topology, module, pipeline, done, context, loaded, search, clock)
 

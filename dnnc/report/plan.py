@@ -81,6 +81,8 @@ def plan_headline(plan: Plan) -> str:
         lines.append(f"  of a profile: {seconds}")
     if origins := dict(plan.certificate).get("seconds"):
         lines.append(f"  seconds of the model: {origins}")
+    if uncounted := dict(plan.certificate).get("uncounted"):
+        lines.append(f"  not counted: {uncounted}")
     if cores := dict(plan.certificate).get("cores"):
         lines.append(f"  {cores}: no faster than as many workers as cores")
     lines.append(f"  {proof_text(plan)}")

@@ -1,0 +1,50 @@
+"""What a plan's seconds leave out: the inputs and outputs of a model that its stages read and make off the CPU.
+
+Tensors between devices are charged to the links between them. What the caller gives, and gets, lies in the host's memory, and
+no plan counts how it comes to another processor and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ir.core.facets import StageSet
+from ir.core.module import Module, Plan
+from ir.core.topology import Link, Topology
+from ir.core.types import type_bytes
+from ir.text.units import bytes_text, rate_text, seconds_text
+
+
+def with_uncounted(plan: Plan, module: Module, topology: Topology) -> Plan:
+    """The plan of inference, whose certificate states the bytes of a microbatch's inputs and outputs that go to and come from
+    devices of other kinds than ``cpu``, and their seconds where a link joins the first of these to its host."""
+    off = {stage.index: devices for stage in plan.stages if (devices := _off(stage.devices, topology))}
+    if plan.minimises.trains or not off:
+        return plan
+    func = module.entry
+    there = [op for op in func.ops if not off.keys().isdisjoint(op.facet(StageSet, StageSet(())).stages)]
+    read = {name for op in there for name in op.operands}
+    made = {value.name for op in there for value in op.results}
+    size = sum(type_bytes(value.type) or 0 for value in func.args if value.name in read)
+    size += sum(type_bytes(value.type) or 0 for value in func.results if value.name in made)
+    if not size:
+        return plan
+    link = _host_link(topology, next(iter(off.values()))[0])
+    told = f": {seconds_text(size / link.bandwidth)} at {rate_text(link.bandwidth, 'B/s')}" if link else ""
+    text = f"inputs and outputs to and from the host's memory, {bytes_text(size)}{told}"
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "uncounted": text}.items())))
+
+
+def _off(devices: Sequence[str], topology: Topology) -> list[str]:
+    """Those of the devices that are no CPUs."""
+    return [name for name in devices if topology.type(topology.device(name).type).kind != "cpu"]
+
+
+def _host_link(topology: Topology, name: str) -> Link | None:
+    """The link between a device and its host."""
+    ends = {name, topology.device(name).host}
+    return next((link for link in topology.links if ends <= set(link.ends)), None)
+
+
+__all__ = ["with_uncounted"]
