@@ -103,8 +103,8 @@ def placement_problem(
     by_type = {}
     for type_ in topology.types:
         if plan.in_steps:
-            works = learning_seconds(module, type_)
-            by_type[type_.name] = [math.fsum(works[i].both for i in ops) for ops in own]
+            works, handover = learning_seconds(module, type_), type_.handover if len(own) > 1 else 0.0
+            by_type[type_.name] = [handover + math.fsum(works[i].both for i in ops) for ops in own]
             continue
         handover = type_.handover if len(own) > 1 or replicas[0] > 1 else 0.0
         by_type[type_.name] = [handover + math.fsum(body_seconds(ops, type_, outputs)) for ops, outputs in bodies]

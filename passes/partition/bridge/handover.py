@@ -9,6 +9,9 @@ of such plans counts what each kind of device takes beyond that (``counting``), 
 value and bound. The model as one stage is compared with what was found (``with_handover``). Where compute hides
 transfers nothing is common to all loads, and the search counts everything. Where it counts nothing (latency, splits of any
 form), value and bound are of what is certain.
+
+In training, ranks of one stage read their own samples: only stages that exchange microbatches with others spend it. So the
+search counts it where several stages are asked for (``in_steps``); of any number, it is in the value of a plan of several.
 """
 
 from __future__ import annotations
@@ -32,6 +35,16 @@ def counting(problem: Problem, topology: Topology) -> Problem:
     return replace(problem, kinds=kinds)
 
 
+def in_steps(problem: Problem, topology: Topology) -> Problem:
+    """The problem of a training step in a prescribed number of stages, which hand over where they are several."""
+    if problem.stages in (None, 1):
+        return problem
+    own = _seconds(problem.kinds, topology)
+    return replace(
+        problem, kinds=tuple(replace(kind, handover=seconds) for kind, seconds in zip(problem.kinds, own, strict=True))
+    )
+
+
 def common(problem: Problem, topology: Topology) -> float:
     """Seconds that each load of a plan on several devices has for hand-over at least."""
     return min(_seconds(problem.kinds, topology)) if problem.comm == "sum" else 0.0
@@ -48,6 +61,9 @@ def with_handover(asked: Asked, solution: Solution, value_of: Callable[[Problem,
     problem, topology = asked.problem, asked.topology
     if not solution.stages or not any(_seconds(problem.kinds, topology)):
         return solution
+    if asked.steps is not None:
+        value = value_of(_raised(asked, solution), solution) if len(solution.parts) > 1 else solution.value
+        return with_bound(replace(solution, value=value), solution.bound, solution.reason)
     parts, single = solution.parts, one_stage(asked, solution)
     if len(parts) > 1:
         value = value_of(_raised(asked, solution), solution)
@@ -109,4 +125,4 @@ def _raised(asked: Asked, solution: Solution) -> Problem:
     return replace(problem, seconds=seconds)
 
 
-__all__ = ["common", "counting", "one_stage", "whole_model", "with_handover"]
+__all__ = ["common", "counting", "in_steps", "one_stage", "whole_model", "with_handover"]

@@ -45,7 +45,7 @@ from passes.model.work import now, sufficient_gap
 from passes.partition.bridge.chunks import check_chunks, chunked, on_devices
 from passes.partition.bridge.copies import is_enough, on_copies
 from passes.partition.bridge.explain import Overfull, at_least_a_plan, explain
-from passes.partition.bridge.handover import common, counting, one_stage, whole_model, with_handover
+from passes.partition.bridge.handover import common, counting, in_steps, one_stage, whole_model, with_handover
 from passes.partition.bridge.memory import against, within_memory
 from passes.partition.bridge.pins import check_cuts, check_order, check_separable, on_two_sides
 from passes.partition.bridge.plan import Asked, contracted_groups, contracted_inexactly, plan_stages, with_stages
@@ -270,7 +270,8 @@ class PartitionPass(Pass):
         """The search that one problem after another is given to."""
 
         def search(problem: Problem, budget: Budget) -> Solution:
-            return solve(counting(problem, asked.topology) if asked.steps is None else problem, budget, context.progress)
+            counted = counting if asked.steps is None else in_steps
+            return solve(counted(problem, asked.topology), budget, context.progress)
 
         return search
 
@@ -317,8 +318,6 @@ class PartitionPass(Pass):
                 return asked.members(uncut(stages))
 
             solution = best_on_links(asked.module, topology, asked.net, asked.problem, solution, members, seconds, copied)
-        if asked.steps is not None:
-            return solution
         return with_handover(asked, solution)
 
     def _objectives(self, planned: Planned) -> tuple[Objective, ...]:

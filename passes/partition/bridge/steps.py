@@ -174,6 +174,12 @@ class Steps:
             return self.microbatches * period
         return least_step(*self._alone, self.microbatches, period, devices, self.replicas)
 
+    def least_of(self, period: float, stages: int, devices: range) -> float:
+        """``least`` of plans of at least so many ``stages``, each of which hands over where they are several; ``period``: of
+        plans that do not."""
+        woken = min(self.topology.type(device.type).handover for device in self.topology.devices) / self.replicas
+        return self.least(period + (woken if stages > 1 else 0.0), devices)
+
     def longest(self, step: float, devices: range) -> float:
         """The longest period of plans below ``step`` seconds: with any longer one ``least`` is not below. inf for an infinite
         step."""
@@ -219,9 +225,10 @@ class Steps:
         else:
             best, count = (module, plan), len(plan.stages)
             asked = {key: text for key, text in plan.certificate if key == "problem"}  # proven of any number of stages
-        bound = self.least(period, range(1 if best is None else count, len(self.topology.devices) + 1))
+        every = range(1 if best is None else count, len(self.topology.devices) + 1)
+        bound = self.least_of(period, every.start, every)
         for stages in range(count - 1, 0, -1):
-            least = self.least(period, devices(stages))
+            least = self.least_of(period, stages, devices(stages))
             worst = best[1].value if best is not None else math.inf
             if least < min(worst, beaten) and count - stages <= MOST_TRIED and not is_over():
                 try:

@@ -214,12 +214,12 @@ def _filled(module: Module, plan: Plan, stages: Sequence[Staged], names: Sequenc
     """The plan with its stages (seconds, and bytes on the fullest device of each; ``workspace``: activations, in training with
     those saved for the backward pass) and its value: the largest load of a stage or shared link; of a training step, in which
     every stage counts as long as the slowest, what filling, running and draining take, or what 1F1B takes on the real links
-    where that is more (a long synchronisation behind the last backward pass, shared links). At inference each
-    stage of a plan on several devices spends its hand-over, as ``place`` has it."""
+    where that is more (a long synchronisation behind the last backward pass, shared links). Each stage of several spends
+    its hand-over, at inference one mesh too, as ``place`` has it."""
     topology = module.first(Topology)
     assert topology is not None
     types = {device.name: device.type for device in topology.devices}
-    woken = sum(len(stage.devices) for stage in stages) > 1 and not plan.minimises.trains
+    woken = len(stages) > 1 or (len(stages[0].devices) > 1 and not plan.minimises.trains)
     weights = {resource.name: resource.type for resource in module.of_type(Resource)}
     rows = []
     for number, stage in enumerate(stages):

@@ -36,7 +36,7 @@ BATCH = 16
 BANDWIDTH, LATENCY = 1e9, 1e-6
 MACHINES = """
   topology @top {{
-    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06{memory}}}
+    type core {{rates = {{f32 = 1e10}}, memory_bandwidth = 1e10, overhead = 1e-06{memory}{handover}}}
     host h
 {devices}
     link bus {{ends = [h, {names}], bandwidth = 1e9, latency = 1e-06}}
@@ -44,7 +44,7 @@ MACHINES = """
 """
 
 
-def chain(widths: list[int], devices: int, memory: int | None = None, optimizer: str = "adam") -> Module:
+def chain(widths: list[int], devices: int, memory: int | None = None, optimizer: str = "adam", handover: float = 0.0) -> Module:
     """A product with a weight of its own, and a Relu behind it, for each pair of widths."""
     size = {"sgd": 0, "momentum": 1, "adam": 2}[optimizer]
     lines, value = [], f"%x : tensor<{BATCH}x{widths[0]}xf32>"
@@ -61,6 +61,7 @@ def chain(widths: list[int], devices: int, memory: int | None = None, optimizer:
     names = [f"d{i}" for i in range(devices)]
     top = MACHINES.format(
         memory=f", memory = {memory}" if memory is not None else "",
+        handover=f", handover = {handover}" if handover else "",
         devices="\n".join(f"    device {d} {{type = core, host = h}}" for d in names),
         names=", ".join(names),
     )
@@ -107,16 +108,22 @@ def by_hand(module: Module, microbatches: int, most: int) -> float:
             bounds = [0, *cut, len(ops)]
             crossing = {at: 2 * (LATENCY + sizes[at - 1] / BANDWIDTH) for at in cut}  # there and back
             loads = (
-                math.fsum(seconds[a:b]) + crossing.get(a, 0.0) + crossing.get(b, 0.0) for a, b in itertools.pairwise(bounds)
+                math.fsum(seconds[a:b]) + crossing.get(a, 0.0) + crossing.get(b, 0.0) + (type_.handover if cut else 0.0)
+                for a, b in itertools.pairwise(bounds)
             )
             best = min(best, (microbatches - 1 + count) * max(loads))
     return best
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=6), st.integers(1, 3), st.integers(1, 12))
-def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, microbatches: int) -> None:
-    module = chain(widths, devices)
+@given(
+    st.lists(st.sampled_from([8, 64, 256, 512]), min_size=3, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 12),
+    st.sampled_from([0.0, 1e-4]),
+)
+def test_a_step_is_the_best_of_all_splits(widths: list[int], devices: int, microbatches: int, handover: float) -> None:
+    module = chain(widths, devices, handover=handover)
     plan = planned(module, microbatches=microbatches)
     assert plan.value == pytest.approx(by_hand(module, microbatches, devices))
     assert plan.single == pytest.approx(by_hand(module, microbatches, 1))
@@ -148,7 +155,7 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
                 for name in names:
                     size: int = module.symbol(name).type.nbytes  # type: ignore[union-attr]
                     once += 2 * (r - 1) * (size / r / BANDWIDTH + LATENCY * size / BUCKET)
-                moved = crossing.get(a, 0.0) + crossing.get(b, 0.0)
+                moved = crossing.get(a, 0.0) + crossing.get(b, 0.0) + (type_.handover if cut else 0.0)
                 loads.append((math.fsum(seconds[a:b]) + moved) / r + once / microbatches)
             behind = max(r * (math.ceil(microbatches / r) - 1) for r in replicas)
             best = min(best, (sum(replicas) + behind) * max(loads))
@@ -162,10 +169,13 @@ def by_hand_with_replicas(module: Module, microbatches: int, stages: int, device
     st.integers(1, 4),
     st.integers(1, 12),
     st.integers(0, 2),
+    st.sampled_from([0.0, 1e-4]),
 )
-def test_no_step_with_replicas_is_below_the_bound(widths: list[int], devices: int, microbatches: int, stages: int) -> None:
+def test_no_step_with_replicas_is_below_the_bound(
+    widths: list[int], devices: int, microbatches: int, stages: int, handover: float
+) -> None:
     stages = min(stages, devices)
-    module = chain(widths, devices)
+    module = chain(widths, devices, handover=handover)
     plan = planned(module, microbatches=microbatches, replicas=0, stages=stages)
     counts = [stages] if stages else range(1, devices + 1)
     found = [by_hand_with_replicas(module, microbatches, count, devices) for count in counts]
@@ -177,6 +187,16 @@ def test_no_step_with_replicas_is_below_the_bound(widths: list[int], devices: in
     steps = Steps(module, topology, network(topology), microbatches, replicas=devices)
     filling = range(stages or 1, devices + 1)
     assert steps.least(0.0, filling) <= steps.least(period, filling) <= best * (1 + 1e-9), "no value of a plan limits these"
+
+
+def test_stages_that_exchange_microbatches_hand_over() -> None:
+    """Measured: 2 stages of a small MLP on 2 cores took 90 to 155 us more per microbatch than was predicted, at a hand-over of
+    122 us. Replicas of the whole model exchange none."""
+    widths = [64, 64, 64, 64]
+    rows = [(planned(chain(widths, 2, handover=more), stages=2, replicas=1)) for more in (0.0, 1e-3)]
+    assert rows[1].value - rows[0].value == pytest.approx(9 * 1e-3)
+    alone = [planned(chain(widths, 2, handover=more), stages=1, replicas=2).value for more in (0.0, 1e-3)]
+    assert alone[0] == alone[1]
 
 
 def test_replicas_of_the_whole_model_begin_at_once() -> None:
