@@ -159,6 +159,31 @@ def test_a_node_that_is_stopped_is_not_waited_for(build: Path, cluster: RayClust
     assert "no node is left for host 'b'" in said
 
 
+STOPPED = """
+import os, signal, sys
+from dnnc.engines.cluster.nodes.matching import HostNeeds
+from dnnc.engines.cluster.nodes.ray_cluster import RayAgents, connected
+from ir.core.diagnostics import DnncError
+with connected(sys.argv[1]) as (ray, nodes, _):
+    named = {next(name for name in "ab" if f"host:{name}" in node.resources): node for node in nodes}
+    os.kill(int(sys.argv[2]), signal.SIGSTOP)
+    agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here")
+    try:
+        agents.require_versions()
+    except DnncError as error:
+        print(type(error).__name__, *error.diagnostics)
+    finally:
+        os.kill(int(sys.argv[2]), signal.SIGCONT)
+        agents.close()
+"""
+
+
+def test_a_node_that_stops_while_it_starts_an_actor_is_named(cluster: RayCluster) -> None:
+    command = [sys.executable, "-P", "-c", STOPPED, cluster.address, str(cluster.raylet("b"))]
+    done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=100, check=False)
+    assert "StageStopped here: error[E2205]: host 'b' has gone while its actor was started" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("how", ["interrupt", "kill the agent"])
 def test_a_run_that_ends_early_leaves_nothing(how: str, build: Path, cluster: RayCluster) -> None:
     run = dnnc(cluster, "run", str(build), "-m", "1000000", "-q", "--wait", "0")
