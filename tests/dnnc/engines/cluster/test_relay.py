@@ -346,7 +346,8 @@ def break_line(line: socket.socket, endpoint: str, limit: int, reached: threadin
         reached.set()
         broken.wait()
         for one in (near, far):
-            one.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # the other side has closed it already
+                one.shutdown(socket.SHUT_RDWR)
     copy_line(line, endpoint, [])
 
 
