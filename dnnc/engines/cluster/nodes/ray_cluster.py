@@ -185,12 +185,16 @@ class RayAgents:
 
 
 def nodes_of(ray: Any) -> tuple[Node, ...]:
-    """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput for one that Ray describes
-    otherwise than it should."""
+    """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput where its head does not tell,
+    and for a node that Ray describes otherwise than it should."""
     import ray._raylet as compiled  # ``ray.nodes()`` does not tell when a node was started
 
     module: Any = compiled
-    told = module.GcsClient(address=ray.get_runtime_context().gcs_address).get_all_node_info()
+    head = ray.get_runtime_context().gcs_address
+    try:
+        told = module.GcsClient(address=head).get_all_node_info()
+    except Exception as error:  # Ray has no common base of what it raises here
+        raise InvalidInput(ClusterNotReached(_last_line(error)), where=f"--cluster {head}") from None
     started = {id.hex(): int(info.start_time_ms) for id, info in told.items()}
     nodes = (_node(node, started.get(node.get("NodeID"), 0)) for node in ray.nodes() if node.get("Alive"))
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
