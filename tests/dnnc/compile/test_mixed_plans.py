@@ -17,6 +17,7 @@ from dnnc.check.witness.verify import verify_build
 from dnnc.compile.driver import CompileOptions, CompileResult, compile_model
 from dnnc.engines.onnxruntime import run_build
 from ir.core.diagnostics import Infeasible, InvalidInput
+from ir.core.module import Mesh
 
 CONVOLUTIONS = 3
 """Convolutions of few weights, which two stages cannot share evenly; then a product whose weight no device has room for."""
@@ -119,3 +120,74 @@ def test_replicas_of_a_stated_plan_are_of_one_type(tmp_path: Path) -> None:
     path.write_text(json.dumps(data))
     with pytest.raises(InvalidInput, match="replicas are of different types"):
         compiled(tmp_path, "b", machines, plan=path, plan_only=True)
+
+
+UNEQUAL = """
+version = 1
+[types.fast]
+kind = "cpu"
+rates = { f32 = "4 GFLOP/s" }
+memory_bandwidth = "10 GB/s"
+memory = "1300 KiB"
+[types.slow]
+like = "fast"
+rates = { f32 = "2 GFLOP/s" }
+memory = "1100 KiB"
+[[devices]]
+name = "a"
+type = "fast"
+[[devices]]
+name = "b"
+type = "slow"
+[[devices]]
+name = "c"
+type = "fast"
+[[devices]]
+name = "d"
+type = "slow"
+[[links]]
+mesh = ["a", "b", "c", "d"]
+bandwidth = "1 GB/s"
+latency = "2 us"
+"""
+
+
+def shares(result: CompileResult) -> list[object]:
+    return [mesh.shares for mesh in result.module.of_type(Mesh)]
+
+
+@pytest.mark.slow
+def test_stages_on_unequal_devices_have_uneven_parts(tmp_path: Path) -> None:
+    """A device that is twice as fast gets twice as much, in each of two stages; equal parts take 1.3 times as long."""
+    (tmp_path / "unequal.toml").write_text(UNEQUAL)
+    spec = "zoo:mlp,layers=4,inputs=384,hidden=384,outputs=384,batch=48"
+
+    def planned(**options: object) -> CompileResult:
+        return compile_model(CompileOptions(spec, str(tmp_path / "unequal.toml"), tmp_path / "b", **options))  # type: ignore[arg-type]
+
+    found = planned()
+    assert [stage.devices for stage in found.plan.stages] == [("a", "b"), ("c", "d")]
+    assert shares(found) == [((2, 1),), ((2, 1),)]
+    assert check_build(tmp_path / "b", CheckOptions(samples=3)).passed
+    assert prove(tmp_path / "b").proven
+    again = planned(plan=tmp_path / "b" / "plan.json", plan_only=True)
+    assert (again.plan.value, again.plan.stages) == (found.plan.value, found.plan.stages)
+    assert planned(mesh="2", stages=2, shares="equal", plan_only=True).plan.value > 1.3 * found.plan.value
+
+
+@pytest.mark.slow
+def test_a_training_step_has_uneven_parts_in_stages(tmp_path: Path) -> None:
+    (tmp_path / "unequal.toml").write_text(UNEQUAL)
+    spec = "zoo:mlp,layers=4,inputs=96,hidden=96,outputs=96,batch=48"
+    options = {"objective": "training", "microbatches": 4, "mesh": "2", "stages": 2}
+    found = compile_model(CompileOptions(spec, str(tmp_path / "unequal.toml"), tmp_path / "b", **options))  # type: ignore[arg-type]
+    assert shares(found) == [((2, 1),), ((2, 1),)]
+    assert prove(tmp_path / "b").proven
+
+
+def test_a_mesh_may_have_three_of_five_devices(tmp_path: Path) -> None:
+    """Sizes that do not divide the number of devices had been left out."""
+    machines = MACHINES.replace("d{0..3}", "d{0..4}").replace('memory = "300 KiB"', 'memory = "200 KiB"')
+    plan = compiled(tmp_path, "b", machines).plan
+    assert [(stage.replicas, len(stage.devices), bool(stage.mesh)) for stage in plan.stages] == [(2, 2, False), (1, 3, True)]
+    assert check_build(tmp_path / "b", CheckOptions(samples=3)).passed
