@@ -163,6 +163,19 @@ def test_rooms_are_imported_downwards(package: str) -> None:
     assert not wrong, f"the order is {ROOMS[package]}:\n" + "\n".join(wrong)
 
 
+def test_what_engines_share_of_hosts_lies_below_them() -> None:
+    """``dnnc.engines.hosts`` imports no engine; the rooms of ``dnnc.engines.cluster`` behind it import those before them."""
+    stacked = ("dnnc.engines.hosts.", "dnnc.engines.cluster.network.", "dnnc.engines.cluster.files.")
+    wrong = []
+    for number, room in enumerate(stacked):
+        watched = "dnnc.engines." if number == 0 else "dnnc.engines.cluster."
+        for module, targets in imported().items():
+            if module.startswith(room):
+                above = [one for one in targets if one.startswith(watched) and not one.startswith(stacked[: number + 1])]
+                wrong += [f"{module} imports {target}" for target in sorted(above)]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_folders_show_their_idea() -> None:
     """A folder of the packages has at most 14 entries, README, ``__init__``, ``faults``, ``py.typed`` and the licence aside."""
     aside = ("README.md", "__init__.py", "__main__.py", "faults.py", "py.typed", "LICENSE")
