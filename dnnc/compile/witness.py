@@ -24,7 +24,7 @@ def with_witness(plan: Plan, module: Module, topology: Topology, bounds: Mapping
     the price of a byte of a device, where one mesh was searched.
 
     The least of the bounds is made that of the plan, which later passes may have changed: what they did holds for all forms."""
-    if not bounds or plan.minimises.alone:
+    if not bounds:
         return plan
     own, told = device_prices(plan, module, topology), min(bounds.values())
     records = [

@@ -18,7 +18,10 @@ r_i (ceil(M / r_i) - 1). So b is at least that of the best r <= k (of r = 1 on `
 b, each stage has at least r(b) replicas. All replicas update their weights and add up their gradients, once a step: 1/M of r(b)
 times these seconds is added to the worth of the op that is the first to read a weight. A period takes W over the k highest
 prices; the least over k and b is a bound. On ``meshes`` a step takes M + S - 1 periods with S >= 1, each weight is updated
-once, and sums may be hidden: M W / L. Without a flush it is M periods in either form. For one sample alone nothing is proven.
+once, and sums may be hidden: M W / L. Without a flush it is M periods in either form.
+
+*One sample alone* takes at least the longest path through the ops, each on the device that is fastest at it, whatever the
+prices.
 """
 
 from __future__ import annotations
@@ -52,8 +55,10 @@ ROUNDING = 1e-9
 
 def proven(facts: Facts, record: Witness) -> float:
     """Seconds of the objective that no plan of the record's form is below, by its prices; 0 where they prove nothing."""
-    if facts.plan.minimises.alone or not facts.ops:
+    if not facts.ops:
         return 0.0
+    if facts.plan.minimises.alone:
+        return _longest_path(facts) * (1 - ROUNDING)
     by_type = {type_.name: dict(record.prices).get(type_.name, 0.0) for type_ in facts.types}
     every = sorted((by_type[device.type] for device in facts.topology.devices), reverse=True)
     if facts.plan.in_steps:
@@ -72,6 +77,21 @@ def proven(facts: Facts, record: Witness) -> float:
     if record.plans == DEVICES:
         found = max(found, max(min(row[v] for row in rows.values()) for v in range(len(facts.ops))))
     return found * (1 - ROUNDING)
+
+
+def _longest_path(facts: Facts) -> float:
+    """Seconds of the ops on a path, no two of which can run at once."""
+    least = [min(row) for row in zip(*stage_seconds(facts).values(), strict=True)]
+    ready = [0.0] * len(least)
+    found = 0.0
+    makers: dict[int, list[int]] = {}
+    for tensor in facts.tensors:
+        for reader in tensor.readers:
+            makers.setdefault(reader, []).append(tensor.maker)
+    for v, seconds in enumerate(least):
+        ready[v] = seconds + max((ready[u] for u in makers.get(v, ())), default=0.0)
+        found = max(found, ready[v])
+    return found
 
 
 def _worth(rows: Mapping[str, Sequence[float]], prices: Mapping[str, float]) -> float:

@@ -1,7 +1,8 @@
 """The search of ``verify-plan --search``: every plan on devices and replicas of a small problem, in the port model.
 
 A dynamic programme over all downsets of the ops in a dictionary. A state is a downset that is done, how many devices of each
-kind it took, and for how many periods the stage with most replicas goes on behind the others; its value is the least largest
+kind it took, for how many periods the stage with most replicas goes on behind the others, and how many stages there are, if a
+number was asked for; its value is the least largest
 load. A step adds any larger downset as a stage on any kind of device with any number of replicas. Nothing is pruned, contracted
 or bounded. Devices are of one kind if they agree in type, memory and port.
 
@@ -32,8 +33,8 @@ from passes.model.op_time import bandwidth_of
 MOST_DOWNSETS = 2000
 MOST_STEPS = 2_000_000
 """Stages that are tried, with every state behind which they may stand; about ten seconds."""
-RESTRICTIONS = ("cuts", "pins", "stages", "strategy", "plan", "pieces", "replicas")
-"""Keys of a certificate that say that the bound is not of all plans."""
+RESTRICTIONS = ("cuts", "pins", "strategy", "plan", "pieces", "replicas")
+"""Keys of a certificate that say that the bound is not of all plans; so does ``stages``, of which the search makes as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Search:
     def __init__(self, facts: Facts, most: int) -> None:
         self.facts, self.plan, self.most = facts, facts.plan, most
         self.microbatches = max(1, facts.plan.microbatches)
+        self.asked = int(dict(facts.plan.certificate).get("stages", 0))
         found: dict[tuple[object, ...], list[Device]] = {}
         for device in facts.topology.devices:
             port = facts.net.port(device.name)
@@ -139,22 +141,26 @@ class Search:
     def run(self, downsets: Sequence[int]) -> float:
         """The least value of all plans; inf where none fits."""
         none = (0,) * len(self.kinds)
-        best: dict[int, dict[tuple[tuple[int, ...], int], float]] = {done: {} for done in downsets}
-        best[0][none, 0] = 0.0
+        best: dict[int, dict[tuple[tuple[int, ...], int, int], float]] = {done: {} for done in downsets}
+        best[0][none, 0, 0] = 0.0
         for place, done in enumerate(downsets):
             for larger in downsets[place + 1 :]:
                 if done & ~larger or not best[done]:
                     continue
                 for stage in self.stages(done, larger):
                     behind = stage.replicas * (-(-self.microbatches // stage.replicas) - 1)
-                    for (used, longest), value in best[done].items():
-                        taken = used[stage.kind] + stage.replicas
-                        if taken > self.kinds[stage.kind].count:
+                    for (used, longest, count), value in best[done].items():
+                        taken, stages = used[stage.kind] + stage.replicas, min(count + 1, self.asked)
+                        if taken > self.kinds[stage.kind].count or 0 < self.asked == count:
                             continue
-                        key = (*used[: stage.kind], taken, *used[stage.kind + 1 :]), max(longest, behind)
+                        key = (*used[: stage.kind], taken, *used[stage.kind + 1 :]), max(longest, behind), stages
                         if (load := max(value, stage.load)) < best[larger].get(key, math.inf):
                             best[larger][key] = load
-        ends = [self.of_period(period, sum(used), behind) for (used, behind), period in best[downsets[-1]].items()]
+        ends = [
+            self.of_period(period, sum(used), behind)
+            for (used, behind, count), period in best[downsets[-1]].items()
+            if count == self.asked
+        ]
         return min([*ends, *self.alone(downsets[-1])], default=math.inf)
 
     def of_period(self, period: float, devices: int, behind: int) -> float:
@@ -164,7 +170,7 @@ class Search:
 
     def alone(self, every: int) -> Iterator[float]:
         """Plans of one device, which hands nothing over."""
-        for kind in self.kinds if not self.plan.in_steps else ():
+        for kind in self.kinds if not self.plan.in_steps and self.asked < 2 else ():
             if self.fits(0, every, kind):
                 yield self.compute(every, kind, 1)
 

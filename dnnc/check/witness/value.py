@@ -176,12 +176,12 @@ class Stages:
         return tensor.times * (path.latency + tensor.size / path.bandwidth)
 
     def sent(self, tensor: Tensor, source: str, index: int, targets: Sequence[int]) -> float:
-        """Seconds that a device spends on sending a tensor to the slowest replica of each stage that reads it."""
+        """Seconds that a device spends on sending a tensor to the slowest replica, of those that it has turns with, of each
+        stage that reads it."""
         ends = []
         for target in targets:
-            devices = self.on[target]
-            alike = devices == self.on[index]  # these take the same samples
-            ends.append(source if alike else max(devices, key=lambda there: self.moved(tensor, source, there, source)))
+            partners = [there for here, there in turns(self.on[index], self.on[target]) if here == source]
+            ends.append(max(partners, key=lambda there: self.moved(tensor, source, there, source)))
         away = [end for end in ends if end != source]
         if not away or self.facts.free(source):
             return 0.0
