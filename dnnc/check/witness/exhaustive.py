@@ -184,7 +184,8 @@ class Search:
             type_ = self.facts.topology.type(kind.device.type)
             receive, send = self.transfers(done, own, kind)
             for replicas in range(1, min(self.most, kind.count) + 1):
-                compute = self.compute(own, kind, replicas) + (0.0 if self.plan.in_steps else type_.handover)
+                alone = self.plan.in_steps and own == (1 << len(self.before)) - 1  # replicas read their own samples
+                compute = self.compute(own, kind, replicas) + (0.0 if alone else type_.handover)
                 if math.isfinite(compute):
                     found.append(Stage(number, replicas, combined(self.plan.comm, compute, receive, send) / replicas))
         return found

@@ -20,6 +20,7 @@ from dnnc.check.witness.layouts import least_seconds
 from dnnc.check.witness.value import Counted
 from dnnc.onnx import DIALECTS
 from ir.core.diagnostics import DiagnosticSink
+from ir.core.facets import SYNCS
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op
 from ir.core.types import Replicate, TensorType, Type, type_bytes
@@ -38,10 +39,11 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.count import count
 from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.model.spmd.member_work import MemberWork
-from passes.model.spmd.mesh import Member, mesh_over
+from passes.model.spmd.mesh import DeviceMesh, Member, mesh_over
 from passes.model.spmd.plan.parts import StagePart, stage_parts
 from passes.model.spmd.reshard import Lies
 from passes.model.spmd.undecided import undecided
+from passes.shard.decide import choice_of
 from passes.shard.problem.build import OVERLAPS, Builder
 
 
@@ -214,6 +216,21 @@ class OnMeshes:
 def proven_on(facts: Facts, price: float) -> float:
     """Seconds of the objective that no plan on the one mesh of the plan is below, by a price of memory in seconds per byte. Of
     a training step the best of what its problems prove, in which sums of gradients are hidden in different parts."""
+    plan, (builder, mesh) = facts.plan, _problems(facts)
+    overlaps: list[float | None] = [None]
+    if plan.minimises.trains:
+        overlaps = [UNSUMMED] if avoids_sums(builder.module) else [*OVERLAPS]
+    found = 0.0
+    for overlap in overlaps:
+        seconds, _ = least_seconds(builder.build(mesh, overlap=overlap).problem, price, mesh.memory)
+        found = max(found, seconds)
+    if plan.minimises.trains:
+        return found * plan.microbatches * (1 - ROUNDING)
+    return (found + min(facts.type_of(device).handover for device in mesh.devices)) * (1 - ROUNDING)
+
+
+def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:
+    """What gives the seconds and bytes of ops and conversions on the one mesh of the plan, and the mesh."""
     plan, module = facts.plan, undecided(facts.module)
     attributes = {key: attribute.value for key, attribute in facts.module.entry.attributes}
     symbol = next(mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh)
@@ -226,16 +243,43 @@ def proven_on(facts: Facts, price: float) -> float:
         uneven=bool(attributes.get("shard.uneven")),
         microbatches=plan.microbatches if plan.minimises.trains else 1,
     )
-    overlaps: list[float | None] = [None]
-    if plan.minimises.trains:
-        overlaps = [UNSUMMED] if avoids_sums(module) else [*OVERLAPS]
-    found = 0.0
-    for overlap in overlaps:
-        seconds, _ = least_seconds(builder.build(mesh, overlap=overlap).problem, price, mesh.memory)
-        found = max(found, seconds)
-    if plan.minimises.trains:
-        return found * plan.microbatches * (1 - ROUNDING)
-    return (found + min(facts.type_of(device).handover for device in symbol.devices)) * (1 - ROUNDING)
+    return builder, mesh
+
+
+def microbatch_seconds(facts: Facts) -> float | None:
+    """Seconds of a microbatch of a training step on one mesh, with its part of what is done once a step, where nothing is
+    hidden: those of the ops in their strategies, and of each value for each layout that its readers need. None where gradients
+    are not all summed by all-reduce, or a strategy is none of its op."""
+    builder, mesh = _problems(facts)
+    given, func = builder.build(mesh), builder.module.entry
+    part = next(iter(stage_parts(facts.whole.without(Stage, Program))))
+    decided, problem = part.decisions, given.problem
+    if any(sync.method != SYNCS[0] for sync in decided.synced.values()) or avoids_sums(builder.module):
+        return None
+    choices: list[int | None] = [None] * problem.size
+    for number, (op, rule) in enumerate(rules(builder.module, func)):
+        choices[number] = 0 if rule is None else choice_of(given, number, rule, decided.strategies[op.id])
+    for node, name in given.kept.items():
+        made = problem.node(node).makes[0].tolist()
+        lies = [given.layouts[name].placements[given.layout_number(name, source)] for source in made]
+        choices[node] = lies.index(decided.kept[name]) if decided.kept[name] in lies else None
+    for value in problem.values:
+        for node, port in value.readers:
+            if node in given.outputs:
+                name, needs = given.outputs[node], problem.value_kinds[value.kind].needs
+                read = problem.node(node).reads[port].tolist()
+                lies = [given.layouts[name].placements[needs[need][0]] for need in read]
+                choices[node] = lies.index(decided.outputs[name]) if decided.outputs[name] in lies else None
+    taken = [choice for choice in choices if choice is not None]
+    if len(taken) < len(choices):
+        return None
+    seconds = [float(problem.node(node).seconds[choice]) for node, choice in enumerate(taken)]
+    for value in problem.values:
+        kind, (maker, result) = problem.value_kinds[value.kind], value.maker
+        source = problem.node(maker).makes[result][taken[maker]]
+        needed = {key for node, port in value.readers for key in kind.needs[problem.node(node).reads[port][taken[node]]]}
+        seconds += [float(kind.weights[source, key]) for key in needed]
+    return math.fsum(seconds)
 
 
 def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[tuple[int, list[int]]]]:
@@ -274,4 +318,4 @@ def _shape(type_: object) -> object:
     return type_.shape if isinstance(type_, TensorType) else None
 
 
-__all__ = ["OnMeshes", "proven_on"]
+__all__ = ["OnMeshes", "microbatch_seconds", "proven_on"]

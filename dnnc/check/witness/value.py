@@ -145,8 +145,9 @@ class Stages:
         update, as a replica does fewer microbatches."""
         type_, replicas = self.facts.type_of(device), len(self.on[index])
         seconds = math.fsum(self.facts.seconds(type_, self.facts.stages[index]))
-        if self.plan.in_steps:
-            return seconds + self.update(index, device) * replicas / self.plan.microbatches
+        if self.plan.in_steps:  # replicas of the whole model read their own samples
+            handover = type_.handover if len(self.on) > 1 else 0.0
+            return seconds + handover + self.update(index, device) * replicas / self.plan.microbatches
         return seconds + (type_.handover if self.several else 0.0)
 
     def updated(self, index: int) -> list[str]:

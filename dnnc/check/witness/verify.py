@@ -232,7 +232,7 @@ def _value(facts: Facts, violations: list[str]) -> tuple[float | None, str]:
         return None, "it is of a profile that trains as a stream"
     if any(key.startswith("shard.") for key, _ in facts.module.entry.attributes):
         if plan.in_steps:
-            return None, "it is of a training step on meshes"
+            return _step_on_mesh(facts, violations)
         from dnnc.check.witness.meshes import OnMeshes
 
         meshes = OnMeshes(facts)
@@ -249,6 +249,24 @@ def _value(facts: Facts, violations: list[str]) -> tuple[float | None, str]:
     if plan.in_steps and shared:
         return None, "its stages share devices, and no rows say in which order they work"
     return stages.value(counted), ""
+
+
+def _step_on_mesh(facts: Facts, violations: list[str]) -> tuple[float | None, str]:
+    """The value of a training step on one mesh, with what is hidden beside its last backward pass as the plan says."""
+    from dnnc.check.witness.meshes import microbatch_seconds
+
+    plan, schedule = facts.plan, facts.whole.first(Schedule)
+    plain = plan.flush and (schedule is None or schedule.kind == "1f1b")
+    if len(plan.stages) > 1 or not plan.stages[0].mesh or not plain:
+        return None, "it is of a training step in stages on meshes, or of the rows of a schedule"
+    (stage,), microbatches = plan.stages, plan.microbatches
+    seconds = microbatch_seconds(facts)
+    if seconds is None:
+        return None, "it is of a training step whose gradients are not all summed by all-reduce"
+    told = stage.compute + stage.collectives + stage.hidden / microbatches
+    if not same(told, seconds):
+        violations.append(f"stage 0: compute, collectives and what is hidden are {told!r} s, counted {seconds!r} s")
+    return microbatches * seconds - stage.hidden, ""
 
 
 def _rows(facts: Facts, counted: Sequence[Counted]) -> Iterator[str]:
