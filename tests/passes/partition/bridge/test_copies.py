@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ir.core.diagnostics import Infeasible
 from ir.core.module import Module, Plan
 from ir.core.topology import Topology
 from passes.framework.base import PassContext
@@ -15,6 +18,7 @@ from passes.model import work
 from passes.model.timeline.workload import largest_load, workload
 from passes.partition import PartitionPass
 from passes.place import PlacePass
+from tests.passes.partition.bridge.test_steps import chain
 from tests.passes.partition.groups.test_along_order import hosts_of_two, random_module
 
 
@@ -41,3 +45,22 @@ def test_hosts_in_turn_take_their_part_of_the_seconds_of_one(seed: int) -> None:
         plan = two_stages(module, topology, 0)
     assert plan.value == pytest.approx(one.value / 4)
     assert [stage.devices for stage in plan.stages] == [("d0", "d2", "d4", "d6"), ("d1", "d3", "d5", "d7")]
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10**6), st.sampled_from((1, 0)))
+def test_a_plan_for_hosts_fits_in_place(seed: int, replicas: int) -> None:
+    """Whatever memory devices have: plans for two speeds of links are made behind those that fit to the byte."""
+    rng = random.Random(seed)
+    widths = [rng.choice((8, 32, 64, 128)) for _ in range(rng.randint(5, 9))]
+    weights, topology = 4 * sum(a * b for a, b in pairwise(widths)), hosts_of_two(rng, rng.choice((2, 3, 4)))
+    memory = int(weights * rng.choice((0.3, 0.5, 0.8))) + rng.choice((40_000, 80_000, 120_000))
+    types = tuple(replace(type_, memory=memory, memory_bandwidth=1e6) for type_ in topology.types)
+    module = chain(widths, 1)
+    known = module.first(Topology)
+    assert known is not None
+    try:
+        planned = PartitionPass(replicas=replicas).run(module.replace(known, replace(topology, types=types)), PassContext())
+    except Infeasible:
+        return
+    assert PlacePass().run(planned, PassContext()).first(Plan) is not None
