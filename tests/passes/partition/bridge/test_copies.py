@@ -54,7 +54,7 @@ def test_a_plan_for_hosts_fits_in_place(seed: int, replicas: int) -> None:
     rng = random.Random(seed)
     widths = [rng.choice((8, 32, 64, 128)) for _ in range(rng.randint(5, 9))]
     weights, topology = 4 * sum(a * b for a, b in pairwise(widths)), hosts_of_two(rng, rng.choice((2, 3, 4)))
-    memory = int(weights * rng.choice((0.3, 0.5, 0.8))) + rng.choice((40_000, 80_000, 120_000))
+    memory = int(weights * rng.choice((0.3, 0.5, 0.8))) + rng.choice((15_000, 30_000, 60_000))
     types = tuple(replace(type_, memory=memory, memory_bandwidth=1e6) for type_ in topology.types)
     module = chain(widths, 1)
     known = module.first(Topology)
