@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -131,12 +132,14 @@ class Surroundings:
                 self.numbers[op.results[0].name] = numbers
 
     def kind(self, op: Op) -> int:
-        """A number that ops share which agree in all but names and locations: what rules, costs and seconds depend on."""
+        """A number that ops share which agree in all but names and locations: what rules, costs and seconds depend on. Of names
+        it tells which operands are the same, and which are symbols."""
         operands = [self.types.get(name) if name else None for name in op.operands]
         constants = [self.numbers.get(name) for name in op.operands]
         made = [part for value in op.results for part in (value.type, not value.name)]
+        names = [(op.operands.index(name), name[:1]) for name in op.operands]
         own = op.name, op.attributes, op.facets, op.regions
-        return self.interned.number(*own, len(operands), *operands, *constants, *made)
+        return self.interned.number(*own, len(operands), *operands, *constants, *made, *itertools.chain.from_iterable(names))
 
     def rule(self, op: Op) -> LayoutRule | None:
         """The rule of an op; None if an operand has not been seen."""

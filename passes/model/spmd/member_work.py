@@ -1,188 +1,252 @@
-"""What the members of a mesh spend on their shards of an op, and hold of tensors: what ``price`` counts, op by op.
+"""What the members of a mesh spend on their shards of an op, and hold of tensors: asked by the search and by ``price``.
 
-Like ``price`` this is a count of its own, apart from that of the search (``passes.shard.problem.costs``).
+Seconds of an op are those of ``passes.model.op_time`` for a member's own shard, flops and bytes, on its own type of device; of
+the members the longest. An epilogue is fused where no layout is between, so one device costs what ``partition`` says. A value
+in blocks of channels is reordered where its layout changes. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and twice the bytes of the
+forward pass.
+
+An op that a gradient flows through saves for its backward pass (``Cost.saved``): the operands as this member reads them; what
+goes beyond operands (scores of attention) by its part of the work or of the results, whichever is more; what cannot be told
+(indices) whole. That is more than is needed where several ops save one tensor: ``Cost.saved`` looks at one op alone.
+
+Bytes are those of the fullest member, in bytes of the smallest device: of a device with twice the memory half its bytes.
+
+``types`` and ``lies`` everywhere: of the operands of an op, then of its results; a type is None for an absent operand.
+``strategies``: one for each axis of the mesh, None where the op runs whole.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from ir.core.facets import Cost, Time
 from ir.core.ops import Op
-from ir.core.shares import cut
-from ir.core.types import Replicate, Shard, TensorType, Type
+from ir.core.shares import Shares, nested_cut
+from ir.core.topology import DeviceType
+from ir.core.types import Replicate, TensorType, Type, type_bytes
+from ir.layout_rules import Factor, Strategy
+from passes.model.blocked import reorder_seconds
+from passes.model.learning import update_seconds
 from passes.model.op_time import fused_seconds, op_seconds, passes_seconds, stated_part, weight_gradient_seconds
-from passes.model.spmd.mesh import DeviceMesh, Member
-from passes.model.spmd.reshard import Lies
+from passes.model.spmd.layouts import Placements, Shape, local_shape, part
+from passes.model.spmd.mesh import DeviceMesh
 
-Row = tuple[Type, Lies, str]
-"""A value by name, as an op reads or makes it."""
+Types: TypeAlias = Sequence[Type | None]
+Strategies: TypeAlias = Sequence[Strategy | None]
 
 
-def whole_along(lies: Lies, axes: Collection[int]) -> Lies:
+def whole_along(lies: Placements, axes: Collection[int]) -> Placements:
     """A layout, but whole along some axes."""
     return tuple(Replicate() if axis in axes else placement for axis, placement in enumerate(lies)) if axes else lies
 
 
 class MemberWork:
-    """Of the members of one mesh. ``divided`` everywhere: units of each factor that divides the flops of an op, and the numbers
-    of the axes that cut it."""
+    """Of the members of one mesh."""
 
-    def __init__(self, mesh: DeviceMesh, types: Mapping[str, Type], training: bool, again: bool) -> None:
-        """``types``: of what ops read, by name; ``again``: forward ops run a second time for their gradients."""
-        self.mesh, self.types, self.training, self.again = mesh, types, training, again
-        self.known: dict[object, tuple[float, float]] = {}
+    def __init__(
+        self, mesh: DeviceMesh, *, training: bool, again: bool, times: dict[object, tuple[float, float]] | None = None
+    ) -> None:
+        """``again``: forward ops run a second time for their gradients. ``times``: seconds that are known, whatever the
+        mesh."""
+        self.mesh, self.training, self.again = mesh, training, again
+        self.times = {} if times is None else times
+        self.places = [member.place for member in mesh.members] or [mesh.foremost]
+        self.rooms = [member.room for member in mesh.members] or [1.0]
+        self.known: dict[tuple[Type | None, Placements], tuple[float, ...]] = {}
+        self.shapes: dict[tuple[Type, Placements], list[Shape | None]] = {}
+
+    def parts(self, type_: Type | None, lies: Placements) -> tuple[float, ...]:
+        """Part of a tensor that each of the members holds."""
+        key = (type_, lies)
+        if key not in self.known:
+            known = tuple([part(type_, lies, self.mesh, place) for place in self.places]) if type_ is not None else ()
+            self.known[key] = known
+        return self.known[key]
+
+    def lengths(self, type_: Type, lies: Placements) -> list[Shape | None]:
+        """The shape of the part of a tensor that each of the members holds."""
+        key = (type_, lies)
+        if key not in self.shapes:
+            self.shapes[key] = [local_shape(type_, lies, self.mesh, member.place) for member in self.mesh.members]
+        return self.shapes[key]
+
+    def fullest(self, type_: Type, lies: Placements) -> float:
+        """Part of a tensor that a member holds, over the room of its device, where that is most (``layouts.fullest``)."""
+        return max(here / room for here, room in zip(self.parts(type_, lies), self.rooms, strict=True))
+
+    # -- seconds -------------------------------------------------------------------------------------------------------
 
     def seconds(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
+        self, op: Op, alike: Hashable, types: Types, strategies: Strategies, lies: Sequence[Placements], port: int = -1
     ) -> tuple[float, float]:
-        """Of an op, and of them its gradients', on the members that take longest. Counted once for ops that are alike."""
-        cuts = tuple((units, tuple(axes)) for units, axes in divided)
-        read = tuple((op.operands.index(name), name[:1], self.types.get(name)) for name in op.operands)
-        made = tuple((bool(value.name), value.type) for value in op.results)
-        alike = op.name, op.attributes, op.facets, read, made, tuple(operands), tuple(results), cuts, joined
-        if alike not in self.known:
-            self.known[alike] = self.counted(op, operands, results, divided, joined)
-        return self.known[alike]
-
-    def counted(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], joined: int
-    ) -> tuple[float, float]:
-        """``seconds`` of an op that is like none before."""
+        """Of the member that takes longest, forward and, in training, backward; and the longest backward pass. ``alike``: equal
+        for ops that agree in all but names; ``port``: the operand by which the op is fused into what makes it, where that is
+        quicker."""
         cost = op.facet(Cost)
         if cost is None:
             return max((op_seconds(op, type_) for type_ in self.mesh.types), default=0.0), 0.0
-        gradients = cost.input_grad + cost.weight_grad
+        rows = _rows(op, types, lies)
+        parts = [self.parts(type_, placements) for _, type_, placements in rows]
+        repeats = tuple(lies) if len({name for name, _, _ in rows}) < len(rows) else ()
+        chained = types[port] if port >= 0 else None
+        shapes = self.lengths(op.results[0].type, lies[len(op.operands)]) if op.results else []
         longest = back = 0.0
-        for member in self.mesh.members:
-            share = self.share(divided, member)
-            here = self.part_of(op, cost, operands, results, share, member)
-            stated = stated_part(op, member.type, here, training=self.training)
-            if stated is not None:
-                again = stated[0] if self.again and stated[1] else 0.0
-                longest, back = max(longest, stated[0] + stated[1] + again), max(back, stated[1])
-                continue
-            alone = self.local(op, results, member).with_facets(here)
-            if joined >= 0:
-                row: list[Row] = [(self.types[op.operands[joined]], operands[joined], op.operands[joined])]
-                fused = fused_seconds(op.with_facets(here), member.type, round(self.total(row) * self.ratio(row, member)))
-                longest = max(longest, min(op_seconds(alone, member.type), fused))
-                continue
-            works = [op_seconds(alone, member.type)]
-            if self.training:
-                works = list(passes_seconds(alone, member.type, round(gradients * share)))
-                back = max(back, works[1])
-                works += works[:1] if self.again and gradients else []
-            longest = max(longest, math.fsum(works))
+        for number, member in enumerate(self.mesh.members):
+            share = share_of(strategies, self.mesh, member.place)
+            held = tuple([one[number] if one else 1.0 for one in parts])
+            shape = shapes[number] if shapes else None
+            key = (alike, member.type.name, share, held, shape, repeats, port)
+            if key not in self.times:
+                here = _shaped(op, shape).with_facets(_local_cost(op, cost, rows, held, share))
+                kept = (type_bytes(chained) or 0, held[port]) if chained is not None else None
+                self.times[key] = self._passes(here, op, cost, member.type, kept)
+            longest, back = max(longest, self.times[key][0]), max(back, self.times[key][1])
         return longest, back
 
+    def _passes(
+        self, here: Op, op: Op, cost: Cost, type_: DeviceType, chained: tuple[int, float] | None
+    ) -> tuple[float, float]:
+        """Of both passes of a shard ``here`` of an op, and of them the gradients'. ``chained``: bytes of the operand by which
+        it is fused, and the part of them that is here."""
+        local = here.facet(Cost, cost)
+        stated = stated_part(op, type_, local, training=self.training)
+        if stated is not None:
+            again = stated[0] if self.again and stated[1] else 0.0
+            return stated[0] + stated[1] + again, stated[1]
+        if chained is not None:
+            return min(op_seconds(here, type_), fused_seconds(here, type_, round(chained[0] * chained[1]))), 0.0
+        if not self.training:
+            return op_seconds(here, type_), 0.0
+        learns = cost.input_grad + cost.weight_grad > 0
+        forward, backward = passes_seconds(here, type_, local.input_grad if learns else 0)
+        return forward * (2 if learns and self.again else 1) + backward, backward
+
     def repeated(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], along: frozenset[int]
+        self, op: Op, types: Types, strategies: Strategies, lies: Sequence[Placements], along: frozenset[int]
     ) -> float:
         """Seconds that the gradient of a weight takes longer where it is multiplied whole along some axes."""
         cost = op.facet(Cost)
         if cost is None or op.facet(Time) is not None:
             return 0.0
-        left = [(units, [axis for axis in axes if axis not in along]) for units, axes in divided]
-        wide = [whole_along(lies, along) for lies in operands], [whole_along(lies, along) for lies in results]
+        wide = [whole_along(placements, along) for placements in lies]
+        left = [None if axis in along else strategy for axis, strategy in enumerate(strategies)]
         most = 0.0
-        for member in self.mesh.members:
+        for number, member in enumerate(self.mesh.members):
             seconds = []
-            for (reads_, makes), cuts in (((operands, results), divided), (wide, left)):
-                share = self.share(cuts, member)
-                alone = self.local(op, makes, member).with_facets(self.part_of(op, cost, reads_, makes, share, member))
+            for cuts, layouts in ((strategies, lies), (left, wide)):
+                rows = _rows(op, types, layouts)
+                held = [one[number] if one else 1.0 for one in (self.parts(type_, place) for _, type_, place in rows)]
+                shape = self.lengths(op.results[0].type, layouts[len(op.operands)])[number]
+                share = share_of(cuts, self.mesh, member.place)
+                alone = _shaped(op, shape).with_facets(_local_cost(op, cost, rows, held, share))
                 seconds.append(weight_gradient_seconds(alone, member.type, round(cost.weight_grad * share)))
             most = max(most, seconds[1] - seconds[0])
         return most
 
-    def part_of(self, op: Op, cost: Cost, operands: list[Lies], results: list[Lies], share: float, member: Member) -> Cost:
-        """The facts of what a member does of an op."""
-        given = [(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name]
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True) if value.name]
-        held = [row for row in given if row[2].startswith("@")]
-        written = self.ratio(made, member)
-        return replace(
-            cost,
-            flops=round(cost.flops * share),
-            scalar=math.ceil(cost.scalar * share),
-            read=round(self.taken(cost, cost.read, given, op.operands[:1], member, written)),
-            write=round(cost.write * written),
-            weight=round(self.taken(cost, cost.weight, held, op.operands[:1], member, written)),
-        )
+    def reorder_seconds(self, type_: Type, before: Placements, after: Placements) -> float:
+        """Of a value in blocks of channels that is brought from one layout to another (``passes.model.blocked``), on the member
+        that takes longest."""
+        size, parts = type_bytes(type_) or 0, (self.parts(type_, before), self.parts(type_, after))
+        rows = zip(*parts, self.mesh.members, strict=False)
+        return max((reorder_seconds(size * one, size * two, member.type) for one, two, member in rows), default=0.0)
 
-    def local(self, op: Op, results: list[Lies], member: Member) -> Op:
-        """The op with its results as long as they are on a member."""
-        made = []
-        for value, lies in zip(op.results, results, strict=True):
-            type_ = value.type
-            if isinstance(type_, TensorType) and type_.shape is not None:
-                shape = list(type_.shape)
-                for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
-                    length = shape[placement.dim] if isinstance(placement, Shard) else None
-                    if isinstance(placement, Shard) and isinstance(length, int):
-                        shape[placement.dim] = cut(length, axis.shares, at)[1]
-                type_ = replace(type_, shape=tuple(shape))
-            made.append(replace(value, type=type_))
-        return replace(op, results=tuple(made))
+    def update_seconds(self, type_: Type, lies: Placements, moved: int) -> float:
+        """Of a weight whose update moves so many bytes, on the member that takes longest."""
+        parts = zip(self.parts(type_, lies), self.mesh.members, strict=False)
+        return max((update_seconds(moved * here, member.type) for here, member in parts), default=0.0)
 
-    def saved(
-        self, op: Op, operands: list[Lies], results: list[Lies], divided: list[tuple[int, list[int]]], member: Member
-    ) -> float:
-        """Bytes of one microbatch that a member keeps for the backward pass of an op."""
-        saved = op.facet(Cost, Cost()).saved
-        given = {(self.types[name], lies, name) for name, lies in zip(op.operands, operands, strict=True) if name[:1] == "%"}
-        rows = sorted((row for row in given if isinstance(row[0], TensorType) and row[0].dtype.is_float), key=str)
-        made = [(value.type, lies, value.name) for value, lies in zip(op.results, results, strict=True)]
-        inputs = self.total(rows)
-        if 0 < inputs <= saved:
-            beyond = max([self.share(divided, member), *(self.ratio([row], member) for row in made)])
-            return inputs * self.ratio(rows, member) + (saved - inputs) * beyond
-        return saved * (self.ratio(made[:1], member) if made and self.total(made[:1]) == saved else 1.0)
+    # -- bytes ---------------------------------------------------------------------------------------------------------
 
-    def share(self, divided: list[tuple[int, list[int]]], member: Member) -> float:
-        """Of the flops."""
-        found = 1.0
-        for units, axes in divided:
-            mine = units
-            for axis in axes:
-                mine = cut(mine, self.mesh.axes[axis].shares, member.place[axis])[1]
-            found *= mine / units
-        return found
-
-    def taken(self, cost: Cost, size: int, rows: list[Row], first: tuple[str, ...], member: Member, written: float) -> float:
-        """Bytes that a member reads of ``size``: of operands as a whole, or of the first what the results take."""
-        if cost.kind == "gather" or not 0 < self.total(rows) <= size:
-            others = [row for row in rows if row[2] not in first]
-            known = self.total(others)
-            return (size - known) * written + known * self.ratio(others, member) if size >= known else size * written
-        return size * self.ratio(rows, member)
-
-    @staticmethod
-    def total(rows: list[Row]) -> int:
-        sizes = {name: type_.nbytes or 0 for type_, _, name in rows if isinstance(type_, TensorType)}
-        return sum(sizes.values())
-
-    def ratio(self, rows: list[Row], member: Member) -> float:
-        whole, here = self.total(rows), 0.0
-        for i, (type_, lies, name) in enumerate(rows):
-            if isinstance(type_, TensorType) and (name, lies) not in [(other, its) for _, its, other in rows[:i]]:
-                here += (type_.nbytes or 0) * self.part(type_, lies, member)
-        return here / whole if whole else 1.0
-
-    def fullest(self, type_: TensorType, lies: Lies) -> float:
-        """What the member holds of a tensor that it fills most, as a part of what its device has."""
-        return max((self.part(type_, lies, member) / member.room for member in self.mesh.members), default=1.0)
-
-    def part(self, type_: TensorType, lies: Lies, member: Member) -> float:
-        """What a member holds of a tensor."""
-        shape = [dim for dim in type_.shape or () if isinstance(dim, int)]
-        local = list(shape)
-        for placement, axis, at in zip(lies, self.mesh.axes, member.place, strict=True):
-            if isinstance(placement, Shard):
-                local[placement.dim] = cut(local[placement.dim], axis.shares, at)[1]
-        return math.prod(local) / math.prod(shape) if math.prod(shape) else 1.0
+    def saved(self, op: Op, types: Types, strategies: Strategies, lies: Sequence[Placements]) -> float:
+        """Bytes that the fullest member keeps of one microbatch for the backward pass."""
+        cost = op.facet(Cost)
+        if cost is None or not cost.saved:
+            return 0.0
+        inputs = {
+            (name, placements): (type_bytes(type_) or 0, self.parts(type_, placements))
+            for name, type_, placements in _rows(op, types, lies)[: len(op.operands)]
+            if name and name[:1] != "@" and isinstance(type_, TensorType) and type_.dtype.is_float
+        }
+        whole = sum({name: size for (name, _), (size, _) in inputs.items()}.values())
+        made = [self.parts(value.type, lies[len(op.operands) + i]) for i, value in enumerate(op.results)]
+        found = []
+        for number, (place, room) in enumerate(zip(self.places, self.rooms, strict=True)):
+            if 0 < whole <= cost.saved:
+                beyond = max([share_of(strategies, self.mesh, place), *(parts[number] for parts in made)])
+                kept = sum(size * parts[number] for size, parts in inputs.values()) + (cost.saved - whole) * beyond
+            elif made and cost.saved == type_bytes(op.results[0].type):
+                kept = cost.saved * made[0][number]
+            else:
+                kept = float(cost.saved)
+            found.append(kept / room)
+        return max(found)
 
 
-__all__ = ["MemberWork", "whole_along"]
+def share_of(strategies: Iterable[Strategy | None], mesh: DeviceMesh, place: Sequence[int]) -> float:
+    """Part of the op's flops that the member at ``place`` works."""
+    cuts: dict[str, tuple[Factor, list[tuple[Shares, int]]]] = {}
+    for strategy, axis, at in zip(strategies, mesh.axes, place, strict=True):
+        if strategy is not None and strategy.factor is not None and strategy.factor.divided:
+            cuts.setdefault(strategy.name, (strategy.factor, []))[1].append((axis.shares, at))
+    return math.prod(nested_cut(factor.size, along)[1] / factor.size for factor, along in cuts.values())
+
+
+def _rows(op: Op, types: Types, lies: Sequence[Placements]) -> list[tuple[str, Type | None, Placements]]:
+    """Name, type and layout of each operand and result."""
+    return [*zip((*op.operands, *(value.name for value in op.results)), types, lies, strict=True)]
+
+
+def _shaped(op: Op, shape: Shape | None) -> Op:
+    """The op with another shape of its first result."""
+    first = op.results[0] if op.results else None
+    if first is None or not isinstance(first.type, TensorType) or shape == first.type.shape:
+        return op
+    return replace(op, results=(replace(first, type=replace(first.type, shape=shape)), *op.results[1:]))
+
+
+def _local_cost(
+    op: Op, cost: Cost, rows: Sequence[tuple[str, Type | None, Placements]], held: Sequence[float], share: float
+) -> Cost:
+    """The cost of the shard of a member. ``rows``: name, type, layout of each operand and result; ``held``: the member's part
+    of each. Bytes read are those of the operands, each value once per layout, where the op reads all of them; else (a Gather)
+    the part of the first that ends in the results, and the rest. ``input_grad`` is that of both gradients."""
+    count = len(op.operands)
+    sized = [
+        (name, type_bytes(type_) or 0 if type_ is not None else -1, lies, part)
+        for (name, type_, lies), part in zip(rows, held, strict=True)
+    ]
+    given, made = ([row for row in some if row[0] and row[1] >= 0] for some in (sized[:count], sized[count:]))
+
+    def whole(rows: Sequence[tuple[str, int, Placements, float]]) -> int:
+        return sum({name: size for name, size, _, _ in rows}.values())
+
+    def here(rows: Sequence[tuple[str, int, Placements, float]]) -> float:
+        distinct = {(name, lies): size * part for name, size, lies, part in rows if size}
+        return sum(distinct.values())
+
+    results = here(made) / whole(made) if whole(made) else 1.0
+
+    def read(bytes_: int, rows: Sequence[tuple[str, int, Placements, float]]) -> int:
+        total = whole(rows)
+        if cost.kind != "gather" and total and bytes_ >= total:
+            return round(bytes_ * here(rows) / total)
+        rest = [row for row in rows if row[0] != op.operands[0]]
+        if bytes_ < whole(rest):
+            return round(bytes_ * results)
+        return round((bytes_ - whole(rest)) * results + here(rest))
+
+    return replace(
+        cost,
+        flops=round(cost.flops * share),
+        scalar=math.ceil(cost.scalar * share),
+        input_grad=round((cost.input_grad + cost.weight_grad) * share),
+        read=read(cost.read, given),
+        write=round(cost.write * results),
+        weight=read(cost.weight, [row for row in given if row[0][:1] == "@"]),
+    )
+
+
+__all__ = ["MemberWork", "share_of", "whole_along"]

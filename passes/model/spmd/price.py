@@ -1,8 +1,9 @@
 """What a sharding costs, counted by a walk over the function: every collective, one by one.
 
-It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. The model is the
-one that ``passes.shard.problem.build`` and ``mesh`` state, spelled out here a second time: an error in either shows as a
-difference. A value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
+It reads the decisions and the layout rules, and nothing of the search: not its problem, tables or conversions. What members
+spend on an op is asked where the search asks it (``member_work``), once for ops that are alike; all else of the model that
+``passes.shard.problem.build`` and ``mesh`` state is spelled out here a second time: an error in either shows as a difference. A
+value is brought to a layout once, straight from the one it is made in, by the cheapest chain of collectives
 (``reshard``).
 
 Where members gather the factors of a weight's gradient (``factors``), what its sum would take is not counted, but each factor
@@ -15,18 +16,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from ir.core.facets import SYNCS, sync_of
 from ir.core.module import Func, Module
 from ir.core.ops import Op
 from ir.core.types import Partial, Replicate, TensorType, Type
-from ir.layout_rules import Backward, LayoutRule, backward_rule, rules
-from ir.ops.opdefs import COLLECTIVES
-from passes.model.blocked import blocked_values, reorder_seconds
+from ir.layout_rules import Backward, LayoutRule, Strategy, Surroundings, backward_rule, rules
+from ir.ops.opdefs import COLLECTIVES, module_opsets
+from passes.model.blocked import blocked_values
 from passes.model.exchange import buckets, exposed, waiting_bytes
 from passes.model.graph import reads
-from passes.model.learning import made_last, of_weights, recomputes, trained, update_seconds, updated_bytes
+from passes.model.learning import made_last, of_weights, recomputes, trained, updated_bytes
 from passes.model.op_time import is_head, may_fuse
 from passes.model.spmd.bill import Bill, Collective, Decisions
 from passes.model.spmd.factors import Multiplied, factored, factors
@@ -57,6 +59,18 @@ def price(
     return bill
 
 
+class _Run(NamedTuple):
+    """How ops of one ``kind`` run under strategies of these ``names``. ``lies``: layouts of operands, then of results;
+    ``gradients``: of each operand, one placement for each axis whose strategy makes a gradient of it."""
+
+    kind: int
+    rule: LayoutRule | None
+    names: tuple[str, ...]
+    strategies: tuple[Strategy | None, ...]
+    lies: tuple[Lies, ...]
+    gradients: tuple[Lies, ...]
+
+
 class _Walk:
     def __init__(
         self,
@@ -78,8 +92,12 @@ class _Walk:
         self.blocked: frozenset[str] = frozenset() if training else blocked_values(module.entry)
         self.microbatches = microbatches
         self.ways = Ways(mesh, uneven)
-        self.types: dict[str, Type] = {value.name: value.type for value in func.args}
-        self.members = MemberWork(mesh, self.types, training, self.again)
+        self.around = Surroundings(module.resources.values(), module_opsets(module))
+        self.types = self.around.types
+        self.types.update((value.name, value.type) for value in func.args)
+        self.members = MemberWork(mesh, training=training, again=self.again)
+        self.runs: dict[tuple[int, tuple[str, ...]], _Run] = {}
+        self.known: dict[tuple[int, tuple[str, ...], int], tuple[float, float]] = {}
         self.lies: dict[str, Lies] = {}
         self.asked: dict[str, dict[Lies, None]] = {}
         self.given: dict[str, dict[Lies, None]] = {}
@@ -104,7 +122,6 @@ class _Walk:
             self.summed |= of_weights(module.entry, self.state)
         self.last = made_last(func)
         self.wanted = Counter(name for op in func.ops for name in [*op.operands, *(set(reads(op)) - set(op.operands))])
-        self.types.update((name, resource.type) for name, resource in resources.items())
         for name in dict.fromkeys(name for op in func.ops for name in reads(op) if name in resources):
             self.keep(name, decisions)
         whole: Lies = (Replicate(),) * len(mesh.axes)
@@ -114,17 +131,18 @@ class _Walk:
             self.factored = factored(func, by_factors, lambda op, i: self.terms(ruled[op.id], names.get(op.id, ()), i))
         self.lies.update(decisions.entering)
         self.trained |= decisions.learning
-        for op, rule in rules(module, func):
-            self.types.update((value.name, value.type) for value in op.results)
-            if rule is None:
-                self.compute(op, [whole] * len(op.operands), [whole] * len(op.results), [])
+        for op in func.ops:
+            run = self.run(op, decisions)
+            self.around.see(op)
+            if run.rule is None:
+                self.compute(op, run)
                 for name in reads(op):
                     self.ask(name, whole, None)
                     self.wait(name, whole, ())
                 self.bill.reads[op.id] = [(name, whole) for name in reads(op)]
                 self.lies.update((value.name, whole) for value in op.results)
             else:
-                self.visit(op, rule, decisions.strategies[op.id])
+                self.visit(op, run, run.rule)
         for value in func.results:
             if value.name in self.lies and value.name not in resources:
                 self.ask(value.name, decisions.outputs[value.name], gradient_layout(decisions.outputs[value.name]))
@@ -174,8 +192,7 @@ class _Walk:
             self.bill.learned.add(name)
             kept = self.state[name]
             moved = updated_bytes(size, kept)
-            parts = ((self.members.part(type_, self.lies[name], m), m.type) for m in self.mesh.members)
-            self.updated.append(max((update_seconds(moved * held, on) for held, on in parts), default=0.0) / self.microbatches)
+            self.updated.append(self.members.update_seconds(type_, self.lies[name], moved) / self.microbatches)
             size = (size if self.microbatches == 1 else 0) + kept
         self.held.append(size * self.members.fullest(type_, self.lies[name]))
 
@@ -186,27 +203,37 @@ class _Walk:
             self.drawn[key] = rule, {back.strategy.name: back for back in backward_rule(rule, size)}
         return self.drawn[key][1]
 
-    def visit(self, op: Op, rule: LayoutRule, names: tuple[str, ...]) -> None:
-        backs: list[Backward] = []
-        for axis, name in zip(self.mesh.axes, names, strict=True):
-            backs.append(self.backs(rule, axis.size)[name])
-        operands = [tuple(back.strategy.operands[i] for back in backs) for i in range(len(op.operands))]
-        results = [tuple(back.strategy.results[i] for back in backs) for i in range(len(op.results))]
-        cuts: dict[str, list[int]] = {}
-        for number, back in enumerate(backs):
-            factor = back.strategy.factor
-            if factor is not None and factor.divided:
-                cuts.setdefault(factor.name, []).append(number)
-        share = [(rule.factor(name).size, axes) for name, axes in cuts.items()]
+    def run(self, op: Op, decisions: Decisions) -> _Run:
+        """How an op runs under its strategies; ops of one kind under the same run alike."""
+        kind, rule = self.around.kind(op), self.around.rule(op)
+        names = decisions.strategies[op.id] if rule is not None else ()
+        if (kind, names) not in self.runs:
+            self.runs[kind, names] = self.of_kind(op, kind, rule, names)
+        return self.runs[kind, names]
+
+    def of_kind(self, op: Op, kind: int, rule: LayoutRule | None, names: tuple[str, ...]) -> _Run:
+        """As ``run``."""
+        count = len(op.operands)
+        if rule is None:
+            whole: Lies = (Replicate(),) * len(self.mesh.axes)
+            return _Run(kind, rule, (), (None,) * len(whole), (whole,) * (count + len(op.results)), ((),) * count)
+        backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
+        lies = [tuple([back.strategy.operands[i] for back in backs]) for i in range(count)]
+        lies += [tuple([back.strategy.results[i] for back in backs]) for i in range(len(op.results))]
+        gradients = tuple([tuple([g for back in backs if (g := back.gradients[i]) is not None]) for i in range(count)])
+        return _Run(kind, rule, names, tuple([back.strategy for back in backs]), tuple(lies), gradients)
+
+    def visit(self, op: Op, run: _Run, rule: LayoutRule) -> None:
+        operands, results = run.lies[: len(op.operands)], run.lies[len(op.operands) :]
         along = [axes for i, name in enumerate(op.operands) if (axes := self.gather(op, i, name, operands, results))]
-        self.compute(op, operands, results, share, frozenset().union(*along))
+        self.compute(op, run, frozenset().union(*along))
         self.bill.reads[op.id] = [(name, lies) for name, lies in zip(op.operands, operands, strict=True) if name]
         flows = any(name in self.trained for name in op.operands)
         for i, name in enumerate(op.operands):
-            gradient = tuple(g for back in backs if (g := back.gradients[i]) is not None)
-            if len(gradient) == len(backs):
+            gradient = run.gradients[i]
+            if len(gradient) == len(self.mesh.axes):
                 gradient = whole_along(gradient, self.factored[name].axes if name in self.factored else ())
-            self.ask(name, operands[i], gradient if len(gradient) == len(backs) else None)
+            self.ask(name, operands[i], gradient if len(gradient) == len(self.mesh.axes) else None)
             self.wait(name, operands[i], gradient)
         for i, value in enumerate(op.results):
             self.lies[value.name] = results[i]
@@ -233,7 +260,7 @@ class _Walk:
         backs = [self.backs(rule, axis.size)[name] for axis, name in zip(self.mesh.axes, names, strict=True)]
         return [axis for axis, back in enumerate(backs) if back.gradients[operand] == Partial("sum")]
 
-    def gather(self, op: Op, number: int, name: str, operands: list[Lies], results: list[Lies]) -> frozenset[int]:
+    def gather(self, op: Op, number: int, name: str, operands: Sequence[Lies], results: Sequence[Lies]) -> frozenset[int]:
         """Asks for the factors of the gradient of an operand whole, along the axes that are returned; none where its terms are
         summed."""
         product = self.factored.get(name) if self.training else None
@@ -263,19 +290,17 @@ class _Walk:
             name = self.passing[name]
         return name
 
-    def compute(
-        self,
-        op: Op,
-        operands: list[Lies],
-        results: list[Lies],
-        divided: list[tuple[int, list[int]]],
-        along: frozenset[int] = frozenset(),
-    ) -> None:
-        """``divided``: units of each factor that divides the flops, and the numbers of the axes that cut it; ``along``: the
-        axes along which the gradient of its weight is multiplied whole."""
-        seconds, back = self.members.seconds(op, operands, results, divided, self.follows(op, operands))
+    def compute(self, op: Op, run: _Run, along: frozenset[int] = frozenset()) -> None:
+        """``along``: the axes along which the gradient of its weight is multiplied whole."""
+        operands = run.lies[: len(op.operands)]
+        types = [self.types.get(name) if name else None for name in op.operands] + [value.type for value in op.results]
+        port = self.follows(op, operands)
+        key = run.kind, run.names, port
+        if key not in self.known:
+            self.known[key] = self.members.seconds(op, run.kind, types, run.strategies, run.lies, port)
+        seconds, back = self.known[key]
         if along:
-            more = self.members.repeated(op, operands, results, divided, along)
+            more = self.members.repeated(op, types, run.strategies, run.lies, along)
             seconds, back = seconds + more, back + more
             self.bill.repeated[op.id] = more
         self.worked.append(seconds)
@@ -287,10 +312,9 @@ class _Walk:
                 copies = 1 if self.microbatches == 1 else 2  # the gradient waits for those of other microbatches
                 self.held.append(copies * (type_.nbytes or 0) * self.members.fullest(type_, lies) / self.wanted[name])
         if any(name in self.trained for name in op.operands):
-            saved = (self.members.saved(op, operands, results, divided, m) / m.room for m in self.mesh.members)
-            self.left.append(max(saved, default=0.0))
+            self.left.append(self.members.saved(op, types, run.strategies, run.lies))
 
-    def follows(self, op: Op, operands: list[Lies]) -> int:
+    def follows(self, op: Op, operands: Sequence[Lies]) -> int:
         """The operand that stays in the registers when the op is fused into what makes it; -1 where it is not. Notes what can
         be fused into the op in turn."""
         joined = -1
@@ -336,12 +360,7 @@ class _Walk:
     def reorder(self, name: str, source: Lies, target: Lies) -> None:
         """Counts what it takes to bring a value in blocks to another layout, beside collectives, as work of the op that makes
         it; of a value of another stage, of the op that reads it first."""
-        type_ = self.types[name]
-        assert isinstance(type_, TensorType)
-        size = type_.nbytes or 0
-        held = ([size * self.members.part(type_, lies, m) for lies in (source, target)] for m in self.mesh.members)
-        rows = zip(held, self.mesh.members, strict=True)
-        seconds = max((reorder_seconds(before, after, m.type) for (before, after), m in rows), default=0.0)
+        seconds = self.members.reorder_seconds(self.types[name], source, target)
         self.worked.append(seconds)
         self.bill.work[self.maker[name]] += seconds
 

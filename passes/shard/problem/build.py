@@ -4,8 +4,21 @@ Nodes: the ops, by their place in the function; then each weight; then each resu
 strategies of its layout rule, one per axis; an op without a rule runs whole everywhere. A weight chooses the layout in which it
 is kept; other layouts are made from it in every run. A result may leave in any layout but a partial one.
 
-What is free: arguments arrive in whatever layouts are asked for, and small constants are on every device. What a choice costs,
-in seconds and bytes, is in ``costs``.
+What is free: arguments arrive in whatever layouts are asked for, and small constants are on every device.
+
+*Seconds* of an op under a choice are those of ``passes.model.spmd.member_work``. In training, gradients lie as
+``backward_rule`` says, those of one layout are added where they are, and each sum is brought to where the maker wants it: for a
+weight, where it is kept, which is its synchronisation, once a step; so for what is made of weights alone. What the forward pass
+gathered stays for the backward pass.
+
+*Memory*: weights where they are kept. In training: of each weight its optimizer's state (``OptimizerState``, or two 32-bit
+numbers per element, as Adam keeps) and its gradient where it is kept; the weight itself as it is read, since what was gathered
+stays, each of its readers having an equal part in it; and its gradient likewise where several microbatches share one
+synchronisation, for which terms wait where they are made. Besides, what ops save for the backward pass, once per microbatch in
+flight. It is less than is needed where readers of one weight want it in several layouts, or in a smaller part than is kept.
+Other activations are not counted here: how many are alive at once is no sum over ops. A choice takes what its fullest member
+holds: sums of these are exact where one member is the fullest in all (equal devices, equal shares), else no less than what any
+device needs.
 
 *Overlap.* Communication adds to computation, but in training the sums of gradients over devices may run beside the
 last backward pass of a step. Such a step takes C + S - H seconds:
@@ -33,17 +46,18 @@ import numpy as np
 
 from ir.core.facets import SEPARATOR, WHOLE
 from ir.core.module import Func, Module, Splat
+from ir.core.ops import Op
 from ir.core.shares import proportional
 from ir.core.types import Partial, Replicate, Type, type_bytes
 from ir.layout_rules import LayoutRule, Strategy, backward_rule
 from passes.model.folding import Folding
-from passes.model.learning import updated_bytes
+from passes.model.learning import recomputes, updated_bytes
 from passes.model.op_time import is_head
 from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.layouts import Layouts, Placements, can_be_split, coherent, gradient_layout, layouts_of
+from passes.model.spmd.member_work import MemberWork
 from passes.model.spmd.mesh import DeviceMesh
 from passes.model.work import did
-from passes.shard.problem.costs import MemberCosts
 from passes.shard.problem.fused import chains_of
 from passes.shard.problem.outline import (
     BEHIND,
@@ -54,6 +68,7 @@ from passes.shard.problem.outline import (
     ValueForm,
     WeightForm,
     outline_of,
+    read_ports,
 )
 from passes.shard.problem.problem import Floats, NodeKind, ShardProblem, ValueKind
 
@@ -209,7 +224,8 @@ class _OnMesh:
         self.builder, self.outline, self.mesh = builder, outline, mesh
         self.training, self.uneven, self.microbatches = builder.training, builder.uneven, builder.microbatches
         self.resources = builder.module.resources
-        self.costs = MemberCosts(builder.module, outline, mesh, builder.times, builder.training, builder.microbatches)
+        again = recomputes(builder.module)
+        self.work = MemberWork(mesh, training=builder.training, again=again, times=builder.times)
         self.whole: Placements = (Replicate(),) * len(mesh.axes)
         made = {number for name, number in outline.value_of.items() if not name.startswith("@")}
         self.drafts = [self.value(form, weight=number not in made) for number, form in enumerate(outline.values)]
@@ -268,7 +284,9 @@ class _OnMesh:
             back = layouts_of(form.type, self.mesh, self.uneven, together=True, weight=weight).convert
         convert = layouts.convert
         if form.blocked:
-            convert = convert + self.costs.reorder_seconds(form.type, layouts.placements)
+            every = layouts.placements
+            reordered = [[self.work.reorder_seconds(form.type, one, two) * (one != two) for two in every] for one in every]
+            convert = convert + np.array(reordered)
         return _ValueDraft(layouts, convert, form.flows, back, form.link)
 
     # -- nodes ---------------------------------------------------------------------------------------------------------
@@ -279,6 +297,7 @@ class _OnMesh:
         more does not (module ``fused``). Their needs are added to the drafts."""
         op, operands, drafts = form.op, form.operands, self.drafts
         results = [value.type for value in op.results]
+        types = (*operands, *results)
         link = len(form.makes) > 0 and form.makes[0] >= 0 and drafts[form.makes[0]].link
         rows: list[_Row] = []
         for strategies, gradients in self.combinations(form.rule, operands, results):
@@ -301,9 +320,9 @@ class _OnMesh:
             ]
             if -1 in needs or -1 in made:
                 continue
-            saved = self.costs.saved(op, operands, strategies, placements) if form.flows else 0.0
-            longest, backward = self.costs.seconds(form, strategies, placements)
-            row = _Row(longest, backward, saved, self.costs.held(op, placements), tuple(needs), tuple(made), strategies)
+            saved = self.work.saved(op, types, strategies, placements) if form.flows else 0.0
+            longest, backward = self.work.seconds(op, id(op), types, strategies, placements)
+            row = _Row(longest, backward, saved, self.held(op, placements), tuple(needs), tuple(made), strategies)
             of_chain = replace(row, made=(made[0] + len(drafts[form.makes[0]].layouts.placements), *made[1:])) if link else row
             for port in form.epilogue.ports if form.epilogue else ():
                 rows.append(self.fused(form, of_chain, placements, port, link))
@@ -315,7 +334,8 @@ class _OnMesh:
         """The choice ``row`` with the op fused into what makes operand ``port``. ``link``: whether the op makes a link. Unless
         a chain makes that operand in the layout that is read, the need costs the seconds that fusion saves or, for an op that
         makes a link, ``Epilogue.penalty``."""
-        seconds, _ = self.costs.seconds(form, row.strategies, placements, port)
+        types = (*form.operands, *(value.type for value in form.op.results))
+        seconds, _ = self.work.seconds(form.op, id(form.op), types, row.strategies, placements, port)
         place = next(place for place, (i, _) in enumerate(form.reads) if i == port)
         draft = self.drafts[form.reads[place][1]]
         unfused = row.longest - seconds if seconds < row.longest else 0.0
@@ -323,6 +343,16 @@ class _OnMesh:
             unfused = form.epilogue.penalty
         need = draft.need(draft.layouts.number(placements[port]), -1, unfused)
         return replace(row, longest=seconds, needs=(*row.needs[:place], need, *row.needs[place + 1 :]))
+
+    def held(self, op: Op, lies: Sequence[Placements]) -> float:
+        """Bytes of the weights that learn as an op reads them: its part of these, and of gradients that wait."""
+        outline, found = self.outline, 0.0
+        for i, name in enumerate(read_ports(op)):
+            if name in outline.weights and name in outline.trained:
+                type_ = self.resources[name].type
+                part = self.work.fullest(type_, lies[i] if i < len(op.operands) else self.whole)
+                found += (type_bytes(type_) or 0) * part * (1 + (self.microbatches > 1)) / outline.read[name]
+        return found
 
     def combinations(
         self, rule: LayoutRule | None, operands: Sequence[Type | None], results: Sequence[Type]
@@ -359,14 +389,14 @@ class _OnMesh:
         if form.name in self.outline.trained:
             state = self.outline.state[form.name]
             moved = updated_bytes(size, state)
-            seconds = np.array([self.costs.update_seconds(type_, layouts.placements[i], moved) for i in kept])
-            size = (
-                size * (self.microbatches == 1) + state
-            )  # of several, gradients wait where they are made (``MemberCosts.held``)
+            seconds = (
+                np.array([self.work.update_seconds(type_, layouts.placements[i], moved) for i in kept]) / self.microbatches
+            )
+            size = size * (self.microbatches == 1) + state  # of several, gradients wait where they are made (``held``)
         return NodeKind(
             tuple(", ".join(map(str, layouts.placements[i])) for i in kept),
             seconds,
-            np.array([size * self.costs.fullest(type_, layouts.placements[i]) for i in kept]),
+            np.array([size * self.work.fullest(type_, layouts.placements[i]) for i in kept]),
             makes=(np.array(kept, np.int64),),
         )
 
