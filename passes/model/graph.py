@@ -116,7 +116,7 @@ def stage_members(func: Func) -> tuple[tuple[int, ...], ...]:
             holes = f"stage {before + 1} has" if after == before + 2 else f"stages {before + 1} to {after - 1} have"
             problems.append(StagesWithHoles(holes, used[-1]).at(func.name))
     made: dict[str, tuple[Op, tuple[int, ...]]] = {}
-    for op, stages in zip(func.ops, members, strict=True):
+    for op, stages in zip(func.ops, members, strict=True) if len(set(members)) > 1 else ():  # one stage sends itself nothing
         for name in reads(op) if stages else ():
             producer, holders = made.get(name, (None, ()))
             if producer is not None and holders:
@@ -146,6 +146,8 @@ def cuts_of(func: Func) -> tuple[Cut, ...]:
     """Every tensor that crosses from one stage to another: of the forward pass by producer in ``func``'s order, then by
     receiver; behind these the gradients, in ``gradient_order``; then what an update makes. Raises as ``stage_members``."""
     members = stage_members(func)
+    if len(set(members)) < 2:
+        return ()
     targets: dict[str, dict[int, str]] = {}
     made: dict[str, tuple[int, ...]] = {}
     for op, stages in zip(func.ops, members, strict=True):

@@ -270,6 +270,8 @@ def _alive(ops: Sequence[Op], phase: str, size: Mapping[str, int], saved: frozen
     """The most bytes of values alive at once in a phase, without those ``saved``, those that lie in buffers, and the gradients
     that the update reads (``_by_sums``)."""
     own = [op for op in ops if phase_of(op.facets) == phase]
+    if not own:
+        return 0
     read = {name for op in ops if phase_of(op.facets) not in PHASES for name in reads(op)}
     outside = saved | read | {value.name for op in own if op.name == "comm.recv" for value in op.results}
     local = [
