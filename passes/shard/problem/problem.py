@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from passes.shard.problem.graph import Form, Graph, Integers, ValueNode
 
 Floats: TypeAlias = NDArray[np.float64]
+_HALF = float((1 << 27) + 1)
+"""By which a number of 53 bits is split into halves (Dekker 1971)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +101,24 @@ class ShardProblem:
     def cost(self, choices: Sequence[int] | Integers) -> float:
         """Seconds of an assignment; equal values between equal choices are looked at once."""
         chosen = np.asarray(choices, np.int64)
-        costs = self._of_nodes([kind.seconds for kind in self.node_kinds], chosen).tolist()
+        costs = self._terms([kind.seconds for kind in self.node_kinds], chosen)
         for form, rows, number in self.graph.distinct(chosen):
             often = np.bincount(number, minlength=len(rows))
             costs += [self._converted(form, row) * times for row, times in zip(rows.tolist(), often.tolist(), strict=True)]
         return math.fsum(costs)
 
-    def _of_nodes(self, tables: Sequence[Floats], choices: Sequence[int] | Integers) -> Floats:
-        """What the tables of their kinds say of the choices of all nodes."""
+    def _terms(self, tables: Sequence[Floats], choices: Sequence[int] | Integers) -> list[float]:
+        """Terms that add up, without any rounding, to what the tables of their kinds say of the choices of all nodes: equal ones
+        are multiplied. A number is multiplied in two halves of 26 bits, so that the products are exact."""
         starts = np.cumsum([0, *map(len, tables)])[:-1]
         table = np.concatenate([np.zeros(0), *tables])
-        return np.asarray(table[starts[self.graph.kind_of] + np.asarray(choices, np.int64)])
+        often = np.bincount(starts[self.graph.kind_of] + np.asarray(choices, np.int64))
+        at = np.flatnonzero(often)
+        values, times = table[at], often[at]
+        if not np.isfinite(values).all():
+            return values.tolist()
+        upper = _HALF * values - (_HALF * values - values)
+        return [*(upper * times).tolist(), *((values - upper) * times).tolist()]
 
     def _converted(self, form: Form, row: Sequence[int]) -> float:
         """Seconds of the conversions of a value of a form whose maker and readers choose so."""
@@ -130,11 +139,13 @@ class ShardProblem:
 
     def memory(self, choices: Sequence[int]) -> float:
         """Bytes per device."""
-        return math.fsum(self.bytes_of(choices).tolist())
+        return math.fsum(self._terms([kind.memory for kind in self.node_kinds], choices))
 
     def bytes_of(self, choices: Sequence[int] | Integers) -> Floats:
         """Bytes per device of each node."""
-        return self._of_nodes([kind.memory for kind in self.node_kinds], choices)
+        starts = np.cumsum([0, *(len(kind.memory) for kind in self.node_kinds)])[:-1]
+        table = np.concatenate([np.zeros(0), *(kind.memory for kind in self.node_kinds)])
+        return np.asarray(table[starts[self.graph.kind_of] + np.asarray(choices, np.int64)])
 
 
 __all__ = ["Floats", "Graph", "Integers", "NodeKind", "ShardProblem", "ValueKind", "ValueNode"]

@@ -74,6 +74,19 @@ def test_a_hundred_more_equal_the_programme() -> None:
             assert plan.value == pytest.approx(integer_programme(problem)[0], abs=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_sums_over_equal_nodes_round_as_sums_one_by_one(seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    tables = [generator.random(3) * 10.0 ** generator.integers(-12, 12, 3) for _ in range(5)]
+    node_kinds = tuple(NodeKind(("", "", ""), table, table[::-1]) for table in tables)
+    kinds = generator.integers(0, 5, 3000)
+    problem = ShardProblem(node_kinds, (), Graph(tuple(kinds.tolist()), ()))
+    choices = generator.integers(0, 3, 3000).tolist()
+    pairs = list(zip(kinds.tolist(), choices, strict=True))
+    assert problem.cost(choices) == math.fsum(float(tables[kind][choice]) for kind, choice in pairs)
+    assert problem.memory(choices) == math.fsum(float(tables[kind][::-1][choice]) for kind, choice in pairs)
+
+
 def test_layers_are_runs() -> None:
     """Else the test above would test nothing but plain elimination."""
     counts = [len(FoldedSearch(random_layers(seed, 6, 3)).structure.runs) for seed in range(20)]
