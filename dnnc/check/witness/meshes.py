@@ -23,13 +23,13 @@ from ir.core.diagnostics import DiagnosticSink
 from ir.core.facets import SYNCS
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op
-from ir.core.types import Replicate, TensorType, Type, type_bytes
-from ir.layout_rules import LayoutRule, rules
+from ir.core.types import Replicate, TensorType, type_bytes
+from ir.layout_rules import LayoutRule, Strategy, rules
 from ir.ops.boxes import box
 from ir.ops.rows import edge_slots
 from passes.framework.base import PassContext
 from passes.lower import LowerPass
-from passes.model.blocked import blocked_values, reorder_seconds
+from passes.model.blocked import blocked_values
 from passes.model.folding import folding
 from passes.model.graph import Cut, cuts_of
 from passes.model.learning import avoids_sums
@@ -39,7 +39,7 @@ from passes.model.spmd.bill import UNSUMMED
 from passes.model.spmd.count import count
 from passes.model.spmd.cross_mesh import Message, Party, message_bytes, messages, parties
 from passes.model.spmd.member_work import MemberWork
-from passes.model.spmd.mesh import DeviceMesh, Member, mesh_over
+from passes.model.spmd.mesh import DeviceMesh, mesh_over
 from passes.model.spmd.plan.parts import StagePart, stage_parts
 from passes.model.spmd.reshard import Lies
 from passes.model.spmd.undecided import undecided
@@ -121,7 +121,7 @@ class OnMeshes:
         func, module, decided, mesh = part.func, self.module, part.decisions, part.mesh
         types = {name: resource.type for name, resource in module.resources.items()}
         types |= {value.name: value.type for value in func.args}
-        work = MemberWork(mesh, types, False, False)
+        work = MemberWork(mesh, training=False, again=False)
         whole: Lies = (Replicate(),) * len(mesh.axes)
         made: dict[str, Lies] = {**dict.fromkeys(types, whole), **decided.kept, **decided.entering}
         read = Counter([value.name for value in func.results] + list(decided.leaving))
@@ -135,9 +135,9 @@ class OnMeshes:
             types.update((value.name, value.type) for value in op.results)
             if rule is None:
                 operands, results = [whole] * len(op.operands), [whole] * len(op.results)
-                divided: list[tuple[int, list[int]]] = []
+                chosen: list[Strategy | None] = [None] * len(mesh.axes)
             else:
-                operands, results, divided = _layouts(op, rule, part)
+                operands, results, chosen = _layouts(op, rule, part)
             joined = -1
             if may_fuse(op):
                 shape = _shape(op.results[0].type)
@@ -146,13 +146,15 @@ class OnMeshes:
                     joined = port if alone and _shape(types[name]) == shape else joined
             if (joined >= 0 or is_head(op)) and op.results and rule is not None:
                 chains.add(op.results[0].name)
-            seconds.append(work.seconds(op, operands, results, divided, joined if rule is not None else -1)[0])
+            of = [types[name] if name else None for name in op.operands] + [value.type for value in op.results]
+            port = joined if rule is not None else -1
+            seconds.append(work.seconds(op, op.id, of, chosen, [*operands, *results], port)[0])
             made.update((value.name, lies) for value, lies in zip(op.results, results, strict=True))
             for name, lies in zip(op.operands, operands, strict=True):
                 asked[name].add(lies)
         for name in sorted(self.blocked & made.keys()):
             for lies in sorted(asked[name] - {made[name]}, key=str):
-                seconds.append(max(_reordered(types[name], (made[name], lies), member, work) for member in mesh.members))
+                seconds.append(work.reorder_seconds(types[name], made[name], lies))
         return math.fsum(seconds)
 
     def weights(self, part: StagePart) -> int | None:
@@ -282,25 +284,14 @@ def microbatch_seconds(facts: Facts) -> float | None:
     return math.fsum(seconds)
 
 
-def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[tuple[int, list[int]]]]:
-    """Of an op, the layouts of what it reads and makes, and the factors that divide its work with the axes that cut them."""
+def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[Strategy | None]]:
+    """Of an op, the layouts of what it reads and makes, and its strategy along each axis."""
     chosen = []
     for axis, name in zip(part.mesh.axes, part.decisions.strategies[op.id], strict=True):
         chosen.append(next(strategy for strategy in rule.strategies(axis.size) if strategy.name == name))
     operands = [tuple(strategy.operands[i] for strategy in chosen) for i in range(len(op.operands))]
     results = [tuple(strategy.results[i] for strategy in chosen) for i in range(len(op.results))]
-    cuts: dict[str, list[int]] = defaultdict(list)
-    for number, strategy in enumerate(chosen):
-        if strategy.factor is not None and strategy.factor.divided:
-            cuts[strategy.factor.name].append(number)
-    return operands, results, [(rule.factor(name).size, axes) for name, axes in cuts.items()]
-
-
-def _reordered(type_: Type, layouts: Sequence[Lies], member: Member, work: MemberWork) -> float:
-    """Seconds in which a member writes a value out of blocks as it is made, and into them as it is read."""
-    assert isinstance(type_, TensorType)
-    before, after = ((type_bytes(type_) or 0) * work.part(type_, lies, member) for lies in layouts)
-    return reorder_seconds(before, after, member.type)
+    return operands, results, [*chosen]
 
 
 def _held(type_: object, lies: Lies, mesh: Mesh) -> float:

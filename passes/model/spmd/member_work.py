@@ -2,8 +2,8 @@
 
 Seconds of an op are those of ``passes.model.op_time`` for a member's own shard, flops and bytes, on its own type of device; of
 the members the longest. An epilogue is fused where no layout is between, so one device costs what ``partition`` says. A value
-in blocks of channels is reordered where its layout changes. In training nothing is fused, and the backward pass is priced likewise, with the flops of both gradients and twice the bytes of the
-forward pass.
+in blocks of channels is reordered where its layout changes. In training nothing is fused, and the backward pass is priced
+likewise, with the flops of both gradients and twice the bytes of the forward pass.
 
 An op that a gradient flows through saves for its backward pass (``Cost.saved``): the operands as this member reads them; what
 goes beyond operands (scores of attention) by its part of the work or of the results, whichever is more; what cannot be told

@@ -108,15 +108,15 @@ class ShardProblem:
         return math.fsum(costs)
 
     def _terms(self, tables: Sequence[Floats], choices: Sequence[int] | Integers) -> list[float]:
-        """Terms that add up, without any rounding, to what the tables of their kinds say of the choices of all nodes: equal ones
-        are multiplied. A number is multiplied in two halves of 26 bits, so that the products are exact."""
+        """Terms that add up, without any rounding, to what the tables of their kinds say of the choices of all nodes: equal
+        ones are multiplied. A number is multiplied in two halves of 26 bits, so that the products are exact."""
         starts = np.cumsum([0, *map(len, tables)])[:-1]
         table = np.concatenate([np.zeros(0), *tables])
         often = np.bincount(starts[self.graph.kind_of] + np.asarray(choices, np.int64))
         at = np.flatnonzero(often)
         values, times = table[at], often[at]
         if not np.isfinite(values).all():
-            return values.tolist()
+            return list(map(float, values))
         upper = _HALF * values - (_HALF * values - values)
         return [*(upper * times).tolist(), *((values - upper) * times).tolist()]
 
