@@ -193,19 +193,24 @@ def test_folders_show_their_idea() -> None:
 
 
 def test_each_file_is_told_in_its_room() -> None:
-    """The README or ``__init__`` of a folder, or a README of a folder around it, names each module and package in it."""
-    untold = {}
+    """The docstring of a folder's ``__init__`` has the name of each module and package in it in double backticks, or a README
+    there or above has the name. In a list, what the docstring names is there."""
+    wrong = []
     for folder in sorted({path.parent for path in sources()}):
-        if folder.as_posix() in ONE_FILE_AN_ITEM:
+        if folder.as_posix() in ONE_FILE_AN_ITEM or not (ROOT / folder / "__init__.py").exists():
             continue
-        around = [folder, *folder.parents[:-1]]
-        texts = [ROOT / folder / "__init__.py", *(ROOT / place / "README.md" for place in around)]
-        words = set(re.findall(r"\w+", "".join(text.read_text(encoding="utf-8") for text in texts if text.exists())))
+        told = ast.get_docstring(tree_of(folder / "__init__.py")) or ""
+        readmes = [ROOT / place / "README.md" for place in (folder, *folder.parents[:-1])]
+        words = set(re.findall(r"\w+", "".join(text.read_text(encoding="utf-8") for text in readmes if text.exists())))
+        words |= set(re.findall(r"\w+", " ".join(re.findall(r"``([^`]+)``", told))))
         modules = {path.stem for path in sources() if path.parent == folder}
         packages = {path.parent.name for path in sources() if path.parent.parent == folder and path.name == "__init__.py"}
-        if missing := (modules | packages) - words - {"__init__", "__main__", "faults"}:
-            untold[folder.as_posix()] = sorted(missing)
-    assert not untold, f"files that their room does not tell of: {untold}"
+        missing = (modules | packages) - words - {"__init__", "__main__", "faults"}
+        there = {entry.name.removesuffix(".py") for entry in (ROOT / folder).iterdir()}
+        listed = re.findall(r"``([\w.]+)/?``", " ".join(re.findall(r"^- (``[^:]*):", told, re.M)))
+        wrong += [f"{folder} does not tell of {name}" for name in sorted(missing)]
+        wrong += [f"{folder} has no {name}" for name in listed if name.removesuffix(".py") not in there]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("searching", ["partition", "reference", "shard"])

@@ -101,7 +101,7 @@ class Session:
         return list(map(Argument.of, self._files.outputs))
 
     def run(self, output_names: Sequence[str] | None, input_feed: Feeds) -> Outputs:
-        """The outputs of these names, all for None, of one microbatch: arrays by input name, each in the shape of its input.
+        """The outputs of these names, all for none, of one microbatch: arrays by input name, each in the shape of its input.
 
         Raises InvalidInput for arrays that are not those of the model, RuntimeFailure where a program raises an error."""
         wanted = self._wanted(output_names)
@@ -154,7 +154,7 @@ class Session:
             yield await asyncio.wrap_future(waiting.popleft())
 
     def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
-        if output_names is None:
+        if not output_names:
             return self._names
         for name in output_names:
             if name not in self._names:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from passes.shard import ShardPass
 
 _KINDS = {DEVICES: "stages of single devices", REPLICAS: "stages with replicas", MESHES: "stages on meshes"}
-MIXED = "stages on meshes or replicas"
+MIXED = "stages with a mesh among them"
 _FORMS = {**{kind: form for form, kind in _KINDS.items()}, MIXED: MESHES}
 _LOG = logging.getLogger(__name__)
 PROGRAM_PASSES = ("lower", "localize")

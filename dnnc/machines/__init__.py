@@ -2,7 +2,7 @@
 
 - ``topology``: files that describe machines, read and written (``README.md`` has all keys); ``presets``: those that come along;
 - ``facts``, ``detect``, ``local``: what this host is; ``merge``: several topologies as one;
-- ``measure``, ``gpus``, ``probes``, ``samples``: what it does; ``cluster``: the same of the nodes of a Ray cluster, and of the
+- ``measure``, ``kernels``, ``probes``, ``samples``: what it does; ``cluster``: the same of the nodes of a Ray cluster, and of the
   network between them; ``cache``: that, kept for later; ``profile``: seconds of a
   model's ops on it.
 

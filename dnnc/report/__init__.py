@@ -1,4 +1,6 @@
-"""What people see: tables, units, summaries of models and plans, timelines (``gantt``), and a web page (``page``)."""
+"""What people see: tables, units, summaries of models and plans, timelines (``gantt``), and a web page (``page``).
+
+``summary`` is of a module, ``sharding`` of a plan on meshes."""
 
 from dnnc.report.plan import idle_devices, idle_text, plan_headline, plan_table, proof_text
 from dnnc.report.sharding import (

@@ -60,7 +60,8 @@ Programs
 
 Where a module leaves out the ops of a stage, those of its first program say its messages (INV17, INV22).
 
-``values`` judges what a single type, attribute or facet says (INV07 to INV09). Time is linear in the size of the module.
+``values`` judges what a single type, attribute or facet says (INV07 to INV09), ``orders`` the rows of schedules (INV22),
+``locals`` programs (INV23); ``findings`` collects the faults. Time is linear in the size of the module.
 Positions come from the source map of a parse when it is given.
 """
 

@@ -9,7 +9,8 @@ An op with regions carries what is inside, each op as often as it ran on given i
 limit that is a constant), else once. Its own operands and results are counted inside, where they are read and made. A call
 carries the sum of the function that it calls.
 
-Sizes that types do not tell are those of a ``Measured`` facet (``measured.py``).
+Sizes that types do not tell are those of a ``Measured`` facet (``measured.py``). ``scalar.py``: what ONNX Runtime computes one
+element after the other.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dnnc.build.build import PLAN, PROGRAM
-from dnnc.build.plan_json import ops_of_stages, witness_row
+from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.check.witness.bound import proven
 from dnnc.check.witness.facts import CLOSE, Facts, facts_of
 from dnnc.check.witness.value import Counted, Stages
@@ -17,6 +17,7 @@ from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
 from ir.core.limits import LIMITS
 from ir.core.module import Schedule
+from ir.core.outcomes import translated
 from ir.system.files import read_input_text
 from ir.text.json_text import parse_json
 from ir.text.units import seconds_text
@@ -136,9 +137,9 @@ def verified(facts: Facts, claims: object, *, where: str = "plan.json", search: 
     plan = facts.plan
     found = Verified(plan.value, plan.bound, plan.gap, dict(plan.certificate).get("bound", ""))
     found.violations += _divided(facts)
-    found.violations += _told(facts, claims)
-    if not found.violations:
+    if not found.violations:  # else there are no stages to count
         found.value, found.uncounted = _value(facts, found.violations)
+    found.violations += _told(facts, claims)
     found.violations += _claims(facts, found.value)
     _bounds(facts, found, search)
     return found
@@ -191,29 +192,32 @@ def _divided(facts: Facts) -> Iterator[str]:
 
 
 def _told(facts: Facts, claims: Mapping[str, Any]) -> Iterator[str]:
-    """Where plan.json says something else than plan.ir."""
-    plan = facts.plan
-    for key, own in (("value", plan.value), ("bound", plan.bound), ("gap", plan.gap)):
-        told = claims.get(key)
-        number = math.inf if told is None else told
-        if isinstance(number, bool) or not isinstance(number, int | float) or not same(float(number), own):
-            yield f"plan.json: '{key}' is {told!r}, in plan.ir {own!r}"
-    for key, text in (("status", plan.status), ("objective", plan.objective), ("comm", plan.comm)):
-        if claims.get(key) != text:
-            yield f"plan.json: '{key}' is {claims.get(key)!r}, in plan.ir {text!r}"
-    rows, members = claims["stages"], ops_of_stages(facts.module, plan)
-    if len(rows) != len(plan.stages):
-        yield f"plan.json has {len(rows)} stages, plan.ir {len(plan.stages)}"
-        return
-    for stage, row in zip(plan.stages, rows, strict=True):
-        devices, ops = row.get("device"), row.get("ops")
-        if [*([devices] if isinstance(devices, str) else devices or ())] != list(stage.devices):
-            yield f"plan.json: stage {stage.index} is on {devices!r}, in plan.ir on {', '.join(stage.devices)}"
-        if moved := set(members[stage.index]).symmetric_difference(ops or ()):
-            yield f"plan.json: stage {stage.index} has other ops than in plan.ir: {', '.join(sorted(map(str, moved))[:3])}"
-    records = [witness_row(record) for record in _records(facts) or ()]
-    if claims.get("witness", []) != records:
-        yield "plan.json: 'witness' is not that of plan.ir"
+    """Where plan.json says something else than what is written for plan.ir."""
+    status = claims.get("status")
+    told = {**claims, "status": translated(status) if isinstance(status, str) else status}
+    yield from _differences(told, parse_json(plan_text(plan_to_json(facts.whole)), PLAN), "")
+
+
+def _differences(told: Any, own: Any, path: str) -> Iterator[str]:
+    """Where two documents differ: numbers by more than ``CLOSE``, anything else at all. ``path``: the keys that lead here."""
+    if isinstance(told, dict) and isinstance(own, dict):
+        for key in dict.fromkeys((*own, *told)):
+            yield from _differences(told.get(key), own.get(key), f"{path}.{key}" if path else key)
+    elif isinstance(told, list) and isinstance(own, list):
+        if len(told) != len(own):
+            yield f"plan.json: '{path}' has {len(told)} entries, in plan.ir {len(own)}"
+        for number, (one, other) in enumerate(zip(told, own, strict=False)):
+            for difference in _differences(one, other, f"{path}[{number}]"):
+                yield difference
+                if len(told) != len(own):
+                    return  # what follows has moved
+    elif not _equal(told, own):
+        yield f"plan.json: '{path}' is {told!r}, in plan.ir {own!r}"
+
+
+def _equal(told: Any, own: Any) -> bool:
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (told, own))
+    return same(float(told), float(own)) if numbers else type(told) is type(own) and told == own
 
 
 def _records(facts: Facts) -> tuple[Witness, ...] | None:

@@ -22,7 +22,8 @@ from dnnc.cli.faults import (
 from dnnc.cli.options import shared as opt
 from dnnc.cli.options import solve as arguments
 from dnnc.workloads.faults import BytesWithoutTopology, MachinesWithTopology
-from ir.core.diagnostics import CheckFailed, DiagnosticSink, ExitCode, UsageError
+from ir.core.diagnostics import CheckFailed, DiagnosticSink, ExitCode, InvalidInput, UsageError
+from ir.core.faults import NoSuchFile
 from ir.core.objectives import objective_of
 
 if TYPE_CHECKING:
@@ -179,11 +180,17 @@ def verify_plan(
     if file.is_dir():
         own_options = (result, objective, comm, split, schedule, straight, microbatches, pieces, hierarchy, inner_bandwidth)
         machines = (format, topology, by_bytes, accelerators, cpus, memory, bandwidth, forward)
-        given = [name for name, value in zip(_OF_SPLITS, (*own_options, *machines), strict=True) if value not in (None, False)]
+        given = [
+            name
+            for name, value in zip(_OF_SPLITS, (*own_options, *machines), strict=True)
+            if value is not None and value is not False
+        ]
         if given:
             raise UsageError(NotOfDirectory(tuple(given)), where=str(file))
         _verify_directory(file, search=search, json=json, quiet=quiet)
         return
+    if not file.exists():
+        raise InvalidInput(NoSuchFile("a workload file, or a directory that 'dnnc compile' wrote"), where=str(file))
     if result is None or search:
         raise UsageError(SplitMissing("a directory" if search else "a RESULT beside it"), where=str(file))
     from dnnc.machines import machines_of

@@ -1,6 +1,6 @@
 """The plan as a web page: one file, no network.
 
-- ``page``: the page of a planned module; ``frame``: the page inside a cell of a notebook.
+- ``document``: the page as one HTML text;
 - ``explorer``: numbers for the nodes of the model in Model Explorer;
 - ``data``: what it shows, as JSON; ``answers``, ``blocks``, ``loads``, ``tracks``, ``texts``: its parts.
 - ``page.html``, ``page.css``, ``page.js``, ``operators.js``: how it shows it;

@@ -4,7 +4,8 @@ A method takes the module of a workload (``dnnc.work`` ops and a topology) and r
 bytes; ``dnnc.workloads.solve`` converts them to the unit of the file. To add a method, write its file and list it. A method
 raises Infeasible if no plan fits. The methods of ``METHODS`` are exact; ``baselines`` has those that they are compared with.
 
-- ``partition``, ``groups``: methods that run passes of dnnc, on equal links and on groups of accelerators;
+- ``partition``, ``groups``, ``any_split``: methods that run passes of dnnc: on equal links, on groups of accelerators, and for
+  splits that need not be contiguous;
 - ``canonical``: nodes numbered independently of the file's order; ``expert_file``: the split of an expert, from its file.
 """
 

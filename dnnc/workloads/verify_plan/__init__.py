@@ -16,7 +16,7 @@ Every rule that a split breaks gives a line of ``Report.violations``:
   backward nodes this holds for the forward nodes; a backward node without a forward node of its colour counts as a forward
   node without cost, with the backward edges around it reversed.
 
-``statement`` tells the objective of a result. PipeDream's has rules of its own: devices of one stage are replicas and hold the
+``claims`` reads what a result claims, ``statement`` its objective. PipeDream's has rules of its own: devices of one stage are replicas and hold the
 same nodes, stages run in the order of their numbers, and the load of a device is the largest of compute with weight
 synchronisation, of received bytes and of sent bytes over the bandwidth (Narayanan et al., SOSP 2019); memory depends on the
 schedule that the result names. Latency too has rules of its own: see ``latency``.

@@ -1,7 +1,7 @@
 """What repeats in a function, and how it is written once: as functions and calls, provably the same program.
 
 ``fold`` writes ``dnnc.call`` ops and block functions behind the functions of the module (``marks.py`` says what stands in
-them), and stages that name the ops that they take (``taken.py``); ``expand`` undoes it exactly: structure, names, locations,
+them), and stages that name the ops that they take (``taken.py``); ``expand`` undoes it exactly (``restore.py``): structure, names, locations,
 facets, layouts, order. ``folding`` tells what repeats without rewriting anything.
 
 The way: every op gets a key that says all but names and decisions (``program.py``); a canonical topological order puts the
@@ -9,6 +9,8 @@ copies of a block side by side whatever the order and names of the input (``orde
 strings (``repeats.py``) and chosen by the ops they save, with their wiring compared (``search.py``); each copy is proven
 against the first and its interface told (``structure.py``, the analysis ``folding``); copies that were decided alike share a
 function (``variants.py``); then it is written down (``outline.py``, ``folded.py``).
+
+``names.py`` lists the names of an op in one fixed order, for copies that agree in all else.
 
 Invariants: copies of a block agree in everything but names, resources, locations, decisions and layouts, copies of a function
 in the last two as well: what stands in a shared body holds for each of its copies. Resources are arguments, but for constants

@@ -127,6 +127,15 @@ def in_json(**values: Any) -> Callable[[str], str]:
     return lambda text: json.dumps({**json.loads(text), **values})
 
 
+def in_stage(**values: Any) -> Callable[[str], str]:
+    def change(text: str) -> str:
+        plan = json.loads(text)
+        plan["stages"][0] |= values
+        return json.dumps(plan)
+
+    return change
+
+
 TAMPERED: dict[str, tuple[str, Callable[[str], str], str]] = {
     "value": ("plan.json", in_json(value=1e-9), "'value' is 1e-09"),
     "value of the text": ("plan.ir", scaled("value", 0.5), "the value is"),
@@ -134,16 +143,29 @@ TAMPERED: dict[str, tuple[str, Callable[[str], str], str]] = {
     "bound of the text": ("plan.ir", scaled("bound", 0.9), "'bound' is"),
     "gap": ("plan.json", in_json(gap=0.5), "'gap' is 0.5"),
     "status": ("plan.json", in_json(status="undecided"), "'status' is 'undecided'"),
-    "witness": ("plan.json", in_json(witness=[]), "'witness' is not that of plan.ir"),
-    "price": ("plan.ir", lambda text: re.sub(r"core=0\.5", "core=0.25", text), "'witness' is not that of plan.ir"),
-    "form": ("plan.ir", lambda text: text.replace('"devices ', '"meshes '), "'witness' is not that of plan.ir"),
+    "schema": ("plan.json", in_json(schema="dnnc.plan/1"), "'schema' is 'dnnc.plan/1'"),
+    "single": ("plan.json", in_json(single=1.0), "'single' is 1.0"),
+    "seconds of a stage": ("plan.json", in_stage(seconds={"compute": 9}), "'stages[0].seconds.compute' is 9"),
+    "memory of a stage": ("plan.json", in_stage(memory={"weights": 9}), "'stages[0].memory.weights' is 9"),
+    "certificate": ("plan.json", in_json(certificate={"bound": "trust me"}), "'certificate.bound' is 'trust me'"),
+    "witness": ("plan.json", in_json(witness=[]), "'witness' has 0 entries, in plan.ir 1"),
+    "price": (
+        "plan.ir",
+        lambda text: re.sub(r"core=0\.5", "core=0.25", text),
+        "'witness[0].prices.core' is 0.5, in plan.ir 0.25",
+    ),
+    "form": (
+        "plan.ir",
+        lambda text: text.replace('"devices ', '"meshes '),
+        "'witness[0].plans' is 'devices', in plan.ir 'meshes'",
+    ),
     "no witness": ("plan.ir", lambda text: text.replace('"devices ', '"device '), "the witness is no text of a witness"),
     "compute": ("plan.ir", scaled("compute", 0.5), "stage 0: compute is"),
     "send": ("plan.ir", scaled("send", 2.0), "stage 0: send is"),
     "weights": ("plan.ir", lambda text: re.sub(r"(weights = )\d+", r"\g<1>7", text, count=1), "stage 0: weights are 7 bytes"),
     "device": ("plan.ir", lambda text: re.sub(r"devices = \[cpu0\]", "devices = [cpu7]", text), "cpu7, which is no device"),
     "one device twice": ("plan.ir", lambda text: text.replace("devices = [cpu1]", "devices = [cpu0]"), ""),
-    "an op moved": ("plan.ir", lambda text: re.sub(r"stage<1>", "stage<0>", text, count=1), "has other ops than in plan.ir"),
+    "an op moved": ("plan.ir", lambda text: re.sub(r"stage<1>", "stage<0>", text, count=1), "'stages[0].ops' has"),
     "an op moved back": ("plan.ir", lambda text: re.sub(r"stage<0>", "stage<1>", text, count=1), "flows backward"),
 }
 
@@ -222,6 +244,7 @@ def test_what_is_too_large_says_so(tmp_path: Path) -> None:
         (["plan.json"], "it is a file, expected a RESULT beside it"),
         (["plan.json", "plan.json", "--search"], "it is a file, expected a directory"),
         ([".", "--comm", "sum"], "--comm given with a directory"),
+        ([".", "--cpus", "0"], "--cpus given with a directory"),
         ([".", "plan.json"], "RESULT given with a directory"),
     ],
 )
@@ -234,6 +257,8 @@ def test_options_that_do_not_fit(
 
 
 def test_a_directory_without_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["verify-plan", str(tmp_path / "nothing")]) == 3
+    assert "no such file; expected a workload file, or a directory" in capsys.readouterr().err
     assert main(["verify-plan", str(tmp_path)]) == 3
     (tmp_path / "plan.json").write_text("{}")
     (tmp_path / "plan.ir").write_text("module @m {\n  func @main() -> () {\n  }\n}\n")

@@ -1,8 +1,8 @@
 """Writes ops of the IR as Python statements that call torch: the text of training programs.
 
-``statement`` writes one op; each module of this folder has the emitters of one family of ops (``windows``: what convolutions
-and pools share). ``run`` runs a function of the IR so. A program begins with
-``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` that the program's ops call. Ops
+``statement`` writes one op; the other modules have the emitters of one family of ops each: ``pointwise``, ``movement``,
+``reductions``, .. (``windows``: what convolutions and pools share). ``run`` runs a function of the IR so. A program begins
+with ``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` that the program's ops call. Ops
 without tensor operands (``Range``, constants) create their result on ``device``, a global of the program.
 
 torch's autograd differentiates the statements of forward ops: ``dnnc train --check`` compares a training step with autograd

@@ -18,6 +18,9 @@ families of ``ASYNCHRONOUS`` repeat their rows without end.
 device's whole work for a microbatch as one. The bubbles of ``zb-*`` are those of a device, from its first action to its last;
 all others are of the step too. Several stages on one device without a family of their own are ordered by ``listed``.
 
+Files: ``one_f_one_b``, ``gpipe``, ``interleaved``, ``zero_bubble`` (both ``zb-h``), ``zb_v``, ``pipedream`` (both asynchronous
+ones), ``auto``, ``listed``; ``base`` has what they share.
+
 Invariants: each row holds, for each microbatch, every ``recv``, ``F``, ``B`` (or ``I`` and ``W``) and ``send`` of its stages
 once, in an order that ``simulate`` completes, and one ``U`` of each stage, last, where there is an update. ``period`` and
 ``latency`` are both the seconds that the simulated step takes; of asynchronous steps the former is the time from one to the
