@@ -1,7 +1,7 @@
 """The intermediate representation: types, ops, modules, their text, and the checks that keep them honest.
 
-``core`` is the program as data, ``ops`` the dialects that dnnc defines, ``text`` its text, ``layout_rules`` how ops may be split,
-``verifier`` the invariants, ``system`` files and what the operating system says.
+``core`` is the program as data, ``ops`` the dialects that dnnc defines, ``text`` its text, ``layout_rules`` how ops may be
+split, ``verifier`` the invariants, ``system`` files and what the operating system says.
 
 Public names are reached from here. Each module loads when one of its names is first used, so that ``import ir`` is cheap and
 needs no lark.

@@ -2,9 +2,8 @@
 
 - ``topology``: files that describe machines, read and written (``README.md`` has all keys); ``presets``: those that come along;
 - ``facts``, ``detect``, ``local``: what this host is; ``merge``: several topologies as one;
-- ``measure``, ``kernels``, ``probes``, ``samples``: what it does; ``cluster``: the same of the nodes of a Ray cluster, and of the
-  network between them; ``cache``: that, kept for later; ``profile``: seconds of a
-  model's ops on it.
+- ``measure``, ``kernels``, ``probes``, ``samples``: what it does; ``cluster``: the same of the nodes of a Ray cluster, and of
+  the network between them; ``cache``: that, kept for later; ``profile``: seconds of a model's ops on it.
 
 What measures is imported when it is called: a compile for another machine does not wait for it.
 """

@@ -2,9 +2,10 @@
 
 *What is checked* is the plan, not the rates. The seconds of one op on one type of device are asked of ``op_time`` (of a part of
 an op, ``member_work``), routes and ports of ``network``. Sums, transfers, collectives, memory, value, bound and gap are counted
-here, from the ops, stages, devices and links of ``plan.ir`` alone; nothing is asked of a search. What ``plan.json`` says must be
-what is written for that ``plan.ir``. Not counted again, and said to be so: activations on meshes; of a training step all memory but weights, the
-value in stages on meshes, what is hidden beside its backward pass on one mesh, and the rows of schedules other than 1F1B.
+here, from the ops, stages, devices and links of ``plan.ir`` alone; nothing is asked of a search. What ``plan.json`` says must
+be what is written for that ``plan.ir``. Not counted again, and said to be so: activations on meshes; of a training step all
+memory but weights, the value in stages on meshes, what is hidden beside its backward pass on one mesh, and the rows of
+schedules other than 1F1B.
 
 - ``facts``: the numbers of a build;
 - ``value``: seconds and bytes of the stages, and the value, of stages on devices; ``meshes``: the same of stages on meshes;

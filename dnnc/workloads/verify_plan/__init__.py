@@ -16,10 +16,10 @@ Every rule that a split breaks gives a line of ``Report.violations``:
   backward nodes this holds for the forward nodes; a backward node without a forward node of its colour counts as a forward
   node without cost, with the backward edges around it reversed.
 
-``claims`` reads what a result claims, ``statement`` its objective. PipeDream's has rules of its own: devices of one stage are replicas and hold the
-same nodes, stages run in the order of their numbers, and the load of a device is the largest of compute with weight
-synchronisation, of received bytes and of sent bytes over the bandwidth (Narayanan et al., SOSP 2019); memory depends on the
-schedule that the result names. Latency too has rules of its own: see ``latency``.
+``claims`` reads what a result claims, ``statement`` its objective. PipeDream's has rules of its own: devices of one stage are
+replicas and hold the same nodes, stages run in the order of their numbers, and the load of a device is the largest of compute
+with weight synchronisation, of received bytes and of sent bytes over the bandwidth (Narayanan et al., SOSP 2019); memory
+depends on the schedule that the result names. Latency too has rules of its own: see ``latency``.
 
 In a result of ``dnnc.solve/1``, also: the bound is at most the objective, gap and status agree with both, memory is as claimed,
 no device is listed twice. The bound is a statement about all splits and is not verified here.

@@ -1,8 +1,8 @@
 """What repeats in a function, and how it is written once: as functions and calls, provably the same program.
 
 ``fold`` writes ``dnnc.call`` ops and block functions behind the functions of the module (``marks.py`` says what stands in
-them), and stages that name the ops that they take (``taken.py``); ``expand`` undoes it exactly (``restore.py``): structure, names, locations,
-facets, layouts, order. ``folding`` tells what repeats without rewriting anything.
+them), and stages that name the ops that they take (``taken.py``); ``expand`` undoes it exactly (``restore.py``): structure,
+names, locations, facets, layouts, order. ``folding`` tells what repeats without rewriting anything.
 
 The way: every op gets a key that says all but names and decisions (``program.py``); a canonical topological order puts the
 copies of a block side by side whatever the order and names of the input (``order.py``); exact repeats of keys are found as in

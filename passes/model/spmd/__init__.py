@@ -4,7 +4,8 @@
 - ``mesh``: named axes over devices, each as fast as its slowest link; seconds of collectives;
 - ``layouts``: the layouts of a type, and the cheapest chain of collectives between any two;
 - ``reshard``: the same chains step by step, found by another algorithm;
-- ``bill``, ``price``, ``staged``: what a sharded function costs under given decisions; a stage with its mesh, decisions and bill;
+- ``bill``, ``price``, ``staged``: what a sharded function costs under given decisions; a stage with its mesh, decisions and
+  bill;
 - ``footprint``: what a stage needs of a device, activations and buffers too;
 - ``cross_mesh``: what passes between stages that are meshes, and what it costs;
 - ``notation``, ``decided``: placements as texts; what a module says of its decisions, read and checked;

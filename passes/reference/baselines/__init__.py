@@ -1,9 +1,9 @@
 """Baselines: what a person or a simpler tool would do, judged by the definition that the exact search is judged by.
 
 ``case`` holds what a baseline sees and ``judge``; ``cases`` makes it from each objective's problem (``latency`` that of
-latency). A baseline is a function of (case, limits) that gives stages or raises ``NoPlan``, in a file of its own or, short as it
-is, in ``plain``. ``expert`` also takes what the person wrote; ``chain`` is a dynamic programme over one order,
-``greedy`` fills devices one after the other, ``metis`` splits evenly, ``pipedream_style`` makes the graph a path and cuts that.
+latency). A baseline is a function of (case, limits) that gives stages or raises ``NoPlan``, in a file of its own or, short as
+it is, in ``plain``. ``expert`` also takes what the person wrote; ``chain`` is a dynamic programme over one order, ``greedy``
+fills devices one after the other, ``metis`` splits evenly, ``pipedream_style`` makes the graph a path and cuts that.
 """
 
 from collections.abc import Callable

@@ -152,12 +152,12 @@ TAMPERED: dict[str, tuple[str, Callable[[str], str], str]] = {
     "price": (
         "plan.ir",
         lambda text: re.sub(r"core=0\.5", "core=0.25", text),
-        "'witness[0].prices.core' is 0.5, in plan.ir 0.25",
+        "'witness[0].prices.core' is 0.5",
     ),
     "form": (
         "plan.ir",
         lambda text: text.replace('"devices ', '"meshes '),
-        "'witness[0].plans' is 'devices', in plan.ir 'meshes'",
+        "'witness[0].plans' is 'devices'",
     ),
     "no witness": ("plan.ir", lambda text: text.replace('"devices ', '"device '), "the witness is no text of a witness"),
     "compute": ("plan.ir", scaled("compute", 0.5), "stage 0: compute is"),
