@@ -17,7 +17,8 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -49,12 +50,23 @@ from ir.system.child import module_environment, python_command
 
 ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
-_LOOK_SECONDS, _REACH_SECONDS, _GREET_SECONDS = 0.5, 1.0, 5.0
-"""How often a lost host is looked for, how long its system may take to connect, and how long Ray's process there to answer."""
+_LOOK_SECONDS, _REACH_SECONDS, _GREET_SECONDS = 0.5, 4.0, 5.0
+"""How often a lost host is looked for, how long its system may take to connect, and how long Ray's process there to answer.
+Systems repeat a lost SYN after 1 s and after 3 s (RFC 6298, 2), so a host is given three of them."""
+_MOST_LOOKS = 64
+"""Nodes that are looked at at the same time."""
 _WATCH_SECONDS = 5.0
 """How often a node is looked at that was asked something and has not answered yet."""
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """What a client of HTTP/2 sends first, with no settings (RFC 9113, 3.4): Ray's processes answer with settings of theirs."""
+_ASKED = {
+    "versions": "its actor was started and asked for versions",
+    "facts": "it was asked what it has",
+    "clock": "it was asked for the time",
+    "listen": "it opened a port",
+    "launch": "its agent was started",
+}
+"""What a host does while a method of ``NodeAgent`` is awaited."""
 _MOST_OF_A_RESOURCE = float(1 << 62)
 _WITHOUT_TOKEN = """import sys
 from ray._raylet import GcsClient
@@ -99,21 +111,24 @@ class RayAgents:
 
     def ask(self, host: str, method: str, *arguments: Any) -> Any:
         """What a method of a host's actor returns. Raises InvalidInput where the node does not run it."""
-        return self.answers(self.begin({host: (method, *arguments)}))[host]
+        return self.answers(self.begin({host: (method, *arguments)}), _ASKED[method], begun=False)[host]
 
     def begin(self, asked: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Asks several hosts at the same time: by host, a method and its arguments."""
         return {host: getattr(self.actors[host], method).remote(*arguments) for host, (method, *arguments) in asked.items()}
 
-    def answers(self, asked: Mapping[str, Any], doing: str = "", seconds: float = ACTOR_SECONDS) -> dict[str, Any]:
-        """What was asked returns, by host, each within so many seconds. Raises as ``ask``; StageStopped for a host that has
-        gone while it was ``doing`` something that it had begun, and for one whose node answers nobody."""
+    def answers(
+        self, asked: Mapping[str, Any], doing: str, seconds: float = ACTOR_SECONDS, *, begun: bool = True
+    ) -> dict[str, Any]:
+        """What was asked returns, by host, each within so many seconds. ``doing``: what happens meanwhile; ``begun``: whether
+        the actors have run before, so that one that fails is lost. Raises as ``ask``; StageStopped for a host that has gone,
+        where it had begun, and for one whose node answers nobody."""
         answers = {}
         for host, reference in asked.items():
             try:
                 answers[host] = self._awaited(host, reference, doing, seconds)
             except self._ray.exceptions.RayActorError as error:
-                if doing:
+                if begun:
                     raise StageStopped(HostGone(host, doing), where=self.where) from None
                 raise InvalidInput(HostRefused(host, _last_line(error)), where=self.where) from None
             except self._ray.exceptions.RayError as error:
@@ -130,7 +145,7 @@ class RayAgents:
             except self._ray.exceptions.GetTimeoutError:
                 node = self._nodes[host]
                 if not answers_at(node.address, node.port):
-                    raise StageStopped(HostGone(host, doing or "its actor was started"), where=self.where) from None
+                    raise StageStopped(HostGone(host, doing), where=self.where) from None
                 if left <= _WATCH_SECONDS:
                     raise InvalidInput(HostBusy(host, seconds), where=self.where) from None
 
@@ -138,10 +153,9 @@ class RayAgents:
         """What a relay offers that a host's actor opens. Raises InvalidInput for what it refuses."""
         return offered(self.ask(host, "listen", address, ports), {"host": host, "address": address, "ports": ports})
 
-    def unreached(
-        self, asked: Mapping[str, Any], offers: Mapping[str, tuple[str, str]], doing: str = ""
-    ) -> dict[str, list[str]]:
-        """By host, the endpoints among ``offers`` that it has not reached, when it was asked to ``reach`` them."""
+    def unreached(self, asked: Mapping[str, Any], offers: Mapping[str, tuple[str, str]], doing: str) -> dict[str, list[str]]:
+        """By host, the endpoints among ``offers`` that it has not reached, when it was asked to ``reach`` them. Raises as
+        ``answers``."""
         found = {}
         for host, answer in self.answers(asked, doing).items():
             answers = Answers(host, self.where)
@@ -157,7 +171,8 @@ class RayAgents:
 
     def require_versions(self, packages: Sequence[str] = PACKAGES) -> None:
         """Raises InvalidInput where a host has other versions than this one."""
-        there = self.answers(self.begin({name: ("versions",) for name in self.actors}))
+        asked = self.begin({name: ("versions",) for name in self.actors})
+        there = self.answers(asked, _ASKED["versions"], begun=False)
         if unlike := version_faults(there, self.where, packages):
             raise InvalidInput(fault for _, fault in unlike)
 
@@ -186,16 +201,17 @@ class RayAgents:
 
 def nodes_of(ray: Any) -> tuple[Node, ...]:
     """The nodes of the cluster that Ray takes to be there, by address and id. Raises InvalidInput where its head does not tell,
-    and for a node that Ray describes otherwise than it should."""
-    import ray._raylet as compiled  # ``ray.nodes()`` does not tell when a node was started
+    and for a node that Ray describes otherwise than it should. When a node was started ``ray.nodes()`` does not tell, and
+    another version of Ray may not tell at all: it is 0 then."""
+    import ray._raylet as compiled
 
     module: Any = compiled
     head = ray.get_runtime_context().gcs_address
     try:
         told = module.GcsClient(address=head).get_all_node_info()
+        started = {id.hex(): int(getattr(info, "start_time_ms", 0)) for id, info in told.items()}
     except Exception as error:  # Ray has no common base of what it raises here
         raise InvalidInput(ClusterNotReached(_last_line(error)), where=f"--cluster {head}") from None
-    started = {id.hex(): int(info.start_time_ms) for id, info in told.items()}
     nodes = (_node(node, started.get(node.get("NodeID"), 0)) for node in ray.nodes() if node.get("Alive"))
     return tuple(sorted(nodes, key=lambda node: (node.address, node.id)))
 
@@ -210,21 +226,24 @@ def _node(told: Mapping[str, Any], started: int) -> Node:
     return Node(id, address, hostname, offered, port, started)
 
 
-def reached(nodes: Iterable[Node]) -> tuple[Node, ...]:
+def reached(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Those that answer: where a node was lost and started again just now, Ray has both for a while. No two processes listen at
     one port: of nodes with the same one, which ``ray start --node-manager-port`` states, the one that was started last is
     there."""
     by_age = sorted(nodes, key=lambda node: (node.started, node.id))
     there = {node.id for node in {(node.address, node.port): node for node in by_age}.values()}
-    return tuple(node for node in nodes if node.id in there and answers_at(node.address, node.port))
+    looked = [node for node in nodes if node.id in there]
+    with ThreadPoolExecutor(_MOST_LOOKS) as pool:
+        answers = pool.map(lambda node: answers_at(node.address, node.port), looked)
+        return tuple(node for node, answer in zip(looked, answers, strict=True) if answer)
 
 
 def answers_at(address: str, port: int) -> bool:
     """Whether a process of Ray answers there. Ray notices only after 15 s that a node has gone, and after a minute that its
-    process is stopped, whose system still accepts connections."""
+    process is stopped, whose system still accepts connections. Nothing answers at what cannot be an address."""
     try:
         connection = socket.create_connection((address, port), _REACH_SECONDS)
-    except OSError:
+    except (OSError, ValueError):  # UnicodeError: an empty or too long label of a name, or letters that no name has
         return False
     with connection:
         connection.settimeout(_GREET_SECONDS)

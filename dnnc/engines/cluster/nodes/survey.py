@@ -115,7 +115,7 @@ def _unreached(agents: RayAgents, nodes: dict[str, Node], here: str, ports: tupl
             own.meet(offers, REACH_SECONDS)
         except ConnectionError as error:
             missing = str(error).split(", ")
-        answers = agents.unreached(asked, every)
+        answers = agents.unreached(asked, every, "it connected to the others")
         return {name: [*answers[name], *(e for e in missing if e == offers[name][0])] for name in nodes}
     finally:
         own.close()

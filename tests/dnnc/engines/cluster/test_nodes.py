@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +21,13 @@ from dnnc.cli import main
 from dnnc.engines.cluster.nodes import ray_cluster
 from dnnc.engines.cluster.nodes.actor import versions
 from dnnc.engines.cluster.nodes.matching import HostNeeds, Node, match_hosts, nodes_again
-from dnnc.engines.cluster.nodes.ray_cluster import reached, version_faults
+from dnnc.engines.cluster.nodes.ray_cluster import answers_at, nodes_of, reached, version_faults
 from dnnc.engines.hosts.options import PORTS_TEXT, port_range, stated_cluster, stated_hosts
 from ir.core.diagnostics import InvalidInput, UsageError
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'dnnc[cluster]'"
+)
 
 SMALL = Node("a1b2c3d4", "192.0.2.1", "lab1", {"CPU": 2})
 LARGE = Node("a1b2c3ff", "192.0.2.2", "lab2", {"CPU": 8})
@@ -94,17 +101,23 @@ def test_options_of_a_cluster_need_one(capsys: pytest.CaptureFixture[str]) -> No
 
 @contextmanager
 def process_of_ray(greeting: bytes = b"settings") -> Iterator[int]:
-    """The port of a process that greets whoever connects, as Ray's do, and closes the connection."""
+    """The port of a process that greets whoever connects, as Ray's do, and closes the connection; somebody has to connect."""
+    connected = []
 
     def answer() -> None:
-        with there.accept()[0] as connection:
+        with suppress(OSError), there.accept()[0] as connection:  # where it is shut down, nobody has connected
+            connected.append(connection)
             connection.sendall(greeting)
 
     with socket.create_server(("127.0.0.1", 0)) as there:
         thread = threading.Thread(target=answer)
         thread.start()
-        yield there.getsockname()[1]
-        thread.join()
+        try:
+            yield there.getsockname()[1]
+        finally:
+            there.shutdown(socket.SHUT_RDWR)
+            thread.join()
+    assert connected, "nobody has connected"
 
 
 def node(port: int, id: str = "", started: int = 0) -> Node:
@@ -114,12 +127,79 @@ def node(port: int, id: str = "", started: int = 0) -> Node:
 def test_a_node_that_nobody_answers_for_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray has a node for some time after it was lost, beside the one that was started in its place; and a system accepts
     connections to a process that is stopped."""
-    monkeypatch.setattr(ray_cluster, "_GREET_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as stopped, socket.create_server(("127.0.0.1", 0)) as lost:
-        ports = [one.getsockname()[1] for one in (stopped, lost)]
+        left, gone = (one.getsockname()[1] for one in (stopped, lost))
         lost.close()
         with process_of_ray() as there:
-            assert reached([node(port) for port in (*ports, there)]) == (node(there),)
+            assert reached([node(gone), node(there)]) == (node(there),)
+        monkeypatch.setattr(ray_cluster, "_GREET_SECONDS", 0.1)
+        assert reached([node(left)]) == ()
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not list its connections")
+@pytest.mark.slow
+def test_a_node_whose_system_loses_two_packets_is_there() -> None:
+    """A system with a full queue of connections drops the first packet of another one, which goes again after 1 and 3 s."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as there, ThreadPoolExecutor(1) as pool:
+        port = there.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), 30):  # it fills the queue
+            answer = pool.submit(answers_at, "127.0.0.1", port)
+            while not repeated(port) and not wait([answer], 0.01).done:
+                pass
+            assert not answer.done()
+            there.accept()[0].close()
+            there.settimeout(30)
+            with there.accept()[0] as connection:
+                connection.sendall(b"settings")
+                assert answer.result(30)
+
+
+def repeated(port: int) -> bool:
+    """Whether a connection to this port of this system was asked for again (SYN_SENT, state 02) and is not answered yet."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(row[2].endswith(f":{port:04X}") and row[3] == "02" and int(row[6], 16) for row in rows)
+
+
+ADDRESSES_OF_NOTHING = ["a..b", f"{'a' * 70}.example", "\udcff"]
+
+
+@pytest.mark.parametrize("host", ADDRESSES_OF_NOTHING)
+def test_nothing_answers_at_what_is_no_address(host: str) -> None:
+    assert not answers_at(host, 6379)
+    assert reached([Node("1" * 8, host, "lab", {}, 6379)]) == ()
+
+
+@needs_ray
+@pytest.mark.parametrize("host", ADDRESSES_OF_NOTHING[:2])
+def test_an_address_of_no_cluster_is_refused(host: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = dnnc.plan("zoo:mlp,layers=1,hidden=8,batch=1", machines="preset:cpu-1", mesh="none", replicas=1, stages=1)
+    build, machines, address = str(plan.write(tmp_path / "build").folder), str(tmp_path / "machines.toml"), f"{host}:6379"
+    refused = "error[E2210]: no cluster to work with: nothing answers there"
+    for call in (lambda: dnnc.load(build).start(cluster=address), lambda: dnnc.measure_cluster(address)):
+        with pytest.raises(InvalidInput, match=re.escape(f'cluster="{address}": {refused}')):
+            call()
+    measure, check = ["topology", "measure", "-o", machines], ["cluster", "check", "-t", "preset:cpu-2"]
+    for command in (["run", build], ["check", build], measure, check):
+        assert main([*command, "--cluster", address]) == 3
+        assert f"--cluster {address}: {refused}" in capsys.readouterr().err
+
+
+def test_a_version_of_ray_that_does_not_tell_when_a_node_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "NodeID": "0a",
+        "Alive": True,
+        "NodeManagerAddress": "192.0.2.1",
+        "NodeManagerHostname": "lab1",
+        "NodeManagerPort": 6380,
+        "Resources": {"CPU": 2.0},
+    }
+    client = SimpleNamespace(get_all_node_info=lambda: {b"\n": SimpleNamespace(node_id=b"\n")})
+    context = SimpleNamespace(gcs_address="192.0.2.1:6379")
+    compiled = SimpleNamespace(GcsClient=lambda address: client)
+    ray = SimpleNamespace(get_runtime_context=lambda: context, nodes=lambda: [told], _raylet=compiled)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setitem(sys.modules, "ray._raylet", compiled)
+    assert nodes_of(ray) == (Node("0a", "192.0.2.1", "lab1", {"CPU": 2.0}, 6380, 0),)
 
 
 def test_a_node_that_refuses_the_greeting_is_there() -> None:

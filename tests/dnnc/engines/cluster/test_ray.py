@@ -169,7 +169,7 @@ with connected(sys.argv[1]) as (ray, nodes, _):
     os.kill(int(sys.argv[2]), signal.SIGSTOP)
     agents = RayAgents(ray, named, {name: HostNeeds(name, 1) for name in named}, "here")
     try:
-        agents.require_versions()
+        agents.require_versions() if sys.argv[3] == "versions" else agents.ask("b", sys.argv[3])
     except DnncError as error:
         print(type(error).__name__, *error.diagnostics)
     finally:
@@ -178,10 +178,13 @@ with connected(sys.argv[1]) as (ray, nodes, _):
 """
 
 
-def test_a_node_that_stops_while_it_starts_an_actor_is_named(cluster: RayCluster) -> None:
-    command = [sys.executable, "-P", "-c", STOPPED, cluster.address, str(cluster.raylet("b"))]
+@pytest.mark.parametrize(
+    ("asked", "doing"), [("versions", "its actor was started and asked for versions"), ("facts", "it was asked what it has")]
+)
+def test_a_node_that_stops_while_it_is_asked_is_named(asked: str, doing: str, cluster: RayCluster) -> None:
+    command = [sys.executable, "-P", "-c", STOPPED, cluster.address, str(cluster.raylet("b")), asked]
     done = subprocess.run(command, env=cluster.environment, capture_output=True, text=True, timeout=100, check=False)
-    assert "StageStopped here: error[E2205]: host 'b' has gone while its actor was started" in done.stdout, done.stderr
+    assert f"StageStopped here: error[E2205]: host 'b' has gone while {doing}\n" in done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("how", ["interrupt", "kill the agent"])
