@@ -52,7 +52,7 @@ ACTOR_SECONDS = 60.0
 """How long a node may take to start an actor."""
 _LOOK_SECONDS, _REACH_SECONDS, _GREET_SECONDS = 0.5, 4.0, 5.0
 """How often a lost host is looked for, how long its system may take to connect, and how long Ray's process there to answer.
-Systems repeat a lost SYN after 1 s and after 3 s (RFC 6298, 2), so a host is given three of them."""
+Systems repeat a lost SYN after 1 s, and again 1 or 2 s later, so a host is given three of them."""
 _MOST_LOOKS = 64
 """Nodes that are looked at at the same time."""
 _WATCH_SECONDS = 5.0

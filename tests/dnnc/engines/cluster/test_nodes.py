@@ -139,7 +139,7 @@ def test_a_node_that_nobody_answers_for_is_not_there(monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system does not list its connections")
 @pytest.mark.slow
 def test_a_node_whose_system_loses_two_packets_is_there() -> None:
-    """A system with a full queue of connections drops the first packet of another one, which goes again after 1 and 3 s."""
+    """A system with a full queue of connections drops the first packets of another one, which go again each 1 or 2 s."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as there, ThreadPoolExecutor(1) as pool:
         port = there.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port), 30):  # it fills the queue
