@@ -153,7 +153,8 @@ class Build:
     """One build directory. ``files``: its verified files. ``inputs``, ``outputs``: of the model, in its order. ``weights``: how
     they were written, ``shared``, ``per-stage`` or ``none`` (such a build cannot run). ``schedule``: the actions that each
     device repeats for a stream. ``providers``: the execution providers that device types name. ``cores``: of devices with
-    several. ``given``: whether the inputs of ``compile --inputs`` are in it; None where there were none."""
+    several. ``cpus``: the host of every CPU device of the topology, in its order, also of those without a stage. ``given``:
+    whether the inputs of ``compile --inputs`` are in it; None where there were none."""
 
     files: Snapshot
     plan: Plan
@@ -165,6 +166,7 @@ class Build:
     schedule: Schedule
     providers: Mapping[str, Provider] = field(default_factory=dict)
     cores: Mapping[str, int] = field(default_factory=dict)
+    cpus: Mapping[str, str] = field(default_factory=dict)
     given: bool | None = None
 
     @property
@@ -356,15 +358,17 @@ def _schedule(module: Module) -> Schedule:
 
 
 def _machines(module: Module) -> dict[str, Any]:
-    """Execution providers and cores of the devices of the stages."""
+    """Execution providers of the devices of the stages, their cores and those of all CPU devices, and the hosts of these."""
     topology = module.first(Topology)
     if topology is None:
         return {}
     devices = dict.fromkeys(device for stage in module.of_type(Stage) for device in stage.devices)
-    cores = {device: topology.type(topology.device(device).type).cores for device in devices}
+    cpus = {device.name: device.host for device in topology.devices if topology.type(device.type).on_cores}
+    cores = {device: topology.type(topology.device(device).type).cores for device in dict.fromkeys([*devices, *cpus])}
     return {
         "providers": {device: provider for device in devices if (provider := Provider.of(topology, device))},
         "cores": {device: count for device, count in cores.items() if count > 1},
+        "cpus": cpus,
     }
 
 

@@ -40,7 +40,7 @@ def host_addresses(files: Snapshot) -> dict[str, str]:
 
 def require_one_host(topology: Topology, where: str, *, emulate: bool = False) -> None:
     """Raises InvalidInput for a topology without CPUs, or with CPUs on several hosts: one machine is measured."""
-    cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
+    cpus = {type_.name for type_ in topology.types if type_.on_cores}
     hosts = sorted({device.host for device in topology.devices if device.type in cpus})
     if not hosts:
         raise InvalidInput(NoCpu(), where=where)

@@ -8,7 +8,7 @@ receivers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -82,6 +82,16 @@ class Step:
         """Of the device of a rank."""
         topology = self.module.first(Topology)
         return topology.type(topology.device(self.devices[rank]).type).cores if topology is not None else 1
+
+    def cpus_beside(self, devices: Sequence[str]) -> dict[str, int]:
+        """The cores of each CPU device of the hosts of ``devices``, in the topology's order, and of ``devices`` in any case."""
+        topology = self.module.first(Topology)
+        if topology is None:
+            return dict.fromkeys(devices, 1)
+        hosts = {topology.device(device).host for device in devices}
+        types = {device: topology.type(device.type) for device in topology.devices}
+        beside = (one for one in topology.devices if (one.host in hosts and types[one].on_cores) or one.name in devices)
+        return {device.name: types[device].cores for device in beside}
 
     @cached_property
     def ranks(self) -> Mapping[str, int]:

@@ -186,7 +186,7 @@ def _allowed(facts: Facts, cores: int) -> float:
 
 def _devices(topology: Topology, host: str) -> list[str]:
     """The CPU devices of a host."""
-    cpus = {type_.name for type_ in topology.types if type_.kind == "cpu" and not type_.provider}
+    cpus = {type_.name for type_ in topology.types if type_.on_cores}
     return [device.name for device in topology.devices if device.host == host and device.type in cpus]
 
 
@@ -417,9 +417,8 @@ def _notes(type_: DeviceType, found: _Measured, before: DeviceType) -> Notes:
     unmeasured = sorted(set(dict(before.rates)) - set(found.rates))
     others = f"; kept, not measured: {', '.join(unmeasured)}" if unmeasured else ""
     alone = f"; a device alone {rate_text(found.alone, 'B/s')}" if found.alone else ""
-    unequal = f"; of the slowest device, the quickest takes {percent_text(found.quickest)} of its time" * (
-        found.quickest < EQUAL
-    )
+    percent = percent_text(found.quickest)
+    unequal = f"; the quickest device takes {percent} of the seconds of the slowest" * (found.quickest < EQUAL)
     ops = ", ".join(f"{count} {kind}" for kind, count in sorted(found.ops.items()))
     kept = sorted(set(dict(type_.efficiency)) - set(found.efficiency))
     return {

@@ -20,9 +20,8 @@ import json
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +41,7 @@ from ir.core.ops import Op, Value
 from ir.core.topology import DeviceType, Topology
 from ir.core.types import TensorType, Type, type_bytes
 from ir.system.files import read_input_text
+from ir.system.host import available_memory, device_cores
 from ir.system.scratch import scratch_folder
 from ir.text.json_text import parse_json
 from passes.differentiate import Alone
@@ -65,11 +65,12 @@ _DIGITS = 4
 Progress = Callable[[str, float | None], None]
 
 
-@cache
-def evicting() -> int:
-    """How many bytes are written before a run to evict the caches: twice as many as the largest cache that a core reaches
-    holds, with others or alone."""
-    return 2 * max(core_caches().values(), default=UNTOLD)
+def evicting(probes: int, root: Path = Path("/"), core: int | None = None) -> int:
+    """How many bytes each of so many ``probes`` writes before a run to evict the caches: twice the largest cache that a core
+    reaches, with others or alone; all probes together at most half of the memory that is available. ``root`` replaces ``/``,
+    and ``core`` the first core that this process may use, in tests."""
+    size = 2 * max(core_caches(root, core).values(), default=UNTOLD)
+    return min(size, available_memory(root) // (2 * probes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +227,7 @@ def measure_profile(
     constants lie; ``seconds``: no new segment is begun after so many. Raises UsageError where there is no CPU type, or fewer
     cores than devices of a type."""
     begin = time.monotonic()
-    types = [type_ for type_ in topology.types if type_.kind == "cpu" and not type_.provider]
+    types = [type_ for type_ in topology.types if type_.on_cores]
     if not types:
         raise UsageError(NoCpuDevice(topology.name[1:]), where="-t")
     modules = list(modules)
@@ -236,7 +237,7 @@ def measure_profile(
     refused: list[tuple[str, str]] = []
     compared: dict[tuple[str, str], Compared] = {}
     for type_ in types:
-        cores = _cores(topology, types, type_, read_facts())
+        cores = cores_of_type(topology, type_, read_facts())
         if training:
             segments, without = training_segments(modules, type_)
             refused += without
@@ -271,15 +272,15 @@ def measure_profile(
     return Measured(file, new, before, (left, left_seconds), large, tuple(refused), tuple(rows))
 
 
-def _cores(topology: Topology, types: Sequence[DeviceType], type_: DeviceType, facts: Facts) -> tuple[tuple[int, ...], ...]:
-    """The cores of the devices of a type, as ``dnnc run`` deals them to the devices of all ``types``; where there are more of
-    these than cores, as if there were no others."""
-    names = {each.name for each in types}
-    every = [device.type for device in topology.devices if device.type in names]
-    if len(every) > facts.usable:
-        return split_cores(facts, min(every.count(type_.name), facts.usable))
-    parts = split_cores(facts, len(every))
-    return tuple(cores for cores, name in zip(parts, every, strict=True) if name == type_.name)
+def cores_of_type(topology: Topology, type_: DeviceType, facts: Facts) -> tuple[tuple[int, ...], ...]:
+    """The cores of the devices of a type in ``dnnc run``; where their type states more cores than there are, equal parts of
+    those that there are."""
+    own = [device.name for device in topology.devices if device.type == type_.name]
+    types = {device.name: topology.type(device.type) for device in topology.devices}
+    cores, enough = device_cores(own, {name: each.cores for name, each in types.items() if each.on_cores})
+    if enough and all(cores) and len(own) * type_.cores <= facts.usable:
+        return tuple(map(tuple, cores))
+    return split_cores(facts, min(len(own), facts.usable))
 
 
 def _segments(modules: Iterable[tuple[Module, list[float]]]) -> list[Segment]:
@@ -363,7 +364,7 @@ def run_on_torch(running: Probes, segment: Segment, rounds: int = ROUNDS) -> Ent
         raise NotRun(error.diagnostics[0].message) from None
     path = running.model(source.encode(), "py")
     summed = [number for number, value in enumerate(segment.func.results) if value.name in segment.summed]
-    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": evicting()}
+    order = {"do": "function", "source": str(path), "values": values, "summed": summed, "cold": evicting(len(running.cores))}
     answers = running.ask(order, range(len(running.cores)), rounds=rounds, warm=WARM)
     path.unlink()
     return _entry(answers)
@@ -385,7 +386,7 @@ def _run(running: Probes, segment: Segment, data: WeightSource) -> Entry:
     module = replace(segment.module, symbols=(*symbols, replace(segment.func, name=segment.module.entry.name)))
     path = running.model(labelled_model(module, data)[0])
     weights = sum(type_bytes(resource.type) or 0 for resource in symbols)
-    order = {"do": "kernels", "model": str(path), "evict": evicting() if weights >= COLD else 0}
+    order = {"do": "kernels", "model": str(path), "evict": evicting(len(running.cores)) if weights >= COLD else 0}
     answers = running.ask(order, range(len(running.cores)), rounds=ROUNDS, warm=WARM)
     path.unlink()
     return _entry(answers)
@@ -419,6 +420,7 @@ __all__ = [
     "Measured",
     "ProfileFile",
     "Segment",
+    "cores_of_type",
     "evicting",
     "machine_here",
     "measure_profile",

@@ -64,6 +64,11 @@ class DeviceType:
     cores: int = 1
     scalar_rate: float = 0.0
 
+    @property
+    def on_cores(self) -> bool:
+        """Whether such a device is ``cores`` of its host: a CPU that no execution provider stands for."""
+        return self.kind == "cpu" and not self.provider
+
 
 @dataclass(frozen=True, slots=True)
 class Device:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _GIB = 1 << 30
@@ -31,6 +32,17 @@ def assign_cores(threads: Sequence[int], pin: bool = True) -> tuple[list[list[in
     return [cores for _ in threads], False
 
 
+def device_cores(devices: Sequence[str], threads: Mapping[str, int], pin: bool = True) -> tuple[list[list[int]], bool]:
+    """As ``assign_cores``, the cores of each of ``devices``. ``threads``: of all devices of the host, in the order in which
+    cores are dealt. A device has the same cores in every plan, because those that rest keep theirs; where there are too few
+    cores for all of the host, they are dealt to ``devices`` alone."""
+    cores, own = assign_cores(list(threads.values()), pin)
+    if own:
+        by_device = dict(zip(threads, cores, strict=True))
+        return [by_device[device] for device in devices], True
+    return assign_cores([threads[device] for device in devices], pin)
+
+
 def core_seconds() -> tuple[float, float]:
     """Seconds for which this thread has had a core so far, and for which it waited for one while it could have computed; of the
     latter 0 where the system does not count them (Linux does, as ``run_delay``)."""
@@ -53,11 +65,24 @@ def local_memory() -> int:
     return max(1, memory // _GIB) * _GIB
 
 
-def _cgroup(name: str) -> str:
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that this process can have now without swapping: what the system calls available, and what the limit of its control
+    group leaves. ``local_memory`` where the system does not say. ``root`` replaces ``/`` in tests."""
+    told = re.search(r"^MemAvailable:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
+    memory = int(told[1]) << 10 if told else local_memory()
+    limit, used = _cgroup("memory.max", root), _cgroup("memory.current", root)
+    return max(0, min(memory, int(limit) - int(used))) if limit.isdigit() and used.isdigit() else memory
+
+
+def _cgroup(name: str, root: Path = Path("/")) -> str:
+    return _text(root / "sys/fs/cgroup" / name).strip()
+
+
+def _text(path: Path) -> str:
     try:
-        return (Path("/sys/fs/cgroup") / name).read_text().strip()
+        return path.read_text("utf-8", "replace")
     except OSError:
         return ""
 
 
-__all__ = ["assign_cores", "core_seconds", "local_cores", "local_memory"]
+__all__ = ["assign_cores", "available_memory", "core_seconds", "device_cores", "local_cores", "local_memory"]

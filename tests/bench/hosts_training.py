@@ -144,7 +144,14 @@ def alone() -> None:
 def buffers(size: int) -> Callable[[], None]:
     """Rank 0 sends a buffer, rank 1 has it at the end."""
     buffer = torch.zeros(size, dtype=torch.uint8)
-    return (lambda: dist.send(buffer, 1)) if dist.get_rank() == 0 else (lambda: dist.recv(buffer, 0) and None)
+
+    def step() -> None:
+        if dist.get_rank() == 0:
+            dist.send(buffer, 1)
+        else:
+            dist.recv(buffer, 0)
+
+    return step
 
 
 def data_parallel(width: int, samples: int) -> Callable[[], None]:

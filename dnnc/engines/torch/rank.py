@@ -45,7 +45,7 @@ from ir.core.facets import OptimizerState
 from ir.core.module import Splat
 from ir.core.topology import Topology
 from ir.ops.grads import STATE
-from ir.system.host import assign_cores, local_cores
+from ir.system.host import device_cores, local_cores
 from ir.system.signals import Terminated
 from passes.model.graph import listing
 
@@ -115,14 +115,21 @@ def _failed(telling: Telling, code: int, diagnostics: Sequence[Diagnostic], *, l
     os._exit(code)  # gloo's threads may still wait for others
 
 
-def _keep_to_cores(threads: Sequence[int], place: int) -> None:
-    """Binds the rank at this place among those of its host to cores of its own, if there are enough for all. Else the system
-    often wakes a rank, for which a message came, on the core of its sender: a step of an MLP on a mesh of two took 2.4 times
-    as long. Threads that gloo has started by then run on any core: bound to that of their rank they wait while it computes,
-    and an exchange of 64 KiB between products took 1.2 to 1.3 ms instead of 0.4 to 0.6. Cores beyond the threads are shared out
-    too, for processes that a data function starts are bound as their rank."""
+def keep_to_cores(step: Step, job: Job, asked: int) -> None:
+    """Binds the rank to the cores of its device, if there are enough for the ranks of its host. ``asked``: threads of a rank, 0
+    for as many as its device has cores. Unbound, the system often wakes a rank, for which a message came, on the core of its
+    sender: a step of an MLP on a mesh of two took 2.4 times as long. Threads that gloo has started by then run on any core:
+    bound to that of their rank they wait while it computes, and an exchange of 64 KiB between products took 1.2 to 1.3 ms
+    instead of 0.4 to 0.6. Cores beyond the threads are shared out too, for processes that a data function starts are bound as
+    their rank."""
+    devices = [step.devices[rank] for rank in job.beside]
+    threads = {device: asked or count for device, count in step.cpus_beside(devices).items()}
+    if sum(threads.values()) > local_cores():
+        threads = {device: threads[device] for device in devices}
     room = local_cores() // len(threads)
-    own = assign_cores([room] * len(threads) if max(threads) <= room else threads)[0][place]
+    if max(threads.values()) <= room:
+        threads = dict.fromkeys(threads, room)
+    own = device_cores(devices, threads)[0][job.local_rank]
     if own:
         os.sched_setaffinity(0, own)
 
@@ -149,7 +156,7 @@ def _train(files: TrainingFiles, options: argparse.Namespace, telling: Telling) 
     network = Network(step, rank, device, slowed=Slowed(slowness(step, rank, options.slow)))
     network.connect()
     if job is not None and len(job.beside) > 1:
-        _keep_to_cores([options.threads or step.cores(one) for one in job.beside], job.local_rank)
+        keep_to_cores(step, job, options.threads)
     begin = resumed.position if resumed is not None else Position(0, options.seed)
     weights = load_weights(step, rank, files.initial, resumed)
     data = open_data(options.data, step.module, begin.seed, step.microbatches)
@@ -295,7 +302,7 @@ def _received(
     return part
 
 
-__all__ = ["arguments", "main"]
+__all__ = ["arguments", "keep_to_cores", "main"]
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -333,7 +333,8 @@ function chart(name, timeline, end) {
   return make("div", { class: "chart" }, names, make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": `${name} timeline, scrolls sideways` }, svg));
 }
 
-// An axis of seconds. Labels near the edges of a drawing of this width stand inside it.
+// An axis of seconds. The labels of ticks near its ends start or end at their tick, so that none is cut off at the edge of the
+// drawing, which is `width` pixels wide.
 function timeAxis(x, top, ticks, width) {
   const axis = make("g", { class: "axis", transform: `translate(0,${top})` });
   d3.select(axis).call(d3.axisBottom(x).ticks(ticks).tickFormat(format.seconds));

@@ -82,7 +82,7 @@ def measured(model: bytes, feeds: Mapping[str, Any], scratch: Path) -> float:
     for info in session.get_outputs():
         binding.bind_output(info.name, "cpu")
     weights = sum(len(tensor.raw_data) for tensor in onnx.load_from_string(model).graph.initializer)
-    filler = np.zeros(evicting() if weights >= COLD else 0, np.uint8)
+    filler = np.zeros(evicting(1) if weights >= COLD else 0, np.uint8)
     other = open_session(model, Settings()) if filler.size else None
     seconds: list[float] = []
     begun = time.perf_counter()

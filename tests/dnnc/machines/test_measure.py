@@ -248,7 +248,7 @@ def test_notes_tell_which_rates_were_not_measured() -> None:
     assert "f16: slower than f32" in _notes(_type(before, before.name, slow), slow, before)[f"types.{before.name}", "rates"]
     assert text.endswith("kept, not measured: f16, i8")
     unequal = _notes(_type(before, before.name, found), replace(found, quickest=0.62), before)
-    assert unequal[f"types.{before.name}", "rates"].endswith("; of the slowest device, the quickest takes 62.0 % of its time")
+    assert unequal[f"types.{before.name}", "rates"].endswith("; the quickest device takes 62.0 % of the seconds of the slowest")
     assert dict(_type(before, before.name, found).rates) == {"f16": 1e9, "f32": 100e9, "i8": 3e9}
 
 

@@ -13,10 +13,12 @@ import pytest
 from dnnc.cli import main
 from dnnc.compile.context import pass_context
 from dnnc.compile.options import CompileOptions
-from dnnc.machines.profile import read_profile, training_segments
+from dnnc.machines.facts import read_facts
+from dnnc.machines.profile import cores_of_type, evicting, read_profile, training_segments
 from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import BackwardTime, Cost, Time
 from ir.core.module import Module
+from ir.core.topology import Device, DeviceType, Host, Topology
 from passes.model.learning import learning_seconds
 from passes.model.op_time import body_seconds
 from passes.model.profiled import Profile, is_of_training, key_of, passes_of, segments_of, types_of, with_profile
@@ -53,6 +55,44 @@ def test_a_plan_says_that_all_its_seconds_were_measured(measured: Path, tmp_path
     assert main([*command, "-o", str(tmp_path / "plan")]) == 0
     plan = json.loads((tmp_path / "plan" / "plan.json").read_text())
     assert plan["certificate"]["seconds"].startswith("100.0% measured, 0.0% scaled, 0.0% modelled on ")
+
+
+def test_segments_are_measured_on_the_cores_on_which_they_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices of two cores and of one, in any order; where there are too few cores for all, devices of one type alone."""
+
+    def cores(count: int, name: str) -> tuple[tuple[int, ...], ...]:
+        monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(count)))
+        facts = read_facts(tmp, affinity=frozenset(range(count)), gpus="")
+        return cores_of_type(topology, topology.type(name), facts)
+
+    tmp = Path("/nowhere")
+    types = DeviceType("one"), DeviceType("two", cores=2), DeviceType("npu", provider="NpuExecutionProvider")
+    devices = [Device(f"d{number}", name, "here") for number, name in enumerate(("npu", "one", "two", "one"))]
+    topology = Topology("@t", types, (Host("here"),), tuple(devices), (), ())
+    assert cores(8, "one") == ((0,), (3,))
+    assert cores(8, "two") == ((1, 2),)
+    assert cores(3, "two") == ((0, 1),)
+    assert cores(1, "one") == ((0,),)
+
+
+def test_processes_that_evict_caches_have_the_memory_for_it(tmp_path: Path) -> None:
+    """Of a cache of 300 MB: with 1 GiB of memory, then with 256 MiB that a control group leaves, then with enough."""
+    for name, text in {
+        "sys/devices/system/cpu/cpu0/cache/index3/size": "300000K",
+        "sys/devices/system/cpu/cpu0/cache/index3/level": "3",
+        "proc/meminfo": "MemTotal: 9 kB\nMemAvailable:    1048576 kB\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert evicting(4, tmp_path, core=0) == 128 << 20
+    assert evicting(1, tmp_path, core=0) == 512 << 20
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{512 << 20}\n")
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text(f"{256 << 20}\n")
+    assert evicting(4, tmp_path, core=0) == 32 << 20
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 1073741824 kB\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert evicting(4, tmp_path, core=0) == 600000 << 10
 
 
 def test_what_is_known_is_not_measured_again(measured: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,7 +30,7 @@ from dnnc.engines.onnxruntime.transport.opening import EDGES, MEMORY
 from dnnc.engines.onnxruntime.transport.wiring import peers_of
 from dnnc.engines.onnxruntime.worker import STATUS_WORDS
 from ir.core.diagnostics import InvalidInput
-from ir.system.host import assign_cores
+from ir.system.host import device_cores
 
 _LOG = logging.getLogger(__name__)
 
@@ -85,8 +85,9 @@ class HostProcesses:
         """Starts a process for each role; they load their programs from then on. ``pin``: bind them to cores when there are
         enough for all; ``kept``: descriptors of links that this process uses itself. Raises InvalidInput where the
         system does not give the memory."""
-        threads = [role["threads"] for role in roles]
-        cores, own = assign_cores(threads, pin)
+        threads = {cpu: count for role in roles for cpu, count in role["cpus"].items()}
+        threads |= {role["device"]: role["threads"] for role in roles}
+        cores, own = device_cores([role["device"] for role in roles], threads, pin)
         size = 8 * STATUS_WORDS * len(roles)
         status = self._own(anonymous_memory(size))
         words = map_memory(status, size).view(np.int64).reshape(-1)[: STATUS_WORDS * len(roles)]
@@ -99,21 +100,21 @@ class HostProcesses:
             stages = [self._stage(stage, models, passed) for stage in role["stages"]]
             self.status[number, 3] = stages[0]["stage"]
             config = {
-                **role,
+                **{key: value for key, value in role.items() if key != "cpus"},
                 "process": number,
                 "processes": len(roles),
                 "control": control_write,
                 "status": status,
                 "cores": cores[number],
-                "spin": own and threads[number] > 1,
+                "spin": own and role["threads"] > 1,
                 "programs": models.memory,
                 "stages": stages,
                 **({"network": self.network} if role["peers"] else {}),
             }
             members = {stage["stage"]: stage["group"]["member"] if "group" in stage else -1 for stage in stages}
             process = self.launcher.start(config, sorted(passed))
-            device = role["device"]
-            _LOG.debug("%s: process %d, %d threads, cores %s", device, process.pid, threads[number], cores[number] or "any")
+            device, count = role["device"], role["threads"]
+            _LOG.debug("%s: process %d, %d threads, cores %s", device, process.pid, count, cores[number] or "any")
             self.every.append(DeviceProcess(number, device, members, process, control_read))
         needed = {*kept, *(process.control for process in self.every)}
         for descriptor in [d for d in self._descriptors if d not in needed]:

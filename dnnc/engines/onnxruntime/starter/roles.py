@@ -4,6 +4,7 @@ A *role* is the configuration of a process without what only the host that start
 of stage models in memory. ``starter.host`` fills these in.
 
 - ``device``, ``threads``, ``optimize``, ``provider``: the device and how its programs run;
+- ``cpus``: the threads of each CPU device of its host, in the order of the topology, to find which cores are its own;
 - ``peers``: names of the processes that it reaches by the network, those of devices and ``STARTER``; empty on one host;
 - ``lanes``: of each lane of the device's row the actions (kind, stage, offset, channel), transfers first;
 - ``stages``: of each stage its number, the microbatches that it works on (``first``, ``every``), its ends of links, and either
@@ -78,6 +79,11 @@ def roles(
         {
             "device": device,
             "threads": build.threads(device, threads),
+            "cpus": {
+                cpu: build.threads(cpu, threads)
+                for cpu, host in build.cpus.items()
+                if hosts is None or host == build.cpus.get(device)
+            },
             "optimize": optimize,
             "provider": build.provider(device).to_json(),
             "stages": [stage for of, stage in stages if of == device],

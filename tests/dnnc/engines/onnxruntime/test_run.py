@@ -14,16 +14,29 @@ import pytest
 
 from dnnc.build.build import Build
 from dnnc.cli import main
+from dnnc.compile.driver import compile_model
+from dnnc.compile.options import CompileOptions
 from dnnc.data import generate
 from dnnc.data.generate import random_inputs
 from dnnc.engines.onnxruntime import Pipeline, RunCommand, RunOptions, run_build, run_command
 from dnnc.engines.onnxruntime.starter.results import RunResult
 from ir.core.diagnostics import InvalidInput, UsageError
 from ir.core.module import Module
-from ir.system.host import assign_cores, local_cores
+from ir.system.host import assign_cores, device_cores, local_cores
 from tests.dnnc.check.test_check import CHAIN, compiled, save, weights
 
 TEXT = CHAIN.replace(" <float[8,8] w1, float[8,8] w2, float[8,8] w3>", "")
+
+
+UNEQUAL = """
+version = 1
+name = "unequal"
+types.slow = {kind = "cpu", rates = {f32 = "1 GFLOP/s"}, memory_bandwidth = "20 GB/s", memory = "1 GiB"}
+types.fast = {kind = "cpu", rates = {f32 = "9 GFLOP/s"}, memory_bandwidth = "40 GB/s", memory = "1 GiB"}
+hosts = [{name = "here"}]
+devices = [{name = "cpu0", type = "slow", host = "here"}, {name = "cpu1", type = "fast", host = "here"}]
+links = [{ends = ["here", "cpu0", "cpu1"], bandwidth = "9 GB/s"}]
+"""
 
 
 def unsplit(model: Path, x: np.ndarray) -> np.ndarray:
@@ -104,6 +117,16 @@ def test_cores_are_given_out_or_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert assign_cores([1, 1], pin=False)[0] == [[], []]
 
 
+def test_a_device_has_the_same_cores_in_every_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as there are cores for all of the host."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 2, 4, 6})
+    threads = {"a": 1, "b": 2, "c": 1}
+    assert device_cores(["c", "b"], threads) == ([[6], [2, 4]], True)
+    assert device_cores(["b"], threads | {"d": 1}) == ([[0, 2]], True)
+    assert device_cores(["b", "c"], threads | {"b": 4}) == ([[0, 2, 4, 6]] * 2, False)
+    assert device_cores(["b"], threads, pin=False)[0] == [[]]
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system binds no process to cores")
 @pytest.mark.parametrize(
@@ -162,6 +185,22 @@ def test_stages_stay_on_their_cores(build: Build) -> None:
         pipeline.run([{"x": np.zeros((4, 8), np.float32)}])
         found = [os.sched_getaffinity(pid) for pid in pipeline.processes]
     assert found == ([{cores[0]}, {cores[1]}] if len(cores) >= 2 else [set(cores)] * 2)
+
+
+@pytest.mark.skipif(local_cores() < 2, reason="the devices share the only core")
+def test_a_device_has_its_core_where_another_rests(tmp_path: Path) -> None:
+    """The plan uses the second device, which is quicker: it runs on the second core, on which it was measured."""
+    (tmp_path / "unequal.toml").write_text(UNEQUAL)
+    model = save(tmp_path, TEXT, **weights("w1", "w2", "w3"))
+    compile_model(
+        CompileOptions(str(model), str(tmp_path / "unequal.toml"), tmp_path / "build", stages=1, replicas=1, mesh="none")
+    )
+    build = Build.open(tmp_path / "build")
+    assert build.devices == ("cpu1",)
+    with Pipeline(build, RunOptions()) as pipeline:
+        pipeline.run([{"x": np.zeros((4, 8), np.float32)}])
+        (process,) = pipeline.processes
+        assert os.sched_getaffinity(process) == {sorted(os.sched_getaffinity(0))[1]}
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,13 @@ from typing import Any
 
 import pytest
 
+from dnnc.build.training import Step
 from dnnc.engines.torch.launch.job import Job
 from dnnc.engines.torch.launch.starting import Ranks, rank_environment
 from dnnc.engines.torch.launch.telling import Listening, Progressed, Telling
 from ir.core.diagnostics import Diagnostic
+from ir.core.module import Module, Stage
+from ir.core.topology import Device, DeviceType, Host, Topology
 from tests.dnnc.engines.onnxruntime.processes import children, gone, running
 from tests.dnnc.engines.torch.training_builds import compiled, write_source
 
@@ -129,6 +132,25 @@ def test_ranks_have_cores_of_their_own(train: Callable[..., subprocess.Completed
     half = len(cores) // 2
     told = [line for line in done.stderr.splitlines() if line.startswith("rank ")]
     assert sorted({*told}) == [f"rank 0 on {cores[:half]}", f"rank 1 on {cores[half : 2 * half]}"]
+
+
+def test_a_rank_has_the_cores_of_its_device_where_another_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dnnc.engines.torch.rank import keep_to_cores
+
+    bound = list[list[int]]()
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(7)))
+    monkeypatch.setattr("os.sched_setaffinity", lambda pid, cores: bound.append(cores))
+    monkeypatch.setattr("dnnc.engines.torch.rank.local_cores", lambda: 7)
+    types = DeviceType("one"), DeviceType("two", cores=2)
+    devices = [
+        Device(f"cpu{number}", "two" if number == 1 else "one", "there" if number == 3 else "here") for number in range(4)
+    ]
+    topology = Topology("@t", types, (Host("here"), Host("there")), tuple(devices), (), ())
+    stages = [Stage(f"@s{number}", number, (f"cpu{device}",), (), (), ()) for number, device in enumerate((2, 1))]
+    step = Step(Module("@m", (topology, *stages)))
+    for rank in range(2):
+        keep_to_cores(step, Job(rank, rank, 2, -1, -1, -1, "", beside=(0, 1)), 0)
+    assert bound == [[4, 5], [2, 3]], "two of the seven cores for each of the three devices of the host"
 
 
 @pytest.mark.slow
