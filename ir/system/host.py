@@ -6,10 +6,14 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 _GIB = 1 << 30
+_MOST_STOLEN = 0.99
+"""The steal time is counted in ticks, and may seem longer than the time in which it was stolen."""
+_CORE_ROW = re.compile(r"^cpu(\d+) (\d+) (\d+) (\d+) \d+ \d+ (\d+) (\d+) (\d+)", re.MULTILINE)
+"""A row of ``/proc/stat``: user, nice, system, (idle, waiting for devices), interrupts, soft interrupts, stolen; in ticks."""
 
 
 def local_cores() -> int:
@@ -43,14 +47,57 @@ def device_cores(devices: Sequence[str], threads: Mapping[str, int], pin: bool =
     return assign_cores([threads[device] for device in devices], pin)
 
 
-def core_seconds() -> tuple[float, float]:
-    """Seconds for which this thread has had a core so far, and for which it waited for one while it could have computed; of the
-    latter 0 where the system does not count them (Linux does, as ``run_delay``)."""
-    try:
-        waited = int(Path("/proc/thread-self/schedstat").read_text().split()[1]) * 1e-9
-    except (OSError, IndexError, ValueError):
-        waited = 0.0
-    return time.thread_time(), waited
+class CoreClock:
+    """Measures the ``share`` of the time in which the calling thread could have computed, between ``start`` and ``stop``, for
+    which it had a core. ``sleeps``: whether it waits for anything but a core meanwhile.
+
+    It waits for a core while the system runs other threads there (Linux counts this as ``run_delay``), and while a hypervisor
+    runs other machines there (steal time, of which the mean over the thread's cores is taken: a part p of all time makes what
+    it does 1 / (1 - p) times as long). A thread that never sleeps waited whenever its processor time stood still, also where
+    the system counts neither."""
+
+    def __init__(self, *, sleeps: bool) -> None:
+        self.sleeps = sleeps
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets what was measured."""
+        self._had = self._waited = 0.0
+
+    def start(self) -> None:
+        self._begin = self._now()
+
+    def stop(self) -> None:
+        """Adds the time since ``start``."""
+        whole, had, delay, stolen = (now - then for now, then in zip(self._now(), self._begin, strict=True))
+        part = min(_MOST_STOLEN, stolen / whole) if whole > 0 else 0.0
+        waited = delay + (had + delay) * part / (1 - part)
+        self._had += had
+        self._waited += waited if self.sleeps else max(waited, whole - had)
+
+    @property
+    def share(self) -> float:
+        return self._had / (self._had + self._waited) if self._had > 0 else 1.0
+
+    @staticmethod
+    def _now() -> tuple[float, float, float, float]:
+        """Seconds of the clock, of this thread on a core, for which it waited for one, and stolen from one of its cores."""
+        words = _text(Path("/proc/thread-self/schedstat")).split()
+        delay = int(words[1]) * 1e-9 if len(words) == 3 else 0.0
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset[int]()
+        return time.perf_counter(), time.thread_time(), delay, processor_seconds(cores)[1] / max(1, len(cores))
+
+
+def processor_seconds(cores: Collection[int], root: Path = Path("/")) -> tuple[float, float]:
+    """Seconds for which these cores together have computed so far, and for which a hypervisor has kept them from it (steal
+    time); 0 where the system does not count them (Linux does, in ``/proc/stat``). ``root`` replaces ``/`` in tests."""
+    computed = stolen = 0
+    for core, user, nice, system, irq, soft, steal in _CORE_ROW.findall(_text(root / "proc/stat")):
+        if int(core) in cores:
+            computed += int(user) + int(nice) + int(system) + int(irq) + int(soft)
+            stolen += int(steal)
+    tick = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+    return computed / tick, stolen / tick
 
 
 def local_memory() -> int:
@@ -85,4 +132,12 @@ def _text(path: Path) -> str:
         return ""
 
 
-__all__ = ["assign_cores", "available_memory", "core_seconds", "device_cores", "local_cores", "local_memory"]
+__all__ = [
+    "CoreClock",
+    "assign_cores",
+    "available_memory",
+    "device_cores",
+    "local_cores",
+    "local_memory",
+    "processor_seconds",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
@@ -9,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+
+from ir.system.host import processor_seconds
 
 PACKAGES = ("numpy", "lark", "numba", "onnx", "onnx-ir", "onnxruntime")
 
@@ -51,8 +54,8 @@ def header() -> str:
 
 
 class Quiet:
-    """For which part of the time of all cores, since this was made or asked, nothing else had them: no program but this one
-    and what it started, and no other virtual machine. 1 where the system does not say (it is Linux that does)."""
+    """For which part of the time of this process's cores, since this was made or asked, nothing else had them: no program but
+    this one and what it started, and no other virtual machine. 1 where the system does not say (it is Linux that does)."""
 
     def __init__(self) -> None:
         self.last = self._now()
@@ -65,19 +68,17 @@ class Quiet:
 
     @staticmethod
     def _now() -> tuple[float, float, float]:
-        """Seconds of the clock, of the processor by all, and by this process and its descendants, with those that ended."""
-        tick = os.sysconf("SC_CLK_TCK")
-        try:
-            words = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-        except OSError:
+        """Seconds of the clock, that the cores computed or were stolen, and of this process and its descendants, also of those
+        that ended."""
+        every = math.fsum(processor_seconds(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else 0.0
+        if not every:
             return time.perf_counter(), 0.0, 0.0
-        user, nice, system, _, _, irq, soft, steal = map(int, words[:8])
         rows = dict(_processes())
         mine = {os.getpid()}
         while more := {pid for pid, (parent, _) in rows.items() if parent in mine} - mine:
             mine |= more
         own = sum(rows[pid][1] for pid in mine if pid in rows)
-        return time.perf_counter(), (user + nice + system + irq + soft + steal) / tick, own / tick
+        return time.perf_counter(), every, own / os.sysconf("SC_CLK_TCK")
 
 
 def _processes() -> Iterator[tuple[int, tuple[int, int]]]:

@@ -12,7 +12,8 @@ place of inference, one build after another.
 
 The machine is measured first, as ``preset:local`` does, anew for each model. Where anything else had more than a twentieth of
 the cores, a measurement, a round, or a training is made again, up to ``TRIES`` times in all for each that counts; ``quiet``: of
-the rounds that count, how many were quiet so.
+the rounds that count, how many were quiet so (of a training, the part of the cores that nothing else had). Where too few were
+quiet, the quietest of the others count too, and the row is marked with ``busy``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import argparse
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -81,6 +82,7 @@ def main() -> None:
     names = arguments.models.split(",") if arguments.models else list(models)
     errors: dict[str, list[float]] = {form: [] for form in FORMS}
     beside: dict[str, list[float]] = {form: [] for form in list(FORMS)[1:]}
+    busy = 0
     over = "over whole: predicted, measured, error"
     print(f"{'model':10} {'form':9} {'predicted':>10} {'measured':>10} {'spread':>7} {'error':>8} {over:>40} quiet product")
     with tempfile.TemporaryDirectory() as scratch:
@@ -102,7 +104,8 @@ def main() -> None:
                     ratio = statistics.median(one / other for one, other in zip(row.seconds, whole.seconds, strict=True))
                     beside[form].append(predicted / ratio - 1)
                     text += f" {predicted:24.2f} {ratio:6.2f} {beside[form][-1]:+8.1%}"
-                print(f"{text:104} {row.quiet:>5} {row.product / before - 1:+8.1%}", flush=True)
+                busy += row.busy
+                print(f"{text:104} {row.quiet:>5} {row.product / before - 1:+8.1%}{'  busy' * row.busy}", flush=True)
     for title, found in (("absolute", errors), ("over whole", beside)):
         print(title)
         every = [abs(error) for of_form in found.values() for error in of_form]
@@ -112,16 +115,19 @@ def main() -> None:
         if every:
             median, worst = statistics.median(every), max(every)
             print(f"  of absolute errors: median {median:.1%} (aim {TARGETS[0]:.0%}), worst {worst:.1%} (aim {TARGETS[1]:.0%})")
+    if busy:
+        print(f"{busy} rows are marked as busy: something else had cores in some of their rounds, and the medians include them")
 
 
 @dataclass(frozen=True)
 class Row:
-    """Predicted seconds, those of each round, how many of the rounds were quiet, and the seconds of a product of matrices in
-    these rounds."""
+    """Predicted seconds, those of each round that counts, how many of these were quiet, in words and whether too few, and the
+    seconds of a product of matrices in these rounds."""
 
     predicted: float
     seconds: list[float]
     quiet: str
+    busy: bool
     product: float
 
 
@@ -131,9 +137,11 @@ def machines_now(spec: str, training: bool) -> Topology:
         sink = DiagnosticSink()
         with tempfile.TemporaryDirectory() as cache:
             before, os.environ["XDG_CACHE_HOME"] = os.environ.get("XDG_CACHE_HOME"), cache
-            topology = machines_of(spec, sink, training=training)
-            os.environ.pop("XDG_CACHE_HOME")
-            os.environ.update({} if before is None else {"XDG_CACHE_HOME": before})
+            try:
+                topology = machines_of(spec, sink, training=training)
+            finally:
+                os.environ.pop("XDG_CACHE_HOME")
+                os.environ.update({} if before is None else {"XDG_CACHE_HOME": before})
         if not any(one.severity is Severity.WARNING for one in sink.diagnostics):
             return topology
     print("no quiet measurement of the machine: it was busy each time", flush=True)
@@ -167,13 +175,20 @@ def inferred(
         quiet = Quiet()
         while sum(part >= QUIET for part, _, _ in rounds) < arguments.rounds and len(rounds) < TRIES * arguments.rounds:
             quiet.part()
-            paces = {form: 1 / pipeline.run(batches).throughput for form, (_, pipeline, batches) in running.items()}
-            taken = clock()
-            rounds.append((quiet.part(), paces, taken))
+            taken = {form: 1 / pipeline.run(batches).throughput for form, (_, pipeline, batches) in running.items()}
+            product = clock()
+            rounds.append((quiet.part(), taken, product))
     rounds = sorted(rounds, key=lambda one: -one[0])[: arguments.rounds]
-    told = f"{sum(part >= QUIET for part, _, _ in rounds)}/{len(rounds)}"
+    told, busy = quiet_rounds([part for part, _, _ in rounds])
     clocked = statistics.median(product for _, _, product in rounds)
-    return {form: Row(value, [paces[form] for _, paces, _ in rounds], told, clocked) for form, (value, *_) in running.items()}
+    paces = {form: [of_form[form] for _, of_form, _ in rounds] for form in running}
+    return {form: Row(value, paces[form], told, busy, clocked) for form, (value, *_) in running.items()}
+
+
+def quiet_rounds(parts: Sequence[float]) -> tuple[str, bool]:
+    """How many rounds were quiet, from the part of the cores that nothing else had in each, and whether some were not."""
+    quiet = sum(part >= QUIET for part in parts)
+    return f"{quiet}/{len(parts)}", quiet < len(parts)
 
 
 @contextmanager
@@ -202,7 +217,7 @@ def trained(
             while tried[-1][0] < QUIET and len(tried) < TRIES:
                 tried.append(_steps(made[1], arguments.rounds))
             part, seconds = max(tried, key=lambda one: one[0])
-            rows[form] = Row(made[0].value, seconds, f"{part:.0%}", clock())
+            rows[form] = Row(made[0].value, seconds, f"{part:.0%}", part < QUIET, clock())
     return rows
 
 

@@ -32,6 +32,7 @@ from dnnc.engines.onnxruntime.transport.edges import Descriptors, Edge, Receiver
 from dnnc.onnx.elements import BFLOAT16, BY_NAME
 from dnnc.onnx.ort import ProviderUnavailable, load_onnxruntime, plain_words
 from dnnc.onnx.providers import Provider
+from ir.system.host import CoreClock
 
 _SUFFIX = "_kernel_time"
 _LAYOUTS = ("ReorderInput", "ReorderOutput")
@@ -49,29 +50,7 @@ _NUMPY = {
 }
 
 
-class _Clock:
-    """Which part of some time this thread had a core."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self.whole = self.had = 0.0
-
-    def start(self) -> None:
-        self.whole -= time.perf_counter()
-        self.had -= time.thread_time()
-
-    def stop(self) -> None:
-        self.whole += time.perf_counter()
-        self.had += time.thread_time()
-
-    @property
-    def share(self) -> float:
-        return min(1.0, self.had / self.whole) if self.whole > 0 else 1.0
-
-
-clock = _Clock()
+clock = CoreClock(sleeps=False)
 
 
 def _feeds(session: Any, seed: int) -> dict[str, Any]:

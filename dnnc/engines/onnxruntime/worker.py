@@ -36,7 +36,7 @@ from dnnc.engines.onnxruntime.transport.opening import Transports
 from dnnc.onnx.ort import ProviderUnavailable
 from dnnc.onnx.providers import Provider
 from ir.core.diagnostics import InvalidInput
-from ir.system.host import core_seconds
+from ir.system.host import CoreClock
 
 STATUS_WORDS = 4
 """Words (int64) of a process's status: state, microbatch, nanoseconds of the monotonic clock when it changed, stage."""
@@ -127,14 +127,15 @@ class Worker:
         try:
             while True:
                 until, follower.reports = self.runs.get()
-                before = core_seconds()
+                clock = CoreClock(sleeps=True)
+                if follower.reports:
+                    clock.start()
                 follower.follow(done, until)
                 done = until
                 self.mark(RECEIVING, self.stage, done)
                 if follower.reports:
-                    had, waited = (now - then for now, then in zip(core_seconds(), before, strict=True))
-                    share = had / (had + waited) if had > 0 else 1.0
-                    self.send({"events": follower.events, "cpu": time.process_time(), "share": share})
+                    clock.stop()
+                    self.send({"events": follower.events, "cpu": time.process_time(), "share": clock.share})
                 follower.events = []
         except EOFError:
             os._exit(PEER_GONE)

@@ -1,4 +1,4 @@
-"""What a process may use of its host."""
+"""What a process may use of its host, and what of it others take."""
 
 from __future__ import annotations
 
@@ -6,32 +6,83 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ir.system.host import core_seconds
+from ir.system.host import CoreClock, processor_seconds
 
-SPIN = "import os, sys\nos.sched_setaffinity(0, {int(sys.argv[1])})\nprint(flush=True)\nwhile True: pass"
-PATIENCE = 60.0
+ON_CORE = "import os, sys, time\nos.sched_setaffinity(0, {int(sys.argv[1])})\n"
+SPIN = ON_CORE + "print(flush=True)\nwhile True: pass"
+COMPUTE = ON_CORE + "while time.process_time() < 0.3: pass"
+STAT = """cpu  900 90 9 9000 90 9 9 90 0 0
+cpu0 100 10 20 4000 30 5 15 60 7 0
+cpu1 300 10 20 4000 30 5 15 30 7 0
+cpu12 500 70 0 1000 30 0 0 0 7 0
+intr 12 0
+"""
+counted = pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this system does not count it")
 
 
-@pytest.mark.skipif(not Path("/proc/thread-self/schedstat").exists(), reason="this system does not count it")
-def test_a_thread_that_shares_its_core_waits_for_it() -> None:
-    """Computing beside another program on one core, it waits about as long as it computes; asleep, it does not wait."""
+@pytest.fixture
+def core() -> Iterator[int]:
+    """A core to which this process is bound."""
     allowed = os.sched_getaffinity(0)
-    core = min(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield min(allowed)
+    os.sched_setaffinity(0, allowed)
+
+
+@counted
+@pytest.mark.parametrize("sleeps", [True, False])
+def test_a_thread_that_shares_its_core_waits_about_as_long_as_it_computes(core: int, sleeps: bool) -> None:
+    """Beside one other program on the core; where there are more, it waits longer."""
+    clock = CoreClock(sleeps=sleeps)
     other = subprocess.Popen([sys.executable, "-c", SPIN, str(core)], stdout=subprocess.PIPE)
     try:
         assert other.stdout is not None
         assert other.stdout.readline()
-        os.sched_setaffinity(0, {core})
-        begun, (had, waited) = time.monotonic(), core_seconds()
-        while (now := core_seconds())[1] == waited and time.monotonic() - begun < PATIENCE:
+        clock.start()
+        begun = time.thread_time()
+        while time.thread_time() < begun + 0.1:
             pass
-        assert now[0] > had
-        assert now[1] > waited
+        clock.stop()
     finally:
-        os.sched_setaffinity(0, allowed)
         other.kill()
         other.communicate()
+    assert 0 < clock.share < 0.7
+
+
+@counted
+def test_a_thread_that_sleeps_does_not_wait_for_a_core(core: int) -> None:
+    """While a program that it started computes on its core. A thread that never sleeps would have waited for this."""
+    clocks = CoreClock(sleeps=True), CoreClock(sleeps=False)
+    for clock in clocks:
+        clock.start()
+    subprocess.run([sys.executable, "-c", COMPUTE, str(core)], check=True)
+    for clock in clocks:
+        clock.stop()
+    assert clocks[0].share > 4 * clocks[1].share
+
+
+def test_what_cores_computed_and_what_was_stolen_is_told_of_each(tmp_path: Path) -> None:
+    """In ticks; without the time of guests, which is part of the user's."""
+    tick = os.sysconf("SC_CLK_TCK")
+    assert processor_seconds({0, 1}, tmp_path) == (0.0, 0.0)
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(STAT)
+    assert processor_seconds({0, 12}, tmp_path) == (720 / tick, 60 / tick)
+    assert processor_seconds({1}, tmp_path) == (350 / tick, 30 / tick)
+
+
+@pytest.mark.parametrize("sleeps", [True, False])
+@pytest.mark.parametrize("had", [4.0, 8.0])
+def test_stolen_time_is_time_without_a_core(monkeypatch: pytest.MonkeyPatch, sleeps: bool, had: float) -> None:
+    """Half of 8 s that a thread computes are stolen; its processor time stands still then, or on other systems goes on."""
+    clock = CoreClock(sleeps=sleeps)
+    moments = iter([(0.0, 0.0, 0.0, 0.0), (8.0, had, 0.0, 4.0)])
+    monkeypatch.setattr(clock, "_now", lambda: next(moments))
+    clock.start()
+    clock.stop()
+    assert clock.share == 0.5
