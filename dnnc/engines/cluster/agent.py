@@ -4,10 +4,10 @@ There is one agent per host, because processes that share memory inherit it from
 (``agents``) gives it its settings and passes on what its relay offers; everything else goes through relays:
 
 - the stream of commands, lines of JSON from the starter: ``{"start": .., "roles": .., "files": .., "pin": ..}``, ``"clock"``;
-- the stream of answers, lines of JSON: ``{"wants": keys}``, ``{"started": pids}`` or ``{"refused": diagnostics}``, and
-  ``{"hashed": part}`` before these while a file is hashed; ``{"clock": seconds}``; then ``{"status": rows}`` and
-  ``{"ended": [process, exit status]}`` when they change;
-- the link of parts, by which it receives the files that its cache lacks (``parts``);
+- the stream of answers, lines of JSON: ``{"sees": keys}`` where files of weights are needed, ``{"wants": keys}``,
+  ``{"started": pids}`` or ``{"refused": diagnostics}``, and ``{"hashed": part}`` before these while a file is hashed;
+  ``{"clock": seconds}``; then ``{"status": rows}`` and ``{"ended": [process, exit status]}`` when they change;
+- the link of parts, by which it receives the digests of files that it sees and the files that its cache lacks (``parts``);
 - of each process its standard input, its control pipe and its standard error, as on one host.
 
 Invariant: when the starter has gone, or the agent is closed, no process and no file of it is left, but the cache.
@@ -144,7 +144,14 @@ class Agent:
     def _start(self, command: Mapping[str, Any]) -> None:
         """Gets the files and starts the processes."""
         files = command["files"]
-        entries = cached_parts(files["parts"], self.settings, self._parts, *wants_and_progress(self._answer))
+        entries = cached_parts(
+            files["parts"],
+            self.settings,
+            self._parts,
+            *wants_and_progress(self._answer),
+            files["paths"],
+            lambda keys: self._answer({"sees": keys}),
+        )
         roles = command["roles"]
         self._host.start(roles, PartFiles(files["models"], files["weights"], entries), pin=command["pin"])
         for process in self._host.every:

@@ -15,7 +15,7 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
@@ -35,7 +35,7 @@ from dnnc.engines.cluster.agent import (
     stream_of,
 )
 from dnnc.engines.cluster.agents import Agents
-from dnnc.engines.cluster.files.parts import PIECES, Needed, needed, send_parts
+from dnnc.engines.cluster.files.parts import PIECES, Needed, needed, send_digests, send_parts
 from dnnc.engines.cluster.network.relay import Relay
 from dnnc.engines.hosts.answers import MOST_ANSWER, MOST_TEXT, Answers
 from dnnc.engines.hosts.faults import HostGone, HostSilent, NotConnected
@@ -223,6 +223,8 @@ class FarProcesses:
         files = needed(self.build.files, own)
         self._command(far, {"roles": own, "files": files.to_json(), "pin": self.options.pin})
         try:
+            if files.paths:
+                send_digests(far.parts, files, known_keys(far.said, self._answer(far, "sees"), "sees", files.paths))
             self.sent_bytes += send_parts(far.parts, files, wanted_keys(far.said, self._answer(far, "wants"), files))
         except EOFError:
             raise self._gone(far, "it was sent files of the build") from None
@@ -421,10 +423,15 @@ class FarProcesses:
 
 def wanted_keys(said: Answers, found: Any, files: Needed) -> list[str]:
     """The keys of those ``files`` that a host wants. Raises InvalidInput for others."""
-    keys, known = said.items(found, "wants", most=len(files.parts)), {part.key for part in files.parts}
+    return known_keys(said, found, "wants", {part.key for part in files.parts})
+
+
+def known_keys(said: Answers, found: Any, field: str, known: Collection[str]) -> list[str]:
+    """The keys of parts, of those ``known``, that a host answers as a ``field``. Raises InvalidInput for others."""
+    keys = said.items(found, field, most=len(known))
     for key in keys:
-        if said.text(key, "wants") not in known:
-            raise said.refuse("wants", key, "keys of parts that it was told of")
+        if said.text(key, field) not in known:
+            raise said.refuse(field, key, "keys of parts that it was told of")
     return keys
 
 

@@ -3,6 +3,9 @@
 A *part* is a file of the build, or those ranges of a file of weights that the models of the host refer to. It is known by a
 key: of a whole file its SHA-256 digest, else the digest of that and the ranges. A part of a file is stored at the same offsets,
 with holes between, so the models read it as they would read the whole file.
+
+A host that sees the build's file of weights under the same path (a shared file system) copies the part from there into its
+cache; the starter tells the digest of the part, and bytes that have another one are received instead.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -27,7 +33,7 @@ from dnnc.engines.onnxruntime.transport.codec import Raw
 from dnnc.engines.onnxruntime.transport.edges import FEEDER, Edge, Receiver, Sender, ValueSpec
 from dnnc.onnx.elements import BY_NAME
 from ir.core.diagnostics import InvalidInput
-from ir.system.digests import OpenFile
+from ir.system.digests import OpenFile, digest_ranges
 
 Range = tuple[int, int]
 """First byte and number of bytes."""
@@ -72,15 +78,22 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class Needed:
     """What a host needs. ``models``: the key of each stage model; ``weights``: of each stage model, the key of the part that a
-    location in it stands for; ``parts``: all of them, once; ``sources``: the bytes or the open file of each."""
+    location in it stands for; ``parts``: all of them, once; ``sources``: the bytes or the open file of each; ``paths``: by
+    key, where files of weights lie, as the starter sees it."""
 
     models: Mapping[str, str]
     weights: Mapping[str, Mapping[str, str]]
     parts: tuple[Part, ...]
     sources: Mapping[str, bytes | OpenFile]
+    paths: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {"models": self.models, "weights": self.weights, "parts": [part.to_json() for part in self.parts]}
+        return {
+            "models": self.models,
+            "weights": self.weights,
+            "parts": [part.to_json() for part in self.parts],
+            "paths": self.paths,
+        }
 
 
 def needed(files: Snapshot, roles: Iterable[Role]) -> Needed:
@@ -101,11 +114,13 @@ def needed(files: Snapshot, roles: Iterable[Role]) -> Needed:
             size = file.stamp.size
             ranges.setdefault(file.descriptor, set()).add((first, size - first if count < 0 else count))
     weights: dict[str, dict[str, str]] = {name: {} for name in models}
+    paths: dict[str, str] = {}
     for name, by_location in referred.items():
         for location, file in by_location.items():
             part = part_of(file, ranges[file.descriptor])
             parts[part.key], sources[part.key], weights[name][location] = part, file, part.key
-    return Needed(models, weights, tuple(parts.values()), sources)
+            paths[part.key] = str((files.folder / name).absolute().parent / location)
+    return Needed(models, weights, tuple(parts.values()), sources, paths)
 
 
 def external_data(model: bytes) -> Iterator[tuple[str, int, int]]:
@@ -180,6 +195,16 @@ def send_parts(sender: Sender, wanted: Needed, keys: Iterable[str]) -> int:
     return sent
 
 
+def send_digests(sender: Sender, wanted: Needed, keys: Iterable[str]) -> None:
+    """Sends the digests of the bytes of these parts of files, each of which a host sees too. Raises as ``send_parts``."""
+    by_key = {part.key: part for part in wanted.parts}
+    for key in keys:
+        source = wanted.sources[key]
+        assert isinstance(source, OpenFile)
+        digest = bytes.fromhex(digest_ranges(source.file, by_key[key].ranges).removeprefix("sha256:"))
+        _send(sender, _DAMAGED if source.was_written() else digest)
+
+
 def _pieces(part: Part, source: bytes | OpenFile) -> Iterator[tuple[int, bytes]]:
     """The bytes of each piece that are there, and how many there should be."""
     for first, count in part.ranges:
@@ -206,19 +231,61 @@ def cached_parts(
     receiver: Receiver,
     want: Callable[[list[str]], None],
     progress: Progress = lambda fraction: None,
+    paths: Mapping[str, str] = MappingProxyType({}),
+    see: Callable[[list[str]], None] = lambda keys: None,
 ) -> dict[str, OpenFile]:
-    """The open files of the ``listed`` parts in this host's cache, by key. ``want`` asks for those that it lacks, which it
-    then receives; ``progress`` is called while a file is hashed. ``settings``: ``cache`` and ``cache_bytes``, empty and 0 for
-    the defaults. Raises as ``receive_parts``."""
+    """The open files of the ``listed`` parts in this host's cache, by key. Of those that it lacks, ``see`` is told which have a
+    file here, by ``paths``, and then gets their digests; ``want`` asks for the others, which it receives. ``progress`` is
+    called while a file is hashed. ``settings``: ``cache`` and ``cache_bytes``, empty and 0 for the defaults. Raises as
+    ``receive_parts``."""
     parts = {part.key: part for part in map(Part.from_json, listed)}
     folder = Path(settings["cache"]) if settings["cache"] else default_folder()
     cache = Cache(folder, int(settings["cache_bytes"]) or LIMIT)
     entries = {key: entry for key, part in parts.items() if (entry := cache.find(key, part.some, progress)) is not None}
+    if paths:
+        seen = {key: file for key in paths.keys() - entries.keys() if (file := _seen(paths[key], parts[key].size))}
+        see(sorted(seen))
+        digests = {key: _digest(receiver) for key in sorted(seen)}
+        for key, digest in digests.items():
+            with seen[key] as file, suppress(InvalidInput, OSError):  # it is received then, or what the disk refuses is told
+                pieces = _read_pieces(file, parts[key], digest, progress)
+                entries[key] = cache.add(key, partial(_fill, pieces, parts[key]), parts[key].some)
     wanted = [part for key, part in parts.items() if key not in entries]
     want([part.key for part in wanted])
     entries |= receive_parts(receiver, wanted, cache)
     cache.make_room(parts)
     return entries
+
+
+def _seen(path: str, size: int) -> BinaryIO | None:
+    """The file of so many bytes at a path, open; None where there is no such file that this user can read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size == size:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
+
+
+def _digest(receiver: Receiver) -> bytes:
+    """A digest that ``send_digests`` sends."""
+    ((_, digest),) = received(receiver, Part("", 0, ()))
+    return digest
+
+
+def _read_pieces(file: BinaryIO, part: Part, digest: bytes, progress: Progress) -> Iterator[tuple[int, bytes]]:
+    """The pieces of a part of a file here with their offsets, then the digest that they should have, as ``received``."""
+    done, size = 0, sum(count for _, count in part.ranges)
+    for first, count in part.ranges:
+        for start in range(first, first + count, _PIECE):
+            data = os.pread(file.fileno(), min(_PIECE, first + count - start), start)
+            done += len(data)
+            yield start, data
+            progress(done / size)
+    yield -1, digest
 
 
 def receive_parts(receiver: Receiver, parts: Sequence[Part], cache: Cache) -> dict[str, OpenFile]:
@@ -310,5 +377,6 @@ __all__ = [
     "part_of",
     "receive_parts",
     "received",
+    "send_digests",
     "send_parts",
 ]

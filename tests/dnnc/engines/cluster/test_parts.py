@@ -5,12 +5,23 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
 from dnnc.engines.cluster.files.cache import Cache
-from dnnc.engines.cluster.files.parts import PIECES, Needed, Part, receive_parts, send_parts
+from dnnc.engines.cluster.files.parts import (
+    PIECES,
+    Needed,
+    Part,
+    cached_parts,
+    receive_parts,
+    send_digests,
+    send_parts,
+)
+from dnnc.engines.onnxruntime.transport.edges import Sender
 from ir.core.diagnostics import InvalidInput
 from ir.system import digests
 from ir.system.digests import OpenFile
@@ -57,6 +68,37 @@ def test_parts_are_kept_at_their_places(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(data) == SIZE
     assert data[2000:2010] == bytes(x % 256 for x in range(2000, 2010))
     assert data[-6:] == bytes([0, 251, 252, 253, 254, 255])
+
+
+@pytest.mark.parametrize("there", ["the same", "other bytes", "a shorter file", "a folder", "nothing"])
+def test_a_file_that_a_host_sees_is_read_there(tmp_path: Path, there: str) -> None:
+    """Under the same path, if its bytes are the same; else it is received."""
+    needed, path = halves(tmp_path / "weights"), tmp_path / "there"
+    data = bytearray((tmp_path / "weights").read_bytes())
+    data[5] ^= there == "other bytes"
+    if there == "a folder":
+        path.mkdir()
+    elif there != "nothing":
+        path.write_bytes(data[: SIZE - (there == "a shorter file")])
+    paths = {part.key: str(path) for part in needed.parts}
+    sees: Queue[list[str]] = Queue()
+    wants: Queue[list[str]] = Queue()
+
+    def send(sender: Sender) -> int:
+        send_digests(sender, needed, sees.get(timeout=20))
+        return send_parts(sender, needed, wants.get(timeout=20))
+
+    with pair() as (a, b), ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(send, a.sender(1, PIECES, "b"))
+        settings = {"cache": str(tmp_path / "parts"), "cache_bytes": 0}
+        listed = [part.to_json() for part in needed.parts]
+        receiver = b.receiver(1, PIECES, "a")
+        found = cached_parts(listed, settings, receiver, wants.put, lambda fraction: None, paths, sees.put)
+        assert sent.result(20) == {"the same": 0, "other bytes": 2000}.get(there, 2015)
+    for part in needed.parts:
+        for first, count in part.ranges:
+            expected = bytes(x % 256 for x in range(first, first + count))
+            assert os.pread(found[part.key].descriptor, count, first) == expected
 
 
 @pytest.mark.parametrize("shorter", [False, True])
