@@ -1,4 +1,5 @@
-"""What a plan's seconds leave out: the inputs and outputs of a model that its stages read and make off the CPU.
+"""What a plan's seconds leave out: the inputs and outputs of a model that its stages read and make off the CPU, and what it
+costs to start a stage on devices whose type states no hand-over.
 
 Tensors between devices are charged to the links between them. What the caller gives, and gets, lies in the host's memory, and
 no plan counts how it comes to another processor and back.
@@ -6,6 +7,7 @@ no plan counts how it comes to another processor and back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -15,13 +17,33 @@ from ir.core.topology import Link, Topology
 from ir.core.types import type_bytes
 from ir.text.units import bytes_text, rate_text, seconds_text
 
+SHORT = 100e-6
+"""Seconds of a microbatch on a device below which it matters that starting it is not counted: the hand-over of a stage took 30
+to 370 us on CPUs (``python -m tests.bench.handover``)."""
+
 
 def with_uncounted(plan: Plan, module: Module, topology: Topology) -> Plan:
-    """The plan of inference, whose certificate states the bytes of a microbatch's inputs and outputs that go to and come from
-    devices of other kinds than ``cpu``, and their seconds where a link joins the first of these to its host."""
-    off = {stage.index: devices for stage in plan.stages if (devices := _off(stage.devices, topology))}
-    if plan.minimises.trains or not off:
+    """The plan of inference, whose certificate states what its seconds leave out."""
+    texts = [text for text in (_inputs_and_outputs(plan, module, topology), _starts(plan, topology)) if text]
+    if plan.minimises.trains or not texts:
         return plan
+    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "uncounted": "; ".join(texts)}.items())))
+
+
+def _starts(plan: Plan, topology: Topology) -> str:
+    """That starting the stages is not counted, where no stage takes long and some device states no hand-over."""
+    devices = {device for stage in plan.stages for device in stage.devices}
+    stated = all(topology.type(topology.device(device).type).handover for device in devices)
+    short = max((stage.working for stage in plan.stages), default=math.inf) < SHORT
+    return "what starting each run of a stage costs" if short and not stated else ""
+
+
+def _inputs_and_outputs(plan: Plan, module: Module, topology: Topology) -> str:
+    """The bytes of a microbatch's inputs and outputs that go to and come from devices of other kinds than ``cpu``, and their
+    seconds where a link joins the first of these to its host; empty where there are none."""
+    off = {stage.index: devices for stage in plan.stages if (devices := _off(stage.devices, topology))}
+    if not off:
+        return ""
     func = module.entry
     there = [op for op in func.ops if not off.keys().isdisjoint(op.facet(StageSet, StageSet(())).stages)]
     read = {name for op in there for name in op.operands}
@@ -29,11 +51,10 @@ def with_uncounted(plan: Plan, module: Module, topology: Topology) -> Plan:
     size = sum(type_bytes(value.type) or 0 for value in func.args if value.name in read)
     size += sum(type_bytes(value.type) or 0 for value in func.results if value.name in made)
     if not size:
-        return plan
+        return ""
     link = _host_link(topology, next(iter(off.values()))[0])
     told = f": {seconds_text(size / link.bandwidth)} at {rate_text(link.bandwidth, 'B/s')}" if link else ""
-    text = f"inputs and outputs to and from the host's memory, {bytes_text(size)}{told}"
-    return replace(plan, certificate=tuple(sorted({**dict(plan.certificate), "uncounted": text}.items())))
+    return f"inputs and outputs to and from the host's memory, {bytes_text(size)}{told}"
 
 
 def _off(devices: Sequence[str], topology: Topology) -> list[str]:

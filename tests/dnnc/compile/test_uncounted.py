@@ -1,4 +1,4 @@
-"""What a plan says of inputs and outputs that lie in the host's memory."""
+"""What a plan says of inputs and outputs that lie in the host's memory, and of starting stages that take little time."""
 
 from __future__ import annotations
 
@@ -29,10 +29,13 @@ latency = "10 us"
 """
 
 
-def uncounted(topology: str, tmp_path: Path, objective: str = "throughput") -> str:
+START = "what starting each run of a stage costs"
+
+
+def uncounted(topology: str, tmp_path: Path, objective: str = "throughput", model: str = MODEL) -> str:
     training = TrainingOptions(loss="mse:y") if objective == "training" else TrainingOptions()
     options = CompileOptions(
-        MODEL, topology, tmp_path / "b", objective=objective, training=training, plan_only=True, report=False
+        model, topology, tmp_path / "b", objective=objective, training=training, plan_only=True, report=False
     )
     plan = compile_model(options).module.first(Plan)
     assert plan is not None
@@ -44,11 +47,31 @@ def uncounted(topology: str, tmp_path: Path, objective: str = "throughput") -> s
 def test_bytes_and_their_seconds_on_the_link_to_the_host(tmp_path: Path) -> None:
     (tmp_path / "wired.toml").write_text(WIRED)
     told = uncounted(str(tmp_path / "wired.toml"), tmp_path)
-    assert told == f"inputs and outputs to and from the host's memory, {BYTES / 1024:.3g} KiB: {BYTES / 1e3:.3g} ms at 1 MB/s"
+    assert (
+        told
+        == f"inputs and outputs to and from the host's memory, {BYTES / 1024:.3g} KiB: {BYTES / 1e3:.3g} ms at 1 MB/s; {START}"
+    )
 
 
 def test_bytes_alone_where_no_link_is_stated(tmp_path: Path) -> None:
-    assert uncounted("preset:h100", tmp_path) == f"inputs and outputs to and from the host's memory, {BYTES / 1024:.3g} KiB"
+    told = uncounted("preset:h100", tmp_path)
+    assert told == f"inputs and outputs to and from the host's memory, {BYTES / 1024:.3g} KiB; {START}"
+
+
+def test_starting_a_stage_that_takes_long_is_not_told(tmp_path: Path) -> None:
+    """Products of some ms; eight replicas of it too, however short the plan's value."""
+    model = "zoo:mlp,layers=2,hidden=64,batch=1048576"
+    for topology in ("preset:h100", "preset:h100x8"):
+        assert START not in uncounted(topology, tmp_path, model=model)
+    assert START in uncounted("preset:h100x8", tmp_path)
+
+
+def test_starting_a_stage_is_told_of_cpus_that_state_no_hand_over(tmp_path: Path) -> None:
+    text = WIRED.replace('"preset:h100"', '{kind = "cpu", rates = {f32 = "9 TFLOP/s"}, memory_bandwidth = "9 TB/s"}')
+    (tmp_path / "cpu.toml").write_text(text)
+    assert uncounted(str(tmp_path / "cpu.toml"), tmp_path) == START
+    (tmp_path / "cpu.toml").write_text(text.replace('"9 TB/s"}', '"9 TB/s", handover = "50 us"}'))
+    assert uncounted(str(tmp_path / "cpu.toml"), tmp_path) == ""
 
 
 @pytest.mark.parametrize(("topology", "objective"), [("preset:cpu-2,cores=2", "throughput"), ("preset:h100", "training")])
