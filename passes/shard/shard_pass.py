@@ -266,12 +266,14 @@ class ShardPass(Pass):
             result = written(module, plan.stages, record, memory=self.memory)
             excess, index, text = overfull(result, topology, self.memory)
             if excess <= 0:
-                return result
+                return (self.without_replicas(module, topology, context, result) if spare else None) or result
             rows = result.first(Plan)
             uncounted = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
             spare, reason = max(spare + excess, uncounted), reason or text
             if plan.interrupted:
                 break
+        if spare and (other := self.without_replicas(module, topology, context, None, bound)) is not None:
+            return other
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
             return self.on_one_mesh(module, context, bound)
         if context.incumbent is not None:
@@ -280,6 +282,25 @@ class ShardPass(Pass):
         error = Infeasible(NoPlanFits(reason) if reason else NoPlanOfStages(stages), where=topology.name)
         error.proven, error.bound = bound == math.inf, bound
         raise error
+
+    def without_replicas(
+        self, module: Module, topology: Topology, context: PassContext, result: Module | None, bound: float = math.inf
+    ) -> Module | None:
+        """A plan without replicas that is better than ``result`` (None: there is none, ``bound`` is of all plans). Where plans
+        with replicas do not fit once they are written, the bytes to spare are taken from meshes that fit, too."""
+        found = result.first(Plan) if result is not None else None
+        if self.replicas == 1 or self.training or self.strategy:
+            return None
+        try:
+            other = replace(self, replicas=1).in_stages(module, topology, context)
+        except (Infeasible, NoBetterPlan):
+            return None
+        plan = other.first(Plan)
+        assert plan is not None
+        if found is not None and plan.value >= found.value:
+            return None
+        least = min(bound if found is None else found.bound, plan.bound)
+        return other.replace(plan, assessed(plan, other.entry, plan.value, least, AGREE))
 
     def on_one_mesh(self, module: Module, context: PassContext, bound: float) -> Module:
         """The function on one mesh, whose search looks longer for a plan that fits; ``bound``: of plans in stages. Raises
@@ -438,7 +459,7 @@ def _certificate_in_stages(plan: StagesPlan, asked: ShardPass) -> dict[str, str]
     where = f"on meshes {asked.mesh}" if asked.mesh else f"on blocks of {plan.forms} forms of mesh"
     certificate = {
         "bound": "dynamic programme over runs of units whose borders lie as suits each best",
-        "cuts": f"at the borders of {plan.units} units, {where}",
+        "units": f"{plan.units}, {where}",
     }
     if asked.strategy:
         certificate["strategy"] = asked.strategy

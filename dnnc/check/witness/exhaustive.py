@@ -83,7 +83,8 @@ class Search:
     def __init__(self, facts: Facts, most: int) -> None:
         self.facts, self.plan, self.most = facts, facts.plan, most
         self.microbatches = max(1, facts.plan.microbatches)
-        self.asked = int(dict(facts.plan.certificate).get("stages", 0))
+        asked = dict(facts.plan.certificate).get("stages", "")
+        self.asked = int(asked) if asked.isdecimal() else 0
         found: dict[tuple[object, ...], list[Device]] = {}
         for device in facts.topology.devices:
             port = facts.net.port(device.name)

@@ -135,6 +135,12 @@ class Facts:
         return {}
 
 
+def stated_memory(module: Module) -> int | None:
+    """Bytes per device at most that ``--memory`` said of a plan on meshes, -1: no limit; None where it said nothing."""
+    values = [attribute.value for key, attribute in module.entry.attributes if key == "shard.memory"]
+    return next((value for value in values if isinstance(value, int)), None)
+
+
 def facts_of(module: Module, where: str) -> Facts:
     """The numbers of the module of a ``plan.ir``. Raises InvalidInput where it has no plan or no machines."""
     from dnnc.check.faults import NoPlanToVerify
@@ -146,4 +152,4 @@ def facts_of(module: Module, where: str) -> Facts:
     return Facts(plain(undifferentiated(whole.without(Stage, Program))), whole, plan, topology)
 
 
-__all__ = ["CLOSE", "Facts", "Tensor", "facts_of"]
+__all__ = ["CLOSE", "Facts", "Tensor", "facts_of", "stated_memory"]

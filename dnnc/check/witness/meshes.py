@@ -14,12 +14,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import cached_property
 
+from dnnc.check.faults import PlanRefuted
 from dnnc.check.witness.bound import ROUNDING
-from dnnc.check.witness.facts import Facts
+from dnnc.check.witness.facts import Facts, stated_memory
 from dnnc.check.witness.layouts import least_seconds
 from dnnc.check.witness.value import Counted
 from dnnc.onnx import DIALECTS
-from ir.core.diagnostics import DiagnosticSink
+from ir.core.diagnostics import DiagnosticSink, InvalidInput
 from ir.core.facets import SYNCS
 from ir.core.module import Mesh, Program, Stage
 from ir.core.ops import Op
@@ -236,7 +237,7 @@ def _problems(facts: Facts) -> tuple[Builder, DeviceMesh]:
     plan, module = facts.plan, undecided(facts.module)
     attributes = {key: attribute.value for key, attribute in facts.module.entry.attributes}
     symbol = next(mesh for mesh in facts.module.of_type(Mesh) if mesh.name == plan.stages[0].mesh)
-    mesh = mesh_over(facts.topology, facts.net, symbol).limited(int(str(attributes.get("shard.memory", 0))))
+    mesh = mesh_over(facts.topology, facts.net, symbol).limited(stated_memory(facts.module) or 0)
     builder = Builder(
         module,
         module.entry,
@@ -287,8 +288,10 @@ def microbatch_seconds(facts: Facts) -> float | None:
 def _layouts(op: Op, rule: LayoutRule, part: StagePart) -> tuple[list[Lies], list[Lies], list[Strategy | None]]:
     """Of an op, the layouts of what it reads and makes, and its strategy along each axis."""
     chosen = []
-    for axis, name in zip(part.mesh.axes, part.decisions.strategies[op.id], strict=True):
-        chosen.append(next(strategy for strategy in rule.strategies(axis.size) if strategy.name == name))
+    for axis, name in zip(part.mesh.axes, part.decisions.strategies[op.id], strict=False):
+        chosen += [strategy for strategy in rule.strategies(axis.size) if strategy.name == name]
+    if len(chosen) != len(part.mesh.axes):
+        raise InvalidInput(PlanRefuted(f"op {op.id} has no strategy for each axis of its mesh", "compile the model again"))
     operands = [tuple(strategy.operands[i] for strategy in chosen) for i in range(len(op.operands))]
     results = [tuple(strategy.results[i] for strategy in chosen) for i in range(len(op.results))]
     return operands, results, [*chosen]

@@ -11,7 +11,7 @@ from typing import Any
 from dnnc.build.build import PLAN, PROGRAM
 from dnnc.build.plan_json import plan_text, plan_to_json
 from dnnc.check.witness.bound import proven
-from dnnc.check.witness.facts import CLOSE, Facts, facts_of
+from dnnc.check.witness.facts import CLOSE, Facts, facts_of, stated_memory
 from dnnc.check.witness.value import Counted, Stages
 from ir.core.diagnostics import InvalidInput
 from ir.core.facets import StageSet
@@ -154,7 +154,7 @@ def _percent(part: float) -> str:
 
 
 def same(one: float, other: float) -> bool:
-    return one == other or abs(one - other) <= CLOSE * max(abs(one), abs(other))
+    return one == other or (math.isfinite(one - other) and abs(one - other) <= CLOSE * max(abs(one), abs(other)))
 
 
 def _divided(facts: Facts) -> Iterator[str]:
@@ -172,6 +172,7 @@ def _divided(facts: Facts) -> Iterator[str]:
             if late:
                 yield f"{tensor.name} flows backward, from stage {min(homes[tensor.maker])} to stage {late[0]}"
     holder: dict[str, int] = {}
+    stated = stated_memory(facts.module)
     for stage in plan.stages:
         if not facts.stages[stage.index] if stage.index < count else True:
             yield f"stage {stage.index} has no op"
@@ -185,9 +186,8 @@ def _divided(facts: Facts) -> Iterator[str]:
             if other < count and plan.stages[other].devices != stage.devices:
                 yield f"device {name} is of stage {other} and of stage {stage.index}"
             needed = sum(one.memory for one in plan.stages if one.devices == stage.devices)
-            limit = facts.topology.memory(facts.device(name))
-            limited = not any(key == "shard.memory" for key, _ in facts.module.entry.attributes)
-            if limit is not None and limited and needed > limit:
+            limit = facts.topology.memory(facts.device(name)) if stated is None else stated
+            if limit is not None and 0 <= limit < needed:  # -1: no limit
                 yield f"device {name} needs {needed} bytes, and has {limit}"
 
 
@@ -234,7 +234,7 @@ def _value(facts: Facts, violations: list[str]) -> tuple[float | None, str]:
     shared = len({d for stage in plan.stages for d in stage.devices}) < sum(len(stage.devices) for stage in plan.stages)
     if plan.minimises.trains and not plan.in_steps:
         return None, "it is of a profile that trains as a stream"
-    if any(key.startswith("shard.") for key, _ in facts.module.entry.attributes):
+    if any(stage.mesh for stage in plan.stages):
         if plan.in_steps:
             return _step_on_mesh(facts, violations)
         from dnnc.check.witness.meshes import OnMeshes

@@ -139,6 +139,11 @@ def in_stage(**values: Any) -> Callable[[str], str]:
 TAMPERED: dict[str, tuple[str, Callable[[str], str], str]] = {
     "value": ("plan.json", in_json(value=1e-9), "'value' is 1e-09"),
     "value of the text": ("plan.ir", scaled("value", 0.5), "the value is"),
+    "an infinite value": (
+        "plan.ir",
+        lambda text: re.sub(r"(\bvalue = )[0-9.e+-]+", r"\g<1>inf", text, count=1),
+        "the value is inf",
+    ),
     "bound": ("plan.json", in_json(bound=1e-9), "'bound' is 1e-09"),
     "bound of the text": ("plan.ir", scaled("bound", 0.9), "'bound' is"),
     "gap": ("plan.json", in_json(gap=0.5), "'gap' is 0.5"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from dnnc.compile.driver import CompileOptions, CompileResult, compile_model
 from dnnc.engines.onnxruntime import run_build
 from ir.core.diagnostics import Infeasible, InvalidInput
 from ir.core.module import Mesh
+from ir.core.outcomes import TIGHT
 
 CONVOLUTIONS = 3
 """Convolutions of few weights, which two stages cannot share evenly; then a product whose weight no device has room for."""
@@ -191,3 +193,45 @@ def test_a_mesh_may_have_three_of_five_devices(tmp_path: Path) -> None:
     plan = compiled(tmp_path, "b", machines).plan
     assert [(stage.replicas, len(stage.devices), bool(stage.mesh)) for stage in plan.stages] == [(2, 2, False), (1, 3, True)]
     assert check_build(tmp_path / "b", CheckOptions(samples=3)).passed
+
+
+NARROW = """version = 1
+[types.board]
+kind = "cpu"
+rates = {f32 = "4 GFLOP/s"}
+memory_bandwidth = "1 GB/s"
+memory = "117 KiB"
+overhead = "1 us"
+handover = "1 us"
+[[devices]]
+name = "d"
+count = 4
+type = "board"
+[[links]]
+mesh = "d*"
+bandwidth = "1 GB/s"
+latency = "10 us"
+"""
+
+
+def test_replicas_that_do_not_fit_hide_no_plan_without_them(tmp_path: Path) -> None:
+    """Plans with replicas exceed the memory once buffers and workspace are counted; plans on meshes alone fit as they are."""
+    text = """<ir_version: 10, opset_import: ["" : 17]> g (float[32,48] x) => (float[32,48] s2)
+      <float[48,48] m0w, float[48,256] bw, float[256,48] cw, float[48,48] m1w, float[48,48] m2w> {
+      m0 = MatMul(x, m0w)  s0 = Softmax(m0)  bv = MatMul(s0, bw)  cv = MatMul(bv, cw)  m1 = MatMul(cv, m1w)  s1 = Softmax(m1)
+      m2 = MatMul(s1, m2w)  s2 = Softmax(m2) }"""
+    graph = onnx.parser.parse_model(text)
+    del graph.graph.initializer[:]
+    shapes = {"m0w": (48, 48), "bw": (48, 256), "cw": (256, 48), "m1w": (48, 48), "m2w": (48, 48)}
+    weights = ((name, np.ones(shape, np.float32)) for name, shape in shapes.items())
+    graph.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights)
+    onnx.save_model(graph, str(tmp_path / "m.onnx"))
+    (tmp_path / "m.toml").write_text(NARROW)
+
+    def value(out: str, **options: Any) -> float:
+        asked = CompileOptions(
+            str(tmp_path / "m.onnx"), str(tmp_path / "m.toml"), tmp_path / out, plan_only=True, report=False, **options
+        )
+        return compile_model(asked).plan.value
+
+    assert value("free") <= value("without", replicas=1) * (1 + TIGHT)
