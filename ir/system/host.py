@@ -6,7 +6,8 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 _GIB = 1 << 30
@@ -100,6 +101,21 @@ def processor_seconds(cores: Collection[int], root: Path = Path("/")) -> tuple[f
     return computed / tick, stolen / tick
 
 
+@contextmanager
+def not_preempting() -> Iterator[None]:
+    """Threads that this one starts in the block interrupt no other when they wake: where no core is free, they wait until one
+    is, or until its thread has had its turn (Linux's SCHED_BATCH, which threads inherit; elsewhere nothing changes)."""
+    before = os.sched_getscheduler(0) if hasattr(os, "SCHED_BATCH") else None
+    if before is None or before != os.SCHED_OTHER:
+        yield
+        return
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
+
+
 def local_memory() -> int:
     """Bytes of memory that this process may use, in whole GiB: physical memory, and the limit of its control group."""
     try:
@@ -139,5 +155,6 @@ __all__ = [
     "device_cores",
     "local_cores",
     "local_memory",
+    "not_preempting",
     "processor_seconds",
 ]

@@ -23,6 +23,7 @@ from dnnc.engines.torch.faults import NoElementType
 from dnnc.engines.torch.slowed import Slowed
 from dnnc.engines.torch.statements.call import DTYPES
 from ir.core.diagnostics import InvalidInput
+from ir.core.facets import FORWARD, phase_of
 from ir.core.module import Action, Stage
 from ir.core.ops import Op
 from ir.core.types import DType
@@ -84,6 +85,14 @@ class Network:
         """Make the groups of all collectives. All ranks call this."""
         for stage, ranks in self.step.groups():
             self.groups[stage, ranks] = dist.new_group(list(ranks))
+
+    @property
+    def meets(self) -> bool:
+        """Whether this rank is idle while it exchanges: it waits for collectives of its forward passes, and neither sends
+        nor receives beside them."""
+        row = self.step.row(self.rank)
+        waits = any(phase_of(op.facets) == FORWARD for _, op in self.step.collectives(self.rank))
+        return waits and not any(action.kind in (SEND, RECEIVE) for action in row)
 
     def tag(self, channel: Channel, microbatch: int) -> int:
         """Messages of a channel with the same tag arrive in the order in which they were sent."""

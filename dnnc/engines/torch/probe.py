@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from dnnc.engines.onnxruntime.probe import main
 from dnnc.engines.torch.exchange import swapped
+from ir.system.host import not_preempting
 
 _PATIENCE = timedelta(seconds=30)
 
@@ -57,7 +58,7 @@ def sums(order: Mapping[str, Any], threads: int) -> list[float]:
     without a sum is left out."""
     matrix = torch.randn(order["size"], order["size"], generator=torch.Generator().manual_seed(0))
     own, other = torch.ones(8), torch.empty(8)
-    with _two_ranks(order, threads) as rank:
+    with _two_ranks(order, threads, bound=True) as rank:
         group = dist.group.WORLD
 
         def exchanged() -> float:
@@ -74,18 +75,19 @@ def sums(order: Mapping[str, Any], threads: int) -> list[float]:
 
 
 @contextmanager
-def _two_ranks(order: Mapping[str, Any], threads: int) -> Iterator[int]:
-    """Joins the other rank; the number of this one. It stays on its cores, and threads of gloo run on the ``cores`` of both, as
-    in ``dnnc train``."""
+def _two_ranks(order: Mapping[str, Any], threads: int, *, bound: bool = False) -> Iterator[int]:
+    """Joins the other rank; the number of this one. It stays on its cores, and threads of gloo on the ``cores`` of both, or, if
+    ``bound``, on its own; they do not preempt it. So it is in ``dnnc train``."""
     torch.set_num_threads(threads)
     loopback = [name for _, name in socket.if_nameindex() if name in ("lo", "lo0")]
     if loopback:
         os.environ["GLOO_SOCKET_IFNAME"] = loopback[0]
     rank = 0 if order["begins"] else 1
-    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    own = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") and not bound else None
     if own is not None:
         os.sched_setaffinity(0, order["cores"])
-    dist.init_process_group("gloo", timeout=_PATIENCE, init_method=f"file://{order['store']}", rank=rank, world_size=2)
+    with not_preempting():
+        dist.init_process_group("gloo", timeout=_PATIENCE, init_method=f"file://{order['store']}", rank=rank, world_size=2)
     if own is not None:
         os.sched_setaffinity(0, own)
     yield rank

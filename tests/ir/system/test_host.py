@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from ir.system.host import CoreClock, processor_seconds
+from ir.system.host import CoreClock, not_preempting, processor_seconds
 
 ON_CORE = "import os, sys, time\nos.sched_setaffinity(0, {int(sys.argv[1])})\n"
 SPIN = ON_CORE + "print(flush=True)\nwhile True: pass"
@@ -86,3 +87,19 @@ def test_stolen_time_is_time_without_a_core(monkeypatch: pytest.MonkeyPatch, sle
     clock.start()
     clock.stop()
     assert clock.share == 0.5
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such policy")
+def test_only_threads_that_start_in_the_block_do_not_preempt() -> None:
+    policies: list[int] = []
+
+    def started() -> None:
+        thread = threading.Thread(target=lambda: policies.append(os.sched_getscheduler(0)))
+        thread.start()
+        thread.join()
+
+    with pytest.raises(ValueError, match="an error"), not_preempting():  # noqa: PT012
+        started()
+        raise ValueError("an error")
+    started()
+    assert policies == [os.SCHED_BATCH, os.SCHED_OTHER]

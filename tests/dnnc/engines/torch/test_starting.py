@@ -58,7 +58,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(build: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Runs ``dnnc train``, whose temporary directory is ``tmp_path / "scratch"``."""
     (tmp_path / "scratch").mkdir()
-    found = {"TMPDIR": str(tmp_path / "scratch"), "PYTHONPATH": str(write_source(tmp_path))}
+    paths = os.pathsep.join([str(write_source(tmp_path)), *filter(None, [os.environ.get("PYTHONPATH")])])
+    found = {"TMPDIR": str(tmp_path / "scratch"), "PYTHONPATH": paths}
 
     def run(
         *options: str, more: Mapping[str, str] | None = None, before: Callable[[], Any] | None = None
@@ -151,6 +152,13 @@ def test_a_rank_has_the_cores_of_its_device_where_another_rests(monkeypatch: pyt
     for rank in range(2):
         keep_to_cores(step, Job(rank, rank, 2, -1, -1, -1, "", beside=(0, 1)), 0)
     assert bound == [[4, 5], [2, 3]], "two of the seven cores for each of the three devices of the host"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="this system has no such policy")
+def test_threads_of_gloo_do_not_preempt_their_rank(train: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    told = {line for line in train("--data", "misbehaving:policies").stderr.splitlines() if line.startswith("policy of ")}
+    assert told == {f"policy of gloo: {os.SCHED_BATCH}", f"policy of rank: {os.SCHED_OTHER}"}
 
 
 @pytest.mark.slow
