@@ -135,11 +135,12 @@ def keep_to_cores(step: Step, job: Job, asked: int) -> None:
 def _join(network: Network, job: Job | None, limit: timedelta, patience: timedelta, threads: int) -> None:
     """Joins the other ranks, and binds this one to its cores.
 
-    Gloo's threads do not preempt a rank (``not_preempting``). A rank that hands gloo a message locks the connection; a thread
-    that wakes then, on the core of the rank, asks for the lock again and again until its turn ends, at a tick of the system's
-    clock (4 ms), while the rank waits for the core. Of a rank that is idle while it exchanges (``Network.meets``) they have the
-    same cores, which are free then, and disturb no other rank. Of others any: they are at work while their rank computes. On a
-    mesh of two on two cores, a step of GPT-2 took 283 ms, with threads that do not preempt 250, that have its core too 225."""
+    Gloo's threads do not preempt a rank (``not_preempting``). Without that, a collective on a mesh now and then took as long
+    as a tick of the system's clock (4 ms), and gloo's threads four times their processor time: as if a thread that wakes on
+    the core of its rank asked for a lock that the rank holds until its turn ends. Of a rank that is idle while it exchanges
+    (``Network.meets``) they have the same cores, which are free then, and disturb no other rank. Of others any: they are at
+    work while their rank computes. On a mesh of two on two cores, a step of GPT-2 took 283 ms, with threads that do not
+    preempt 250, that have its core too 225."""
 
     def keep() -> None:
         if job is not None and len(job.beside) > 1:
