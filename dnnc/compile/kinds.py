@@ -123,12 +123,15 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
     from passes.shard.stages.submeshes import FEW, block_places
 
     sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})
+    unequal = len({(device.type, topology.memory(device)) for device in topology.devices}) > 1
+    order = ", of devices in the order of the topology" if unequal else ""
     if len(sizes) == len(topology.devices):
-        return ""
+        return f"{order[2:]} (no other orders are searched)" if unequal else ""
     *most, last = map(str, sizes)
     if few(topology):
-        return f"of {', '.join(most)} or {last} devices, {FEW} (no others are searched)"
-    return f"of {', '.join(most)} or {last} devices (no other sizes are searched)"
+        return f"of {', '.join(most)} or {last} devices{order}, {FEW} (no others are searched)"
+    others = "others" if unequal else "other sizes"
+    return f"of {', '.join(most)} or {last} devices{order} (no {others} are searched)"
 
 
 @dataclass(slots=True)
