@@ -4,7 +4,8 @@ It reads the program of each member (``local``) with its local types, counts eve
 other (``passes.model.op_time``): nothing of the search, of layouts or of shares. A weight that was brought to another layout is
 still a weight.
 
-``Worked.seconds`` are those of the ops of the model, what a plan is charged for. ``added`` are the ops that lowering puts
+``Worked.seconds`` are those of the ops of the model, what a plan is charged for, and of values in blocks of channels that are
+written out of them to be converted and into them again. ``added`` are the ops that lowering puts
 beside them: indices shifted into the part of a table, masks, means scaled, slices, zeros in the place of terms. A plan takes
 them as free. It divides all flops of a product over the members that share its sum, though each of them adds the whole bias:
 of a sum over ``k`` that ``n`` members share ``n - 1`` flops in ``2 k`` more than charged.
@@ -20,10 +21,12 @@ from ir.core.attributes import attributes
 from ir.core.diagnostics import InvalidInput
 from ir.core.module import Func, Module, Resource, Stage
 from ir.core.ops import Op, Value
-from ir.core.topology import Topology
+from ir.core.topology import DeviceType, Topology
+from ir.core.types import type_bytes
 from ir.ops.opdefs import RESHARD
 from passes.cost import CostPass
 from passes.framework.base import PassContext
+from passes.model.blocked import blocked_values, reorder_seconds
 from passes.model.faults import NoStages, NoTopology
 from passes.model.graph import renamed
 from passes.model.op_time import body_seconds
@@ -66,6 +69,8 @@ def _of_member(module: Module, topology: Topology, stage: Stage, program: LocalP
     seconds = body_seconds(ops, type_, [value.name for value in local.results])
     own = _of_model(stage, ops)
     work = {name: seconds[i] for i, name in own.items()}
+    for name, spent in _reordered(stage, ops, type_).items():
+        work[name] += spent
     added = [seconds[i] for i, op in enumerate(ops) if op.dialect != "comm" and i not in own]
     return Worked(program.stage, program.member, device, math.fsum(work.values()), math.fsum(added), work)
 
@@ -105,6 +110,28 @@ def _of_model(stage: Stage, ops: Sequence[Op]) -> dict[int, str]:
             if op.dialect != "comm":
                 named = [i for i in group if ops[i].name == op.name]
                 found[(named or group)[-1]] = op.id
+    return found
+
+
+def _reordered(stage: Stage, ops: Sequence[Op], type_: DeviceType) -> dict[str, float]:
+    """Seconds of a member for values in blocks of channels that leave these to be converted, by the id of the op that makes
+    each: once for each layout in which one is read."""
+    origin: dict[str, str] = {}
+    plain, read = [], {value.name for value in stage.results}
+    for op in stage.ops:
+        if op.dialect != "comm":
+            read.update(op.operands)
+            plain.append(replace(op, operands=tuple(origin.get(name, name) for name in op.operands)))
+        elif op.operands and op.results:
+            origin[op.results[0].name] = origin.get(op.operands[0], op.operands[0])
+    blocked = blocked_values(Func("@plain", (), (), tuple(plain)))
+    held = {value.name: type_bytes(value.type) or 0 for op in ops for value in op.results}
+    maker = {value.name: op.id for op in plain for value in op.results}
+    found: dict[str, float] = {}
+    for name, source in origin.items():
+        if name in read and source in blocked:
+            seconds = reorder_seconds(held[source], held[name], type_)
+            found[maker[source]] = found.get(maker[source], 0.0) + seconds
     return found
 
 
