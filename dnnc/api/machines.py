@@ -26,10 +26,10 @@ def measure_cluster(
     """Measures the nodes of a Ray cluster whose head is at ``cluster``, HOST:PORT, and the network between each two of them.
 
     ``hosts``: nodes by the names that their hosts are to have, else all that offer cores; ``devices``: CPU devices of each
-    node, else one for each NUMA node; ``ports``: FIRST-LAST, which nodes listen on; ``training``: measure it too, where torch
-    is installed; ``out``: a file for the topology, with a
-    comment on each number. Warns where a node was busy. Raises InvalidInput where there is no such cluster, it asks for no
-    token, versions differ, or nodes do not reach each other; RuntimeFailure where a node goes meanwhile."""
+    node, else one for each NUMA node; ``ports``: FIRST-LAST, which nodes listen on; ``training``: measure it too, where
+    torch is installed; ``out``: a file for the topology, with a comment on each number. Warns where a node was busy. Raises
+    InvalidInput where there is no such cluster, it asks for no token, versions differ, or nodes do not reach each other;
+    RuntimeFailure where a node goes meanwhile."""
     from dnnc.engines.hosts.options import ClusterOptions, port_range, require_packages
     from dnnc.machines import busy_warning
     from dnnc.machines.topology import topology_to_toml

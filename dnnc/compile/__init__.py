@@ -2,6 +2,6 @@
 
 - ``load``: a model by its spelling; ``given``: arrays that bind its sizes;
 - ``flags``, ``options``, ``training``: what a person asks, as data, and the passes that it means;
-- ``uncounted``: inputs and outputs that a plan does not count;
+- ``uncounted``: inputs and outputs that a plan does not count; ``witness``: the numbers that prove its bound;
 - ``kinds``: the best plan of all kinds; ``context``: what passes run with; ``driver``: read, plan, write, explain.
 """

@@ -4,8 +4,8 @@
 Each kind has a pipeline. The kinds are searched one after the other, and each search has the best plan so far as its incumbent,
 so a kind whose lower bound is not below the incumbent costs little. Replicas are searched first, because on equal devices they
 are found quickly and hard to beat; but last where one mesh is searched. The bound of the plan is the least bound of all kinds,
-so "optimal" holds for all plans that the options allow. In inference plans of ``shard`` may have replicas of a stage beside
-stages on meshes; in training they have none.
+so "optimal" holds for all plans that the options allow, but for those that ``mesh_sizes`` names. In inference plans of
+``shard`` may have replicas of a stage beside stages on meshes; in training they have none.
 
 ``shard`` counts sums of gradients of several stages after the backward pass; on one mesh they overlap it. So one mesh of all or
 some devices is searched first in training, and where devices differ in type, since one mesh may also leave some of them out.
@@ -124,14 +124,12 @@ def mesh_sizes(pipelines: Sequence[Sequence[Pass]], topology: Topology) -> str:
 
     sizes = sorted({size for shard in shards for _, size in block_places(topology, shard.stages)})
     unequal = len({(device.type, topology.memory(device)) for device in topology.devices}) > 1
-    order = ", of devices in the order of the topology" if unequal else ""
+    order = "of devices in the order of the topology"
     if len(sizes) == len(topology.devices):
-        return f"{order[2:]} (no other orders are searched)" if unequal else ""
+        return f"{order} (no other orders are searched)" if unequal else ""
     *most, last = map(str, sizes)
-    if few(topology):
-        return f"of {', '.join(most)} or {last} devices{order}, {FEW} (no others are searched)"
-    others = "others" if unequal else "other sizes"
-    return f"of {', '.join(most)} or {last} devices{order} (no {others} are searched)"
+    told = [f"of {', '.join(most)} or {last} devices", *([order] if unequal else ()), *([FEW] if few(topology) else ())]
+    return f"{', '.join(told)} (no {'other sizes' if len(told) == 1 else 'others'} are searched)"
 
 
 @dataclass(slots=True)

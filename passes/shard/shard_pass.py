@@ -266,13 +266,13 @@ class ShardPass(Pass):
             result = written(module, plan.stages, record, memory=self.memory)
             excess, index, text = overfull(result, topology, self.memory)
             if excess <= 0:
-                return (self.without_replicas(module, topology, context, result) if spare else None) or result
+                return (self.without_replicas(module, topology, context, ends, result) if spare else None) or result
             rows = result.first(Plan)
             uncounted = rows.stages[index].memory - math.floor(plan.stages[index].bill.memory) if rows is not None else 0
             spare, reason = max(spare + excess, uncounted), reason or text
             if plan.interrupted:
                 break
-        if spare and (other := self.without_replicas(module, topology, context, None, bound)) is not None:
+        if spare and (other := self.without_replicas(module, topology, context, ends, None, bound)) is not None:
             return other
         if not self.stages and self.whole and not self.strategy and worth_finding(context) == math.inf:
             return self.on_one_mesh(module, context, bound)
@@ -284,7 +284,13 @@ class ShardPass(Pass):
         raise error
 
     def without_replicas(
-        self, module: Module, topology: Topology, context: PassContext, result: Module | None, bound: float = math.inf
+        self,
+        module: Module,
+        topology: Topology,
+        context: PassContext,
+        ends: float,
+        result: Module | None,
+        bound: float = math.inf,
     ) -> Module | None:
         """A plan without replicas that is better than ``result`` (None: there is none, ``bound`` is of all plans). Where plans
         with replicas do not fit once they are written, the bytes to spare are taken from meshes that fit, too."""
@@ -292,7 +298,8 @@ class ShardPass(Pass):
         if self.replicas == 1 or self.training or self.strategy:
             return None
         try:
-            other = replace(self, replicas=1).in_stages(module, topology, context)
+            alone = replace(self, replicas=1, time_limit=max(1.0, ends - now()))
+            other = alone.in_stages(module, topology, context)
         except (Infeasible, NoBetterPlan):
             return None
         plan = other.first(Plan)

@@ -30,27 +30,6 @@ if TYPE_CHECKING:
     from dnnc.workloads.solve import SolveOptions, SolveResult
 
 _MOST_ACCELERATORS = 65536
-_OF_SPLITS = (
-    "RESULT",
-    "--objective",
-    "--comm",
-    "--split",
-    "--schedule",
-    "--straight",
-    "--microbatches",
-    "--pieces",
-    "--hierarchy",
-    "--inner-bandwidth",
-    "--format",
-    "--topology",
-    "--bytes",
-    "--accelerators",
-    "--cpus",
-    "--memory",
-    "--bandwidth",
-    "--forward",
-)
-"""What 'verify-plan' takes of the split of a workload alone, in the order of its parameters."""
 
 
 def solve(
@@ -178,13 +157,27 @@ def verify_plan(
 
     An option overrides what RESULT says. The machines are those of FILE and the options, or of TOPOLOGY; of DIR its own."""
     if file.is_dir():
-        own_options = (result, objective, comm, split, schedule, straight, microbatches, pieces, hierarchy, inner_bandwidth)
-        machines = (format, topology, by_bytes, accelerators, cpus, memory, bandwidth, forward)
-        given = [
-            name
-            for name, value in zip(_OF_SPLITS, (*own_options, *machines), strict=True)
-            if value is not None and value is not False
-        ]
+        of_splits = {
+            "RESULT": result,
+            "--objective": objective,
+            "--comm": comm,
+            "--split": split,
+            "--schedule": schedule,
+            "--straight": straight or None,
+            "--microbatches": microbatches,
+            "--pieces": pieces,
+            "--hierarchy": hierarchy,
+            "--inner-bandwidth": inner_bandwidth,
+            "--format": format,
+            "--topology": topology,
+            "--bytes": by_bytes or None,
+            "--accelerators": accelerators,
+            "--cpus": cpus,
+            "--memory": memory,
+            "--bandwidth": bandwidth,
+            "--forward": forward or None,
+        }
+        given = [name for name, value in of_splits.items() if value is not None]
         if given:
             raise UsageError(NotOfDirectory(tuple(given)), where=str(file))
         _verify_directory(file, search=search, json=json, quiet=quiet)
