@@ -44,7 +44,7 @@ ROOMS = {  # room: the test folders that judge it
     "ir/text": ("tests/ir/text", "tests/ir/core", "tests/grammars"),
     "ir/layout_rules": ("tests/ir/layout_rules", "tests/passes/partition/layouts"),
     "passes/prepare/canonicalize": ("tests/passes/prepare/canonicalize",),
-    "passes/model": ("tests/passes/model",),
+    **{f"passes/{room}": (f"tests/passes/{room}",) for room in ("graph", "costs", "meshes", "stages", "timeline")},
     "passes/partition": ("tests/passes/partition",),
     "passes/partition/layouts": ("tests/passes/partition/layouts",),
     "dnnc/onnx": ("tests/dnnc/onnx",),

@@ -6,8 +6,9 @@ it writes a transpose that merges dimensions on its way (``merged``) and a seque
 (``sequences``); a CastLike becomes a Cast. A resource with optimizer state is trained: it is no constant, and it equals no
 other.
 
-``bind`` binds dimensions of a module that is IR already; ``noops`` proves which ops hand an operand through. ``unfuse`` is a
-pass of its own: it takes a fused product apart where a plan may want its parts on different devices.
+``bind`` binds dimensions of a module that is IR already; ``constants`` are those of a module as rules see them; ``noops``
+proves which ops hand an operand through. ``unfuse`` is a pass of its own: it takes a fused product apart where a plan may want
+its parts on different devices.
 
 Invariants: the numbers that come out are the same, bit for bit where constants are computed by exact operations (a sine of a
 constant may be rounded otherwise than the runtime would); arguments and results of the entry keep their names; an op that
