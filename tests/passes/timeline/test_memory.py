@@ -34,7 +34,7 @@ from tests.passes.partition.layouts.test_stages import SMALL, sharded
 from tests.passes.staging import chain, devices, planned
 from tests.passes.timeline.test_families import equal
 
-GOLDEN = Path(__file__).parents[4] / "golden" / "passes" / "schedule"
+GOLDEN = Path(__file__).parents[3] / "golden" / "passes" / "schedule"
 
 STEP = """
 module @m {opset.onnx = 20} {

@@ -14,7 +14,7 @@ from passes.partition.lattice.search.throughput import solve
 from passes.stages.problem import Kind, Problem, violations
 from passes.stages.reduce import quotient, reduce
 
-FOLDER = Path(__file__).resolve().parents[5] / "shared" / "workloads" / "device-placement" / "throughput"
+FOLDER = Path(__file__).resolve().parents[6] / "shared" / "workloads" / "device-placement" / "throughput"
 
 OPTIMA = {
     "op-bert_l-3_inference": 27.918568,
