@@ -152,20 +152,30 @@ def attention(draft: Draft) -> None:
     draft.passes((0,))
 
 
+def recurrent(draft: Draft) -> None:
+    """``dY [T, D, B, H], dh [D, B, H], dc, X [T, B, I], W, R, B, h [D, B, H], c, Y [T, D, B, H]`` to the gradients of gates
+    ``[T, D, B, G H]`` (twice), states ``[T, D, B, H]``, dh and dc: samples are parallel."""
+    at = {0: 2, 1: 1, 2: 1, 3: 1, 7: 1, 8: 1, 9: 2, -1: 2, -2: 2, -3: 2, -4: 1, -5: 1}
+    draft.tie("batch", *at.items())
+
+
 RULES: dict[str, Draw] = {
     "grad.Attention": attention,
     "grad.AveragePool": pool,
     "grad.BatchNormalization": batch_norm,
     "grad.ConvInput": conv_input,
     "grad.ConvWeight": conv_weight,
+    "grad.GRU": recurrent,
     "grad.Gelu": pointwise,
     "grad.GroupNormalizationInput": group_norm_input,
     "grad.GroupNormalizationWeight": group_norm_weight,
+    "grad.LSTM": recurrent,
     "grad.LayerNormalizationInput": _rows(sums=False),
     "grad.LayerNormalizationWeight": _rows(sums=True),
     "grad.LogSoftmax": softmax,
     "grad.MaxPool": pool,
     "grad.NegativeLogLikelihoodLoss": loss_gradient,
+    "grad.RNN": recurrent,
     "grad.RMSNormalizationInput": _rows(sums=False),
     "grad.RMSNormalizationWeight": _rows(sums=True),
     "grad.Relu": pointwise,

@@ -89,6 +89,7 @@ def _kernel(name: str, operands: Arity, results: Arity, keys: dict[str, AttrKind
     )
 
 
+_RECURRENT = {"activations": AttrKind.STRINGS, "direction": AttrKind.STRING, "linear_before_reset": AttrKind.INT}
 _ONE: Arity = (1, 1)
 _TWO: Arity = (2, 2)
 _SCALE_AND_BIAS = "The gradients of scale and bias"
@@ -102,6 +103,10 @@ KERNELS: tuple[OpDef, ...] = (
             "The gradients of X, scale and bias of BatchNormalization that trains: of dY, X and scale."),
     _kernel("ConvInput", _TWO, _ONE, CONV_ATTRIBUTES, (), "The gradient of X of Conv: of dY and W."),
     _kernel("ConvWeight", _TWO, _ONE, CONV_ATTRIBUTES, (), "The gradient of W of Conv: of dY and X."),
+    *(_kernel(name, (10, 10), (1, 5), _RECURRENT, ((5, 5), (9, -3), (7, -4), (8, -5)),
+            f"Back-propagation through time of {name}: of the gradients of Y, Y_h and Y_c, of X, W, R, B, initial h and c, and "
+            "Y. It gives the gradients of the gates as products with X see them and as products with states do, the states "
+            "before each step, and the gradients of the initial h and c.") for name in ("GRU", "LSTM", "RNN")),
     _kernel("Gelu", _TWO, _ONE, {"approximate": AttrKind.STRING}, ((0, 1), (1, -1)), "The gradient of X of Gelu: of dY and X."),
     _kernel("GroupNormalizationInput", (3, 3), _ONE, _GROUPS, ((0, 1), (1, -1)),
             "The gradient of X of GroupNormalization: of dY, X and scale, one number per channel."),

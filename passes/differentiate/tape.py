@@ -22,7 +22,7 @@ from ir.core.types import TensorType, Type, without_layout
 from passes.differentiate.faults import NoBody
 from passes.differentiate.rules import EVERY_RESULT, RULES
 from passes.differentiate.site import ZERO, Added, Program, Site
-from passes.graph.graph import describe, reads
+from passes.model.graph import describe, reads
 
 Body = Callable[[Op], Module | None]
 """The ops that a composite op stands for (``FunctionBodies``); None where it has no such definition."""
@@ -211,7 +211,7 @@ class _Tape:
         alive = []
         for one in reversed(self.program.added):
             if any(value.name in needed for value in one.op.results):
-                needed.update(one.op.operands)
+                needed.update(filter(None, one.op.operands))
                 alive.append(one)
         alive.reverse()
         inner = {total for name, total in self.totals.items() if name in self.carries and total in needed}
@@ -219,7 +219,7 @@ class _Tape:
             is_input = any(value.name in inner for value in one.op.results)
             one.phase = INPUT_GRADIENT if is_input else WEIGHT_GRADIENT
             if is_input:
-                inner.update(one.op.operands)
+                inner.update(filter(None, one.op.operands))
         names = self.names(alive, weights)
         for one in alive:
             operands = tuple(names.get(name, name) for name in one.op.operands)

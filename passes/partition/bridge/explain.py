@@ -19,6 +19,8 @@ import numpy as np
 
 from ir.core.diagnostics import Diagnostic, Infeasible, Severity
 from ir.core.topology import Topology
+from passes.model.stages.problem import Kind, Problem, StageCost, plan_costs, pools
+from passes.model.work import now, unlimited
 from passes.partition.faults import (
     AskedTooMuch,
     MoreStagesThanDevices,
@@ -29,10 +31,8 @@ from passes.partition.faults import (
     NotProven,
     WeightsOverMemory,
 )
-from passes.partition.lattice.search.throughput import solve
 from passes.partition.objective import Budget, Solution
-from passes.solvers.work import now, unlimited
-from passes.stages.problem import Kind, Problem, StageCost, plan_costs, pools
+from passes.partition.search.throughput import solve
 
 _QUICK = Budget(ideals=200_000, memory=128 << 20, pairs=4_000_000, seconds=2.0)
 """Of one attempt to solve a changed problem."""

@@ -158,20 +158,46 @@ def attention(m: Maker) -> Case:
     return Case("grad.Attention", [*read, *masked], fields, results=3, made=made(*shapes))
 
 
+def recurrent(name: str) -> Make:
+    """Back-propagation through time, of one or two directions, with or without a bias."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[name]
+
+    def make(m: Maker) -> Case:
+        steps, batch, width, hidden, directions = 3, m.length(), 2, 3, m.pick(1, 2)
+        state, rows = (directions, batch, hidden), gates * hidden
+        states, gated = (steps, *state), (steps, directions, batch, rows)
+        bias = m.floats(directions, 2 * rows) if gates > 1 and m.flag() else None
+        fields: dict[str, Any] = {"direction": m.pick("forward", "reverse") if directions == 1 else "bidirectional"}
+        operands: list[Array | None] = [m.floats(*states), m.floats(*state) if m.flag() else None]
+        operands.append(m.floats(*state) if name == "LSTM" else None)
+        read = [(steps, batch, width), (directions, rows, width)]
+        operands += [m.floats(*shape) if gates > 1 else None for shape in read]
+        operands += [m.floats(directions, rows, hidden), bias, m.floats(*state)]
+        operands += [m.floats(*state) if name == "LSTM" else None, m.floats(*states)]
+        results = [gated, gated, states, state, state][: 5 if name == "LSTM" else 4]
+        fields |= {"linear_before_reset": 1} if name == "GRU" else {}
+        return Case(f"grad.{name}", operands, fields, results=len(results), made=made(*results))
+
+    return make
+
+
 CASES: dict[str, Make] = {
     "grad.Attention": attention,
     "grad.AveragePool": pool("AveragePool"),
     "grad.BatchNormalization": batch_norm,
     "grad.ConvInput": conv("ConvInput"),
     "grad.ConvWeight": conv("ConvWeight"),
+    "grad.GRU": recurrent("GRU"),
     "grad.Gelu": gelu,
     "grad.GroupNormalizationInput": group_norm,
     "grad.GroupNormalizationWeight": group_norm_weight,
+    "grad.LSTM": recurrent("LSTM"),
     "grad.LayerNormalizationInput": rows("LayerNormalization", sums=False),
     "grad.LayerNormalizationWeight": rows("LayerNormalization", sums=True),
     "grad.LogSoftmax": softmax("LogSoftmax"),
     "grad.MaxPool": pool("MaxPool"),
     "grad.NegativeLogLikelihoodLoss": loss_gradient("NegativeLogLikelihoodLoss"),
+    "grad.RNN": recurrent("RNN"),
     "grad.RMSNormalizationInput": rows("RMSNormalization", sums=False),
     "grad.RMSNormalizationWeight": rows("RMSNormalization", sums=True),
     "grad.Relu": relu,

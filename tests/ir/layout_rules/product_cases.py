@@ -110,6 +110,7 @@ def recurrent(name: str) -> Make:
             m.floats(1, gates * hidden, hidden),
         ]
         operands += [m.floats(1, 2 * gates * hidden), None, m.floats(1, batch, hidden)] if m.flag() else []
-        return Case(f"onnx.{name}", operands, {"hidden_size": hidden}, results=2)
+        fields = {"hidden_size": hidden} | ({"linear_before_reset": 1} if name == "GRU" else {})  # as PyTorch's
+        return Case(f"onnx.{name}", operands, fields, results=2)
 
     return make

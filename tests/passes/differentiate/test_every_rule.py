@@ -21,11 +21,19 @@ from tests.passes.differentiate.test_rules import MOVES, REDUCTIONS, UNARY, dist
 torch: Any = pytest.importorskip("torch", reason="the extra 'train' is not installed")
 oracle: Any = pytest.importorskip("tests.passes.differentiate.oracle", reason="the extra 'train' is not installed")
 OPSET = 23
+UNITS = {"hidden_size": 3}
+RESET = {"hidden_size": 3, "linear_before_reset": 1}
 
 
 def floats(*shapes: tuple[int, ...], low: float = -2.0) -> dict[int, Array]:
     random = np.random.default_rng(len(shapes))
     return {i: distinct(random, shape, low) + 0.01 * i for i, shape in enumerate(shapes)}
+
+
+def recurrent(gates: int, hidden: int) -> dict[int, Array]:
+    """Three steps of two samples of two numbers, with a bias and an initial state."""
+    rows = gates * hidden
+    return {**floats((3, 2, 2), (1, rows, 2), (1, rows, hidden), (1, 2 * rows)), 5: floats((1, 2, hidden))[0]}
 
 
 def _extended() -> dict[str, Case]:
@@ -59,10 +67,12 @@ def _extended() -> dict[str, Case]:
         "ConvTranspose": Case("ConvTranspose", floats((1, 2, 3, 3), (2, 3, 2, 2), (3,))),
         "Dropout": Case("Dropout", {**floats((3, 4)), 1: np.array(0.5)}, {2: np.array(False)}),
         "Einsum": Case("Einsum", floats((2, 3), (3, 4)), fields={"equation": "ij,jk->ik"}),
+        "GRU": Case("GRU", recurrent(3, 3), fields=RESET, results=2),
         "Gemm": Case("Gemm", floats((2, 3), (3, 4), (4,)), fields={"alpha": 0.5, "beta": 2.0}),
         "GlobalMaxPool": Case("GlobalMaxPool", floats((2, 3, 4, 2))),
         "GroupNormalization": Case("GroupNormalization", floats((2, 4, 3), (4,), (4,)), fields={"num_groups": 2}),
         "InstanceNormalization": Case("InstanceNormalization", floats((2, 4, 3), (4,), (4,))),
+        "LSTM": Case("LSTM", {**recurrent(4, 3), 6: floats((1, 2, 3))[0]}, fields=UNITS, results=3),
         "LayerNormalization": Case("LayerNormalization", floats((3, 2, 4), (2, 4), (2, 4)), fields={"axis": 1}, results=3),
         "MatMul": Case("MatMul", floats((2, 3, 4), (4, 2))),
         "MaxPool": Case("MaxPool", floats((1, 2, 4, 4)), fields=windows),
@@ -70,6 +80,7 @@ def _extended() -> dict[str, Case]:
         "NegativeLogLikelihoodLoss": Case("NegativeLogLikelihoodLoss", floats((3, 4)), {1: labels}),
         "Pad": Case("Pad", {**floats((3, 4)), 2: np.array(0.7)}, {1: integers(1, 0, 2, 3)}),
         "RMSNormalization": Case("RMSNormalization", floats((3, 4), (4,))),
+        "RNN": Case("RNN", recurrent(1, 3), fields=UNITS, results=2),
         "Resize": Case("Resize", floats((1, 1, 2, 3)), {3: integers(1, 1, 4, 6)}, {"mode": "linear"}),
         "ScatterElements": Case("ScatterElements", {0: positive[0], 2: floats((2, 3))[0]}, {1: columns}),
         "ScatterND": Case("ScatterND", {0: positive[0], 2: floats((2, 4))[0]}, {1: np.array([[0], [2]])}),
@@ -102,6 +113,7 @@ UNTRAINED = {
     ("Attention", "past_key"),
     ("Attention", "past_value"),
     ("Compress", "input"),
+    ("LSTM", "P"),
     ("NegativeLogLikelihoodLoss", "weight"),
     ("Resize", "roi"),
     ("Resize", "scales"),

@@ -17,9 +17,9 @@ from ir import DType, Func, Inline, Location, Module, Op, OptimizerState, Resour
 from ir.core.attributes import attributes
 from ir.core.facets import Cost, phase_of
 from ir.text.dense import dense_data
+from passes.cost import CostPass
 from passes.differentiate import DifferentiatePass
 from passes.framework.base import PassContext
-from passes.prepare.cost import CostPass
 from tests.ir.layout_rules.cases import CASES
 from tests.ir.layout_rules.harness import Case, type_of, whole
 from tests.ir.layout_rules.making import Make, Maker
@@ -199,6 +199,27 @@ def relu(m: Maker) -> Case:
     return Case("onnx.Relu", [m.floats(*m.shape())])
 
 
+def recurrent(name: str) -> Make:
+    """One direction or two, with or without a bias and initial states."""
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[name]
+
+    def make(m: Maker) -> Case:
+        steps, batch, width, hidden, directions = m.pick(1, 3), m.pick(1, 2), 2, 3, m.pick(1, 2)
+        rows, state = gates * hidden, (directions, batch, hidden)
+        fields: dict[str, Any] = {"hidden_size": hidden}
+        fields["direction"] = m.pick("forward", "reverse") if directions == 1 else "bidirectional"
+        fields |= {"linear_before_reset": 1} if name == "GRU" else {}
+        if name == "RNN":
+            fields["activations"] = [m.pick("Tanh", "Relu")] * directions
+        operands: list[Any] = [m.floats(steps, batch, width), m.floats(directions, rows, width)]
+        operands += [m.floats(directions, rows, hidden), m.floats(directions, 2 * rows) if m.flag() else None, None]
+        operands += [m.floats(*state) if m.flag() else None]
+        operands += [m.floats(*state) if m.flag() else None] if name == "LSTM" else []
+        return Case(f"onnx.{name}", operands, fields, results=3 if name == "LSTM" else 2)
+
+    return make
+
+
 MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "attention": (CASES["onnx.Attention"], (0, 1, 2)),
     "average pool": (pool("AveragePool"), (0,)),
@@ -209,16 +230,19 @@ MAKERS: Mapping[str, tuple[Make, tuple[int, ...]]] = {
     "cross entropy": (loss_case("onnx.SoftmaxCrossEntropyLoss"), (0,)),
     "gelu": (gelu, (0,)),
     "global max": (CASES["onnx.GlobalMaxPool"], (0,)),
+    "gru": (recurrent("GRU"), (0, 1, 2, 3, 5)),
     "group norm": (CASES["onnx.GroupNormalization"], (0, 1, 2)),
     "instance norm": (CASES["onnx.InstanceNormalization"], (0, 1, 2)),
     "layer norm": (CASES["onnx.LayerNormalization"], (0, 1, 2)),
     "likelihood": (loss_case("onnx.NegativeLogLikelihoodLoss"), (0,)),
     "log softmax": (softmax("LogSoftmax"), (0,)),
+    "lstm": (recurrent("LSTM"), (0, 1, 2, 3, 5, 6)),
     "max pool": (pool("MaxPool"), (0,)),
     "quick gelu": (CASES["onnx.com.microsoft.QuickGelu"], (0,)),
     "relu": (relu, (0,)),
     "resize": (resize, (0,)),
     "rms norm": (CASES["onnx.RMSNormalization"], (0, 1)),
+    "rnn": (recurrent("RNN"), (0, 1, 2, 3, 5)),
     "softmax": (softmax("Softmax"), (0,)),
 }
 
@@ -247,8 +271,8 @@ def facts_of(module: Module) -> Cost:
 
 
 EXACT = {
-    "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "gelu", "instance norm", "layer norm",
-    "log softmax", "max pool", "relu", "resize", "rms norm", "softmax",
+    "attention", "average pool", "batch norm, trained", "conv", "conv transpose", "gelu", "gru", "instance norm", "layer norm",
+    "log softmax", "lstm", "max pool", "relu", "resize", "rms norm", "rnn", "softmax",
 }  # fmt: skip
 """Ops whose gradients are kernels and nothing else, but for the sums that give the gradient of a bias."""
 

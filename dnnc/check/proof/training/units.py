@@ -130,7 +130,7 @@ def phase_faults(ops: Sequence[Op], args: Iterable[str], results: Iterable[str],
     ``grad.accumulate`` reads what was made for a microbatch; what phase F assigns it reads alone, since the next microbatch
     assigns it again. Runs of a phase on replicas exchange nothing."""
     made = dict.fromkeys(args, FORWARD)
-    phase_by_name = {value.name: phase_of(op.facets) for op in ops for value in op.results}
+    phase_by_name = {value.name: phase_of(op.facets) for op in ops for value in op.results if value.name}
     held: set[str] = set()
     now: dict[str, str] = {}
     resource_of = {op.results[0].name: op.operands[0] for op in ops if op.name == "comm.part"}

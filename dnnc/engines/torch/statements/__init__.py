@@ -1,9 +1,10 @@
 """Writes ops of the IR as Python statements that call torch: the text of training programs.
 
 ``statement`` writes one op; the other modules have the emitters of one family of ops each: ``pointwise``, ``movement``,
-``reductions``, .. (``windows``: what convolutions and pools share). ``run`` runs a function of the IR so. A program begins
-with ``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` that the program's ops call. Ops
-without tensor operands (``Range``, constants) create their result on ``device``, a global of the program.
+``reductions``, ``recurrent``, .. (``windows``: what convolutions and pools share). ``run`` runs a function of the IR so. A
+program begins with ``prelude``: it imports torch, and nothing else, and defines the functions of ``helpers`` and
+``recurrent_helpers`` that the program's ops call. Ops without tensor operands (``Range``,
+constants) create their result on ``device``, a global of the program.
 
 torch's autograd differentiates the statements of forward ops: ``dnnc train --check`` compares a training step with autograd
 on the unsplit forward program.
@@ -18,7 +19,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from dnnc.engines.torch.statements import kernels, movement, pointwise, products, reductions, training
+from dnnc.engines.torch.statements import kernels, movement, pointwise, products, recurrent, reductions, training
 from dnnc.engines.torch.statements.call import DTYPES, NEWEST, Call, Emitter
 from dnnc.engines.torch.statements.faults import OpNotWritten
 from ir.core.ops import Op
@@ -36,6 +37,7 @@ EMITTERS: dict[str, Emitter] = {
     **products.EMITTERS,
     **training.EMITTERS,
     **kernels.EMITTERS,
+    **recurrent.EMITTERS,
 }
 """Full name of an op -> its emitter, which writes the Python expression of the op's results."""
 
@@ -51,8 +53,10 @@ HELPERS: Mapping[str, tuple[str, ...]] = {
     "grad.momentum": ("momentum",),
     "grad.sgd": ("sgd",),
     **kernels.HELPERS,
+    **recurrent.HELPERS,
 }
-"""Full name of an op -> the functions of ``helpers`` that its statement calls, directly or through each other."""
+"""Full name of an op -> the functions of ``helpers`` and ``recurrent_helpers`` that its statement calls, directly or through
+each other."""
 
 _IMPORTS = "import torch\nimport torch.nn.functional as F\nfrom torch import Tensor\n"
 
@@ -103,11 +107,14 @@ def prelude(ops: Iterable[Op]) -> str:
 
 @cache
 def _helper_sources() -> dict[str, str]:
-    """Name -> source text of each function of ``helpers``. Not imported: programs can be written without torch installed."""
-    source = Path(__file__).with_name("helpers.py").read_text(encoding="utf-8")
-    lines = source.splitlines(keepends=True)
-    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
-    return {node.name: "".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions}
+    """Name -> source text of each helper. Not imported: programs can be written without torch installed."""
+    found = {}
+    for file in ("helpers.py", "recurrent_helpers.py"):
+        source = Path(__file__).with_name(file).read_text(encoding="utf-8")
+        lines = source.splitlines(keepends=True)
+        functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+        found.update({node.name: "".join(lines[node.lineno - 1 : node.end_lineno]) for node in functions})
+    return found
 
 
 def identifier(name: str, taken: set[str]) -> str:

@@ -124,6 +124,14 @@ class ComputedSlice(Fault, code="E4715"):
     op: str
 
 
+class FormNotWritten(Fault, code="E4717"):
+    """An op has an operand that PyTorch's counterpart lacks: a recurrent layer with peepholes or lengths of sequences."""
+
+    message = "{op}: PyTorch has no {what} of this op"
+    op: str
+    what: str
+
+
 class ConstantNotWritten(Fault, code="E4716"):
     """A constant has an element type that PyTorch lacks."""
 

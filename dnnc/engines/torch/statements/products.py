@@ -52,7 +52,17 @@ def _activated(emit: Emitter) -> Emitter:
 
 
 def _einsum(call: Call) -> str:
+    """Where two operands share all dimensions but their last and all of these are summed, as in the gradient of a weight, one
+    product of matrices: torch.einsum copies both and takes twice the time."""
     equation = str(call.get("equation")).replace(" ", "")
+    first, _, rest = equation.partition(",")
+    second, _, result = rest.partition("->")
+    rows = first[:-1]
+    if "." not in equation and rows and second[:-1] == rows and result == first[-1:] + second[-1:]:
+        letters = {*rows, *result}
+        if len(letters) == len(rows) + 2 and all(call.shape(0)[i] == call.shape(1)[i] for i in range(len(rows))):
+            one, other = (f"{call.arg(i)}.flatten(0, -2)" if len(rows) > 1 else call.arg(i) for i in (0, 1))
+            return f"torch.mm({one}.t(), {other})"
     return f"torch.einsum({equation!r}, {', '.join(call.args)})"
 
 

@@ -1,3 +1,0 @@
-"""The model before it is planned: simpler (``canonicalize``), counted (``cost``), folded and expanded (``fold``), its ops
-grouped (``contract``).
-"""
